@@ -1,0 +1,41 @@
+# Two commands for a new user: `make demo` and `make test`. Each makes .venv, installs what it
+# needs once (again only when pyproject.toml changes) and runs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+JOBS   ?= 2
+
+.PHONY: demo test test-fast lint bench bench-kafka clean
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/flights/demo.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python bench/streams.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "kafkalite needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=..." % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+SOURCES := pyproject.toml kafkalite/core/protocol/_records.pyx
+
+$(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[spark,examples]'
+	@touch $@
+
+$(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet -e '.[spark,examples,clients,dev]'
+	@touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) build *.egg-info warehouse kafkalite-data

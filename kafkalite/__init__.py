@@ -1,0 +1,1 @@
+"""kafkalite: stream processing in Python on top of its own log.                            [P]"""

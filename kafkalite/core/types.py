@@ -1,0 +1,143 @@
+"""The values that every room speaks of: partitions, nodes, columns of records.            [P]
+
+Owns   nothing; all of it is immutable data.
+Source KIP-98 (offsets), KIP-101 (leader epochs); `Columns` is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+
+
+class TopicPartition(NamedTuple):
+    """One log: `orders-3` is partition 3 of topic `orders`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Node(NamedTuple):
+    """A broker's id and the address that clients reach it at."""
+
+    node_id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} (id {self.node_id})"
+
+
+class Windowed(NamedTuple):
+    """The key of a windowed result. `end` is exclusive for tumbling and hopping windows."""
+
+    key: Any
+    start: int  # epoch ms
+    end: int  # epoch ms
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """A batch of records side by side: the i-th entries of all columns are one record.
+
+    Columns are sequences of equal length: lists, ranges, later Arrow arrays. `offsets` is None
+    where the records have none yet (they were made, not read); `headers` is None where no record
+    of the batch has any, which is the common case and costs nothing.
+    """
+
+    keys: Sequence[Any]
+    values: Sequence[Any]
+    timestamps: Sequence[int]  # epoch ms
+    offsets: Sequence[int] | None = None
+    headers: Sequence[Headers] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def where(self, keep: Sequence[object]) -> Columns:
+        """The records whose entry in `keep` is truthy, in order."""
+        return Columns(
+            list(compress(self.keys, keep)),
+            list(compress(self.values, keep)),
+            list(compress(self.timestamps, keep)),
+            None if self.offsets is None else list(compress(self.offsets, keep)),
+            None if self.headers is None else list(compress(self.headers, keep)),
+        )
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """The records [start, stop)."""
+        return Columns(
+            self.keys[start:stop],
+            self.values[start:stop],
+            self.timestamps[start:stop],
+            None if self.offsets is None else self.offsets[start:stop],
+            None if self.headers is None else self.headers[start:stop],
+        )
+
+
+EMPTY_COLUMNS: Final = Columns([], [], [])
+
+
+def concat(batches: Iterable[Columns]) -> Columns:
+    """All records of `batches`, one after the other. Offsets survive when every batch has them."""
+    parts = [batch for batch in batches if len(batch)]
+    if len(parts) <= 1:
+        return parts[0] if parts else EMPTY_COLUMNS
+    with_offsets = all(part.offsets is not None for part in parts)
+    with_headers = any(part.headers is not None for part in parts)
+    return Columns(
+        [key for part in parts for key in part.keys],
+        [value for part in parts for value in part.values],
+        [timestamp for part in parts for timestamp in part.timestamps],
+        [offset for part in parts for offset in part.offsets or ()] if with_offsets else None,
+        [h for part in parts for h in (part.headers or [()] * len(part))] if with_headers else None,
+    )
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer and whom it is for: `token` is whatever the rim handed in with the request."""
+
+    token: Any
+    response: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[R]):
+    """What a machine's step asks of the rim.
+
+    The rim appends `records`, replays each once the high watermark has passed it, then sends
+    `replies` and runs `effects`.
+    """
+
+    records: tuple[R, ...] = ()
+    replies: tuple[Reply, ...] = ()
+    effects: tuple[object, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, in which version of the API; `token` is the rim's handle for the answer."""
+
+    api_version: int
+    client_id: str | None = None
+    client_host: str = ""
+    token: Any = None
+
+
+NOTHING: Final[Outcome[Any]] = Outcome()

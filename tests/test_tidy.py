@@ -1,0 +1,140 @@
+"""The house rules of docs/ARCHITECTURE.md, kept by a test: floors, purity, sizes, docstrings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted((ROOT / "kafkalite").rglob("*.py"))
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+
+# The first pattern that matches a module's dotted name gives its floor; imports run downwards,
+# or sideways within one floor.
+FLOORS: list[tuple[str, int]] = [
+    (r"kafkalite(\.__main__)?", 6),
+    (r"kafkalite\.(errors|core\.types|core\.config)", 0),
+    (r"kafkalite\.core\.protocol(\..*)?", 1),
+    (r"kafkalite\.serde\.(registry_log|registry_server)", 5),
+    (r"kafkalite\.serde(\..*)?", 1),
+    (r"kafkalite\.core\.log(\..*)?", 2),
+    (r"kafkalite\.core\.(zookeeper|server|client|network|producer|consumer|admin|fetcher)", 4),
+    (r"kafkalite\.core\.handlers(\..*)?", 4),
+    (r"kafkalite\.core\.broker", 5),
+    (r"kafkalite\.core(\.[a-z_]+)?", 3),
+    (r"kafkalite\.streams\.local\.(worker|restore|topics)", 5),
+    (r"kafkalite\.streams(\.app)?", 6),
+    (r"kafkalite\.streams\..*", 3),
+    (r"kafkalite\.spark(\..*)?", 5),
+    (r"kafkalite\.(node|embedded|cli|testing)(\..*)?", 6),
+]
+
+IMPURE = {
+    "asyncio", "fcntl", "kazoo", "logging", "os", "pathlib", "random", "select", "selectors",
+    "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time",
+}  # fmt: skip
+ABOVE_CORE = re.compile(r"kafkalite\.(compaction|streams|serde|spark)")
+KIND = re.compile(r"\[(P|D|IO)\]")
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def floor(module: str) -> int:
+    return next(n for pattern, n in FLOORS if re.fullmatch(pattern, module))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def kind(path: Path) -> str:
+    found = KIND.search(ast.get_docstring(tree(path)) or "")
+    return found.group(1) if found else ""
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that run when `path` does: all imports but those for the type checker alone."""
+    found: set[str] = set()
+    todo: list[ast.AST] = [tree(path)]
+    while todo:
+        node = todo.pop()
+        if is_type_checking(node):
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        todo.extend(ast.iter_child_nodes(node))
+    return found
+
+
+KNOWN = {dotted(path) for path in MODULES}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_a_module_says_what_it_is_and_of_which_kind(path: Path) -> None:
+    assert ast.get_docstring(tree(path)), f"{dotted(path)} has no docstring"
+    assert kind(path), f"{dotted(path)}: the docstring names no kind, [P], [D] or [IO]"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_imports_run_downwards(path: Path) -> None:
+    here = dotted(path)
+    upwards = {
+        name
+        for name in imports(path)
+        if name in KNOWN and name != here and floor(name) > floor(here)
+    }
+    assert not upwards, f"{here} (floor {floor(here)}) imports {sorted(upwards)}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if kind(p) in ("P", "D")], ids=dotted)
+def test_pure_modules_touch_no_clock_socket_or_disk(path: Path) -> None:
+    allowed = {"random"} if "Random" in path.read_text() else set()  # a Random is handed in
+    impure = {name.split(".")[0] for name in imports(path)} & (IMPURE - allowed)
+    assert not impure, f"{dotted(path)} is pure and imports {sorted(impure)}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_sizes_fit_a_reader(path: Path) -> None:
+    lines = path.read_text().count("\n")
+    assert lines <= FILE_LINES_MAX, f"{dotted(path)}: {lines} lines"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or 0) - node.lineno + 1
+            assert size <= FUNCTION_LINES_MAX, f"{dotted(path)}.{node.name}: {size} lines"
+
+
+def test_core_knows_nothing_of_what_stands_on_it() -> None:
+    for path in MODULES:
+        if dotted(path).startswith("kafkalite.core"):
+            above = [n for n in imports(path) if ABOVE_CORE.match(n)]
+            assert not above, f"{dotted(path)} imports {sorted(above)}"
+
+
+def test_machines_never_import_one_another() -> None:
+    machines = ("replication", "controller", "transactions", "purgatory")
+    for name in machines:
+        path = ROOT / "kafkalite" / "core" / f"{name}.py"
+        if path.exists():
+            others = {f"kafkalite.core.{m}" for m in machines if m != name} & imports(path)
+            assert not others, f"{name} imports {sorted(others)}"
+
+
+def test_only_one_module_opens_kazoo() -> None:
+    users = [dotted(p) for p in MODULES if any(n.split(".")[0] == "kazoo" for n in imports(p))]
+    assert users in ([], ["kafkalite.core.zookeeper"])
