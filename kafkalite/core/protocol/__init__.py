@@ -1,0 +1,1 @@
+"""Bytes to values and back: the Apache Kafka wire protocol.                              [P]"""

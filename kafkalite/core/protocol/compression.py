@@ -1,0 +1,228 @@
+"""The codecs of record batches: gzip, snappy, lz4, zstd; decompression is bounded.        [P]
+
+Owns   the framings that Kafka's Java client wrote first and everybody follows:
+
+       snappy   xerial: 82 'SNAPPY' 00 | version int32 | compatible int32 | blocks...
+                        block: length int32 | raw snappy of at most 32 KiB
+                read also without the frame, as some clients write it
+       lz4      one LZ4 frame with independent blocks of 64 KiB, without checksums; on reading,
+                linked blocks and bytes after the frame are refused, as Kafka's readers do
+       zstd     one frame or several        gzip     one member or several
+
+Never  allocates more than `decompressed_bytes_max` and one block for what others compressed: the
+       output is sized by what the data says of itself, clipped, and grown while it was too small.
+Fails  with CorruptBatchError, naming the codec and the sizes.
+Source KIP-57 (lz4), KIP-110 (zstd); apache/kafka Lz4BlockOutputStream; xerial snappy-java
+       SnappyOutputStream; LZ4 frame format 1.6; RFC 8878; RFC 1952.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+import cramjam
+
+from kafkalite.errors import CorruptBatchError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
+
+_INT32: Final = Struct(">i")
+_UINT32_LITTLE: Final = Struct("<I")
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER: Final = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)
+_XERIAL_BLOCK_BYTES: Final = 32 * 1024
+
+_LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
+_LZ4_HEADER: Final = _LZ4_MAGIC + b"\x60\x40\x82"  # version 1, independent, 64 KiB; its checksum
+_LZ4_BLOCK_BYTES: Final = 64 * 1024
+_LZ4_END: Final = bytes(4)
+_LZ4_STORED: Final = 0x8000_0000  # a block's high bit: its bytes are not compressed
+_LZ4_VERSION, _LZ4_INDEPENDENT = 0x40, 0x20
+_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM = 0x10, 0x08, 0x04
+_LZ4_BLOCK_BYTES_MAX: Final = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_LEVEL: Final = 3
+_GZIP_LEVEL: Final = 6
+_GROWTH: Final = 4
+
+
+class Compression(IntEnum):
+    """A batch's codec: bits 0-2 of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(data: Buffer, compression: Compression, *, level: int | None = None) -> Buffer:
+    """`data` in the codec's framing. `level` is gzip's (6 unless given) or zstd's (3)."""
+    match compression:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL if level is None else level))
+        case Compression.SNAPPY:
+            return b"".join(_snappy_parts(memoryview(data)))
+        case Compression.LZ4:
+            return b"".join(_lz4_parts(memoryview(data)))
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
+
+
+def decompress(
+    data: Buffer, compression: Compression, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Buffer:
+    """The bytes that `compress` was given.
+
+    CorruptBatchError when `data` is not what the codec writes, or holds more than
+    `decompressed_bytes_max` bytes.
+    """
+    if compression is Compression.NONE:
+        return data
+    view = memoryview(data)
+    match compression:
+        case Compression.SNAPPY:
+            return _snappy_decompress(view, decompressed_bytes_max)
+        case Compression.LZ4:
+            size = _lz4_size_at_most(view)
+            return _decompress(cramjam.lz4, "lz4", view, size, decompressed_bytes_max)
+        case Compression.GZIP:
+            size = _UINT32_LITTLE.unpack_from(view, len(view) - 4)[0] if len(view) >= 18 else 0
+            return _decompress(cramjam.gzip, "gzip", view, size, decompressed_bytes_max)
+        case Compression.ZSTD:
+            size = _zstd_content_size(view)
+            return _decompress(cramjam.zstd, "zstd", view, size, decompressed_bytes_max)
+
+
+def _decompress(codec: Any, name: str, view: memoryview, size: int, limit: int) -> bytearray:
+    """Decompresses into a buffer of `size` bytes (a guess, 0: unknown), grown up to `limit`."""
+    if not len(view):
+        raise CorruptBatchError(f"{name}: no bytes to decompress")
+    capacity = min(size or _GROWTH * len(view), limit)
+    while True:
+        output = bytearray(capacity)
+        try:
+            written = codec.decompress_into(view, output)
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise CorruptBatchError(f"{name}: {error} in {len(view)} bytes") from error
+        else:
+            del output[written:]
+            return output
+        if capacity >= limit:
+            raise CorruptBatchError(
+                f"{name}: {len(view)} bytes decompress to more than the allowed {limit}"
+            )
+        del output
+        capacity = min(max(capacity, 1024) * _GROWTH, limit)
+
+
+def _snappy_parts(view: memoryview) -> Iterator[bytes]:
+    yield _XERIAL_HEADER
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        yield _INT32.pack(len(block))
+        yield block
+
+
+def _snappy_decompress(view: memoryview, limit: int) -> bytearray:
+    """The blocks' contents. Two walks: the first adds up the sizes that the blocks declare."""
+    framed = bytes(view[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
+    blocks = _xerial_blocks(view) if framed else [view]
+    try:
+        sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+        if sum(sizes) > limit:
+            raise CorruptBatchError(
+                f"snappy: {len(view)} bytes decompress to {sum(sizes)}, more than allowed {limit}"
+            )
+        output = bytearray(sum(sizes))
+        window, start = memoryview(output), 0
+        for block, size in zip(blocks, sizes, strict=True):
+            cramjam.snappy.decompress_raw_into(block, window[start : start + size])
+            start += size
+    except cramjam.DecompressionError as error:
+        raise CorruptBatchError(f"{error} in {len(view)} bytes") from error
+    return output
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    blocks = []
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        left = len(view) - position - _INT32.size
+        length = _INT32.unpack_from(view, position)[0] if left >= 0 else -1
+        if not 0 < length <= left:
+            raise CorruptBatchError(
+                f"snappy: block of {length} bytes at byte {position} of {len(view)}"
+            )
+        position += _INT32.size
+        blocks.append(view[position : position + length])
+        position += length
+    return blocks
+
+
+def _lz4_parts(view: memoryview) -> Iterator[Buffer]:
+    yield _LZ4_HEADER
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        plain = view[start : start + _LZ4_BLOCK_BYTES]
+        block = bytes(cramjam.lz4.compress_block(plain, store_size=False))
+        if len(block) < len(plain):
+            yield _UINT32_LITTLE.pack(len(block))
+            yield block
+        else:
+            yield _UINT32_LITTLE.pack(len(plain) | _LZ4_STORED)
+            yield plain
+    yield _LZ4_END
+
+
+def _lz4_size_at_most(view: memoryview) -> int:
+    """Walks the frame's blocks: what they can decompress to at most.
+
+    Refuses what Java clients cannot read (linked blocks, dictionaries, other versions) and what
+    they would not see (bytes after the frame).
+    """
+    if len(view) < len(_LZ4_HEADER) or bytes(view[:4]) != _LZ4_MAGIC:
+        raise CorruptBatchError(f"lz4: {len(view)} bytes that do not begin with a frame")
+    flags, block_descriptor = view[4], view[5]
+    block_bytes_max = _LZ4_BLOCK_BYTES_MAX.get(block_descriptor >> 4)
+    if flags & 0xC3 != _LZ4_VERSION or block_bytes_max is None or block_descriptor & 0x0F:
+        raise CorruptBatchError(f"lz4: frame flags {flags:#04x}, {block_descriptor:#04x}")
+    if not flags & _LZ4_INDEPENDENT:
+        raise CorruptBatchError("lz4: the frame's blocks are linked; Kafka's readers refuse them")
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    position = 15 if flags & _LZ4_CONTENT_SIZE else 7
+    blocks = 0
+    while position + 4 <= len(view):
+        size = _UINT32_LITTLE.unpack_from(view, position)[0] & ~_LZ4_STORED
+        position += 4
+        if size == 0:
+            break
+        position += size + checksum_bytes
+        blocks += 1
+    else:
+        raise CorruptBatchError(f"lz4: block {blocks} ends after the {len(view)} bytes")
+    position += 4 if flags & _LZ4_CONTENT_CHECKSUM else 0
+    if position != len(view):
+        raise CorruptBatchError(f"lz4: the frame ends at byte {position} of {len(view)}")
+    return blocks * block_bytes_max
+
+
+def _zstd_content_size(view: memoryview) -> int:
+    """What the (first) frame's header says of its content, 0 where it says nothing."""
+    if len(view) < 18 or bytes(view[:4]) != _ZSTD_MAGIC:
+        return 0
+    descriptor = view[4]
+    single_segment = descriptor & 0x20
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    size = int.from_bytes(view[start : start + width], "little")
+    return size + 256 if width == 2 else size

@@ -1,0 +1,311 @@
+"""Both ends of a connection without the connection: bytes in, requests or responses out.  [P]
+
+Owns   the cutting of a byte stream into frames, the headers, and on the client's side the order in
+       which answers are due.
+Never  touches a socket; whoever does calls `get_buffer` and `buffer_updated` as
+       asyncio.BufferedProtocol has it, then `next_event` until that returns None. Never bounds how
+       many requests are in flight, which is for the caller to do.
+Fails  with WireError on what is no frame, no header, or not the answer that is due. Then the
+       stream has no meaning any more, and the caller closes the connection.
+
+    frame     Int32 size | header | message
+    request   Int16 api_key, Int16 api_version, Int32 correlation_id, String | None client_id
+              (with an old-style length in every version), from header v2 on tagged fields
+    response  Int32 correlation_id, from header v1 on tagged fields
+
+Frames are memoryviews into the buffers that the socket wrote to, without a copy, and writable. A
+buffer is never written to twice: small frames lie one after the other in a chunk, which is left to
+its frames when it is full; a large frame has a buffer of its own. Memory is taken for what has
+arrived, not for what a size promises.
+
+Source RequestHeader.json, ResponseHeader.json; KIP-511 (answers to an unknown ApiVersions).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import Any, Final, NamedTuple
+
+from kafkalite.core.protocol import codec
+from kafkalite.core.protocol.apis import (
+    API,
+    ApiKey,
+    key_of,
+    request_header_version,
+    response_header_version,
+)
+from kafkalite.core.protocol.codec import Request
+from kafkalite.core.protocol.primitives import Buffer, SizedRecords, skip_tagged_fields
+from kafkalite.core.protocol.produce import ProduceRequest
+from kafkalite.errors import ErrorCode, WireError
+
+CHUNK_BYTES: Final = 65_536
+SMALL_FRAME_BYTES: Final = CHUNK_BYTES // 4  # larger ones get a buffer of their own
+FIRST_BYTES_MAX: Final = 1 << 20  # of a large frame's buffer, before any of it has arrived
+GROWTH: Final = 4
+FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
+CORRELATION_IDS: Final = 1 << 31
+
+SIZE: Final = struct.Struct(">i")  # and correlation ids
+SHORT: Final = struct.Struct(">h")
+REQUEST: Final = struct.Struct(">hhi")
+FLEXIBLE_SINCE: Final = {int(api.key): (api.key, api.flexible_since) for api in API.values()}
+
+Parts = list[bytes | SizedRecords]
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what, in which version. The version may be one that we do not know."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class RequestReceived(NamedTuple):
+    """A request; `body` is decoded by whoever knows whether the version is supported."""
+
+    header: RequestHeader
+    body: memoryview
+
+
+class UnknownApi(NamedTuple):
+    """A request of an API that is not in the table; its header cannot be read to the end."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+
+
+class ResponseReceived(NamedTuple):
+    """The answer to the oldest request in flight."""
+
+    correlation_id: int
+    message: Any
+
+
+class FrameReceiver:
+    """Cuts what arrives into frames.
+
+    Small frames are received into a chunk, one after the other. A large one that does not fit into
+    the rest of the chunk is received into a buffer of its own, to which nothing else is written.
+    """
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        assert frame_bytes_max > 0
+        self._frame_bytes_max = frame_bytes_max
+        self._view = memoryview(b"")  # the chunk, or a large frame's own buffer
+        self._start = 0  # of what was not handed out
+        self._end = 0  # of what has arrived
+        self._large_bytes = 0  # size of the large frame that is being received, or 0
+        self._large: memoryview | None = None  # a large frame that has arrived
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Where the next bytes belong, at least one; `buffer_updated` tells how many came."""
+        if self._end == len(self._view):
+            if self._large_bytes:
+                self._grow()
+            else:
+                self._new_chunk()
+        return self._view[self._end :]
+
+    def buffer_updated(self, byte_count: int) -> None:
+        """`byte_count` bytes were written to the buffer that `get_buffer` returned."""
+        self._end += byte_count
+        if self._end == self._large_bytes:
+            self._large = self._view
+            self._view = memoryview(b"")
+            self._start = self._end = self._large_bytes = 0
+
+    def receive_data(self, data: Buffer) -> None:
+        """Takes bytes that are already somewhere else, by copying them."""
+        rest = memoryview(data)
+        while rest:
+            room = self.get_buffer()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            self.buffer_updated(count)
+            rest = rest[count:]
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its size, or None until more has arrived."""
+        if self._large is not None:
+            frame, self._large = self._large, None
+            return frame
+        body = self._start + 4
+        if body > self._end or self._large_bytes:
+            return None
+        size: int = SIZE.unpack_from(self._view, self._start)[0]
+        if not 0 < size <= self._frame_bytes_max:
+            raise WireError(f"a frame of {size} bytes; 1 to {self._frame_bytes_max} are allowed")
+        after = body + size
+        if after <= self._end:
+            self._start = after
+            return self._view[body:after]
+        if after > len(self._view):
+            if size <= SMALL_FRAME_BYTES:
+                self._new_chunk()
+            else:
+                self._begin_large(size)
+        return None
+
+    def _new_chunk(self) -> None:
+        """Leaves the chunk to its frames; what was not handed out moves to a new one."""
+        waiting = self._end - self._start
+        chunk = memoryview(bytearray(max(CHUNK_BYTES, 2 * waiting)))
+        chunk[:waiting] = self._view[self._start : self._end]
+        self._view, self._start, self._end = chunk, 0, waiting
+
+    def _begin_large(self, size: int) -> None:
+        """Gives a large frame a buffer of its own, with what has arrived of it."""
+        arrived = self._view[self._start + 4 : self._end]
+        own = memoryview(bytearray(min(size, FIRST_BYTES_MAX)))
+        own[: len(arrived)] = arrived
+        self._view, self._start, self._end, self._large_bytes = own, 0, len(arrived), size
+
+    def _grow(self) -> None:
+        """More room for a large frame, now that the sender has filled what it had."""
+        larger = memoryview(bytearray(min(self._large_bytes, GROWTH * self._end)))
+        larger[: self._end] = self._view
+        self._view = larger
+
+
+class ServerConnection(FrameReceiver):
+    """The broker's end: requests come in, answers go out."""
+
+    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        super().__init__(frame_bytes_max)
+        self._client_id_bytes = b""  # the last request's, as nearly all requests repeat it
+        self._client_id = ""
+
+    def next_event(self) -> RequestReceived | UnknownApi | None:
+        """The next request, or None until more has arrived."""
+        frame = self.next_frame()
+        if frame is None:
+            return None
+        if len(frame) < REQUEST.size:
+            raise WireError(f"a request of {len(frame)} bytes, too few for its header")
+        api_key, api_version, correlation_id = REQUEST.unpack_from(frame)
+        known = FLEXIBLE_SINCE.get(api_key)
+        if known is None:
+            return UnknownApi(api_key, api_version, correlation_id)
+        key, flexible_since = known
+        client_id, position = self._read_client_id(frame, key)
+        if api_version >= flexible_since:
+            position = _skip_tags(frame, position)
+        if position > len(frame):
+            raise WireError(f"{key.name} request: its header runs past its {len(frame)} bytes")
+        header = RequestHeader(key, api_version, correlation_id, client_id)
+        return RequestReceived(header, frame[position:])
+
+    def send(self, header: RequestHeader, response: object) -> Parts:
+        """The frame that answers a request, in pieces.
+
+        `response` is a message, or the bytes of one that was encoded in the request's version.
+        """
+        key, version = header.api_key, header.api_version
+        parts: Parts = (
+            [response] if isinstance(response, bytes) else codec.encode_parts(response, version)
+        )
+        tags = b"\0" if response_header_version(key, version) == 1 else b""
+        return _framed(SIZE.pack(header.correlation_id) + tags, parts)
+
+    def _read_client_id(self, frame: memoryview, key: ApiKey) -> tuple[str | None, int]:
+        """The client's id and the position after it, which may lie behind the frame's end."""
+        start = REQUEST.size + SHORT.size
+        if start > len(frame):
+            return None, start
+        size = SHORT.unpack_from(frame, REQUEST.size)[0]
+        if size < 0:
+            if size != -1:
+                raise WireError(f"{key.name} request: a client id of {size} bytes")
+            return None, start
+        raw = bytes(frame[start : start + size])
+        if raw != self._client_id_bytes:
+            self._client_id_bytes = raw
+            self._client_id = raw.decode(errors="replace")
+        return self._client_id, start + size
+
+
+class ClientConnection(FrameReceiver):
+    """The client's end: requests go out, answers come in, in the same order."""
+
+    def __init__(self, client_id: str | None, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        super().__init__(frame_bytes_max)
+        raw = b"" if client_id is None else client_id.encode()
+        self._client_id = SHORT.pack(-1 if client_id is None else len(raw)) + raw
+        self._next_correlation_id = 0
+        self._in_flight: deque[tuple[int, ApiKey, int]] = deque()  # correlation id, key, version
+
+    @property
+    def in_flight(self) -> int:
+        """How many answers are due."""
+        return len(self._in_flight)
+
+    def send(self, request: Request[Any], version: int) -> tuple[int, Parts]:
+        """The request's correlation id, and its frame in pieces.
+
+        A Produce request with acks=0 is never answered; any other is in flight from now on.
+        """
+        key = key_of(request)
+        correlation_id = self._next_correlation_id
+        header = REQUEST.pack(key, version, correlation_id) + self._client_id
+        if request_header_version(key, version) == 2:
+            header += b"\0"
+        parts = codec.encode_parts(request, version)
+        self._next_correlation_id = (correlation_id + 1) % CORRELATION_IDS
+        if not (isinstance(request, ProduceRequest) and request.acks == 0):
+            self._in_flight.append((correlation_id, key, version))
+        return correlation_id, _framed(header, parts)
+
+    def next_event(self) -> ResponseReceived | None:
+        """The next answer, read in the version that was asked in; or None until more has come."""
+        frame = self.next_frame()
+        if frame is None:
+            return None
+        if len(frame) < SIZE.size:
+            raise WireError(f"a response of {len(frame)} bytes, too few for its header")
+        correlation_id = SIZE.unpack_from(frame)[0]
+        if not self._in_flight:
+            raise WireError(f"response {correlation_id} answers no request")
+        expected, key, version = self._in_flight[0]
+        if correlation_id != expected:
+            raise WireError(f"response {correlation_id}, expected {expected} ({key.name})")
+        self._in_flight.popleft()
+        position = SIZE.size
+        if response_header_version(key, version) == 1:
+            position = _skip_tags(frame, position)
+            if position > len(frame):
+                raise WireError(f"{key.name} response: its header runs past its end")
+        body = frame[position:]
+        if key is ApiKey.API_VERSIONS and _is_unsupported_version(body):
+            version = 0
+        return ResponseReceived(correlation_id, codec.decode(API[key].response, body, version))
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    """The position after a header's tagged fields; behind the frame's end if they run past it."""
+    if position < len(frame) and not frame[position]:
+        return position + 1  # there are none, as ever so far
+    try:
+        return skip_tagged_fields(frame, position)
+    except IndexError:
+        return len(frame) + 1
+
+
+def _framed(header: bytes, parts: Parts) -> Parts:
+    """`parts` behind their size and header, in one piece with the first of them."""
+    size = len(header) + sum(
+        len(part) if isinstance(part, bytes) else part.size_bytes for part in parts
+    )
+    first = parts[0]
+    assert isinstance(first, bytes)  # a message begins with bytes of its own
+    parts[0] = SIZE.pack(size) + header + first
+    return parts
+
+
+def _is_unsupported_version(body: memoryview) -> bool:
+    """A broker that does not know our version of ApiVersions answers in v0 (KIP-511)."""
+    return len(body) >= 2 and SHORT.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION
