@@ -1,0 +1,99 @@
+"""What a client of a group is told when the log did not take the records behind its answer. [P]
+
+The log speaks of replicas and sizes, of which such a client knows nothing. It is told to try again,
+to look for another coordinator, or that what it sent is too large.
+
+Owns   nothing.
+Source apache/kafka `GroupMetadataManager.appendGroupMetadataErrorToResponseError`,
+       `CoordinatorOperationExceptionHelper`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any, Final
+
+from kafkalite.core.protocol.groups import (
+    DeleteGroupsResponse,
+    JoinGroupResponse,
+    OffsetDeleteResponse,
+    SyncGroupResponse,
+)
+from kafkalite.core.protocol.offsets import OffsetCommitResponse
+from kafkalite.core.protocol.transactions import TxnOffsetCommitResponse
+from kafkalite.errors import ErrorCode
+
+TRY_AGAIN: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+TOO_LARGE: Final = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_FETCH_SIZE,
+    }
+)
+
+
+def _told(error: ErrorCode, too_large: ErrorCode) -> ErrorCode:
+    if error in TRY_AGAIN:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in ELSEWHERE:
+        return ErrorCode.NOT_COORDINATOR
+    return too_large if error in TOO_LARGE else error
+
+
+@singledispatch
+def with_append_error(response: object, error: ErrorCode) -> Any:
+    """The response, told that its records failed with `error`; as it was if it needs none."""
+    return response
+
+
+@with_append_error.register
+def _(response: JoinGroupResponse, error: ErrorCode) -> JoinGroupResponse:
+    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return JoinGroupResponse(error_code=code, protocol_name=response.protocol_name)
+
+
+@with_append_error.register
+def _(response: SyncGroupResponse, error: ErrorCode) -> SyncGroupResponse:
+    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return SyncGroupResponse(error_code=code)
+
+
+@with_append_error.register(OffsetCommitResponse)
+@with_append_error.register(TxnOffsetCommitResponse)
+def _(response: Any, error: ErrorCode) -> Any:
+    code = _told(error, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    return replace(
+        response,
+        topics=tuple(
+            replace(
+                topic,
+                partitions=tuple(
+                    replace(p, error_code=p.error_code or code) for p in topic.partitions
+                ),
+            )
+            for topic in response.topics
+        ),
+    )
+
+
+@with_append_error.register
+def _(response: DeleteGroupsResponse, error: ErrorCode) -> DeleteGroupsResponse:
+    code = _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    results = tuple(replace(r, error_code=r.error_code or code) for r in response.results)
+    return replace(response, results=results)
+
+
+@with_append_error.register
+def _(response: OffsetDeleteResponse, error: ErrorCode) -> OffsetDeleteResponse:
+    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return OffsetDeleteResponse(error_code=code)

@@ -1,0 +1,129 @@
+"""What group members of protocol type `consumer` tell each other: subscriptions, assignments.  [P]
+
+A member's JoinGroup carries its subscription as bytes, the leader's SyncGroup everyone's
+assignment as bytes; the coordinator passes both on. It looks into a subscription only to learn
+which topics a group reads.
+
+    subscription   version (Int16)  topics  user_data  owned_partitions  generation_id  rack_id
+                                                       from v1           from v2        from v3
+    assignment     version (Int16)  partitions  user_data                        all versions alike
+
+Owns   the values `Subscription` and `Assignment` and their bytes.
+Fails  with WireError.
+Source KIP-429, KIP-792 (generation_id), KIP-881 (rack_id);
+       `ConsumerProtocolSubscription.json`, `ConsumerProtocolAssignment.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kafkalite.core.protocol.codec import (
+    VERSION_PREFIX,
+    decode,
+    decode_with_version,
+    encode_with_version,
+    read_version,
+)
+from kafkalite.core.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import WireError
+
+PROTOCOL_TYPE: Final = "consumer"
+NO_GENERATION: Final = -1
+VERSION: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member wants and has.
+
+    `generation_id` is the one in which it came by `owned_partitions`; −1 before the first.
+    `group_instance_id` is not part of the bytes: the coordinator adds it.
+    """
+
+    topics: tuple[str, ...]
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation_id: int = NO_GENERATION
+    user_data: bytes = b""
+    group_instance_id: str | None = None
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a member is to read."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    user_data: bytes = b""
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """The metadata of a JoinGroup's protocol."""
+    message = ConsumerProtocolSubscription(
+        topics=subscription.topics,
+        user_data=subscription.user_data,
+        owned_partitions=_by_topic(subscription.owned_partitions),
+        generation_id=subscription.generation_id,
+        rack_id=subscription.rack_id,
+    )
+    return encode_with_version(message, VERSION)
+
+
+def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Subscription:
+    """A member's subscription, as the leader reads it in the JoinGroup's response."""
+    message = decode_with_version(ConsumerProtocolSubscription, data)
+    return Subscription(
+        topics=message.topics,
+        owned_partitions=_partitions(message.owned_partitions),
+        generation_id=message.generation_id,
+        user_data=message.user_data or b"",
+        group_instance_id=group_instance_id,
+        rack_id=message.rack_id,
+    )
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    """What the leader's SyncGroup says for one member."""
+    by_topic = _by_topic(assignment.partitions)
+    message = ConsumerProtocolAssignment(by_topic, assignment.user_data)
+    return encode_with_version(message, VERSION)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """A member's assignment. No bytes at all are the empty assignment of a forgetful leader."""
+    if not data:
+        return Assignment()
+    if (version := read_version(data)) < 0:
+        raise WireError(f"an assignment cannot have version {version}")
+    fields = memoryview(data)[VERSION_PREFIX.size :]
+    message = decode(ConsumerProtocolAssignment, fields, VERSION)
+    return Assignment(_partitions(message.assigned_partitions), message.user_data or b"")
+
+
+def subscribed_topics(members_metadata: Iterable[bytes]) -> frozenset[str] | None:
+    """All topics that these members read; None if one of them speaks what we cannot read."""
+    topics: set[str] = set()
+    for metadata in members_metadata:
+        try:
+            topics.update(decode_subscription(metadata).topics)
+        except WireError:
+            return None
+    return frozenset(topics)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in topics.items())
+
+
+def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(t.topic, number) for t in topics for number in t.partitions)
