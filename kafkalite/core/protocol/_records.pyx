@@ -13,14 +13,17 @@ only then do the pointers begin.
 
 cimport cython
 from cpython.buffer cimport (
+    PyBUF_FORMAT,
+    PyBUF_ND,
     PyBUF_SIMPLE,
-    PyBuffer_FillInfo,
+    PyBUF_STRIDES,
+    PyBUF_WRITABLE,
     PyBuffer_Release,
     PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
@@ -115,6 +118,8 @@ cdef enum:
 assert (HEADER_SIZE, CRC_AT, COVERED_FROM) == (HEADER_BYTES, CRC_POSITION, ATTRIBUTES_POSITION)
 assert len(FAULTS) == OFFSET + 1
 
+cdef char *UNSIGNED_BYTES = b"B"
+
 
 @cython.final
 @cython.no_gc
@@ -126,20 +131,33 @@ cdef class Window:
 
     cdef Py_buffer view
     cdef Py_ssize_t start
+    cdef Py_ssize_t size
 
     def __cinit__(self, data, Py_ssize_t start=0):
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
         if not 0 <= start <= self.view.len:
             raise ValueError(f"window from byte {start} of {self.view.len}")
         self.start = start
+        self.size = self.view.len - start
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        PyBuffer_FillInfo(
-            buffer, self, <char *> self.view.buf + self.start, self.view.len - self.start, 1, flags
-        )
+        # Field by field: PyBuffer_FillInfo would lose the reference that Cython put in `obj`.
+        if flags & PyBUF_WRITABLE:
+            raise BufferError("a window is read-only")
+        buffer.obj = self
+        buffer.buf = <char *> self.view.buf + self.start
+        buffer.len = self.size
+        buffer.readonly = 1
+        buffer.itemsize = 1
+        buffer.format = UNSIGNED_BYTES if flags & PyBUF_FORMAT else NULL
+        buffer.ndim = 1
+        buffer.shape = &self.size if flags & PyBUF_ND else NULL
+        buffer.strides = &buffer.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
+        buffer.suboffsets = NULL
+        buffer.internal = NULL
 
 
 # ---- reading ---------------------------------------------------------------------------------
@@ -287,7 +305,7 @@ def skim_records(data, int64_t record_count, int64_t last_offset_delta, bint key
             check_count(record_count, view.len)
         reader = open_reader(&view)
         if skim_loop(&reader, record_count, keys_required, &record, &last) < 0:
-            raise_fault(&reader, record)
+            return raise_fault(&reader, record)
         if reader.position != reader.end:
             check_trailing(record_count, reader.end - reader.position)
         if last != last_offset_delta:
@@ -377,13 +395,13 @@ cdef object decode_view(
         timestamps = PyList_New(count)
     for i in range(count):
         if begin_record(&reader, &timestamp_delta, &delta) < 0:
-            raise_fault(&reader, i)
+            return raise_fault(&reader, i)
         if record_unlikely(record_add(base_timestamp, timestamp_delta, &timestamp)):
             note(&reader, TIMESTAMP, 0, timestamp_delta, base_timestamp)
-            raise_fault(&reader, i)
+            return raise_fault(&reader, i)
         if record_unlikely(record_add(base_offset, delta, &offset)):
             note(&reader, OFFSET, 0, delta, base_offset)
-            raise_fault(&reader, i)
+            return raise_fault(&reader, i)
         if i == 0:
             first = delta
         if offsets is not None:
@@ -396,7 +414,7 @@ cdef object decode_view(
             or read_blob(&reader, VALUE_LENGTH, -1, &value) < 0
             or read_header_count(&reader, &header_count) < 0
         ):
-            raise_fault(&reader, i)
+            return raise_fault(&reader, i)
         set_blob(keys, i, &key)
         set_blob(values, i, &value)
         if timestamps is not None:
@@ -411,7 +429,7 @@ cdef object decode_view(
                 headers = [()] * count
             headers[i] = decode_headers(&reader, header_count, i)
         if end_record(&reader, end) < 0:
-            raise_fault(&reader, i)
+            return raise_fault(&reader, i)
     if reader.position != end:
         check_trailing(count, end - reader.position)
     return Columns(
@@ -442,7 +460,7 @@ cdef tuple decode_headers(Reader *reader, int64_t count, Py_ssize_t record):
             read_blob(reader, HEADER_KEY_LENGTH, 0, &name) < 0
             or read_blob(reader, HEADER_VALUE_LENGTH, -1, &value) < 0
         ):
-            raise_fault(reader, record)
+            return raise_fault(reader, record)
         row.append(
             (
                 PyUnicode_DecodeUTF8(name.data, name.size, "replace"),
@@ -777,7 +795,7 @@ def partition_column(keys, partition_count):
             h = hash_bytes(<const uint8_t *> bytes_data(key), bytes_size(key))
             partition = (h & INT32_MAX) % count
         else:
-            refuse_blob("key", i, <object> key)
+            return refuse_blob("key", i, <object> key)
         PyList_SET_ITEM(<PyObject *> column, i, new_int(partition))
     return column
 

@@ -10,7 +10,8 @@ Owns   the framings that Kafka's Java client wrote first and everybody follows:
        zstd     one frame or several        gzip     one member or several
 
 Never  allocates more than `decompressed_bytes_max` and one block for what others compressed: the
-       output is sized by what the data says of itself, clipped, and grown while it was too small.
+       output is sized by what the data says of itself, as far as that is likely, and grown while
+       it was too small. A few bytes that claim to be many cost nothing.
 Fails  with CorruptBatchError, naming the codec and the sizes.
 Source KIP-57 (lz4), KIP-110 (zstd); apache/kafka Lz4BlockOutputStream; xerial snappy-java
        SnappyOutputStream; LZ4 frame format 1.6; RFC 8878; RFC 1952.
@@ -50,7 +51,10 @@ _LZ4_BLOCK_BYTES_MAX: Final = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_LEVEL: Final = 3
 _GZIP_LEVEL: Final = 6
+
 _GROWTH: Final = 4
+_LIKELY_RATIO: Final = 64  # a claim beyond it is tried in steps, so that a lie stays cheap
+_SNAPPY_RATIO_MAX: Final = 32  # the format itself stays below 22: 64 bytes by a copy of 3
 
 
 class Compression(IntEnum):
@@ -104,10 +108,10 @@ def decompress(
 
 
 def _decompress(codec: Any, name: str, view: memoryview, size: int, limit: int) -> bytearray:
-    """Decompresses into a buffer of `size` bytes (a guess, 0: unknown), grown up to `limit`."""
+    """Decompresses into a buffer of `size` bytes (a claim, 0: unknown), grown up to `limit`."""
     if not len(view):
         raise CorruptBatchError(f"{name}: no bytes to decompress")
-    capacity = min(size or _GROWTH * len(view), limit)
+    capacity = min(size or _GROWTH * len(view), _LIKELY_RATIO * len(view), limit)
     while True:
         output = bytearray(capacity)
         try:
@@ -140,9 +144,9 @@ def _snappy_decompress(view: memoryview, limit: int) -> bytearray:
     blocks = _xerial_blocks(view) if framed else [view]
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
-        if sum(sizes) > limit:
+        if sum(sizes) > min(limit, _SNAPPY_RATIO_MAX * len(view)):
             raise CorruptBatchError(
-                f"snappy: {len(view)} bytes decompress to {sum(sizes)}, more than allowed {limit}"
+                f"snappy: {len(view)} bytes claim to be {sum(sizes)} bytes; allowed are {limit}"
             )
         output = bytearray(sum(sizes))
         window, start = memoryview(output), 0

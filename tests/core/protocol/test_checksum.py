@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.core.protocol import checksum
@@ -24,6 +24,7 @@ def test_published_values(data, expected):
     assert crc32c(data) == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 300))
 def test_every_kind_of_buffer_gives_the_same(data, start):
     expected = crc32c(data[start:])
@@ -32,6 +33,7 @@ def test_every_kind_of_buffer_gives_the_same(data, start):
     assert crc32c(bytearray(data[start:])) == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300))
 def test_agrees_with_crcmod(data):
     from crcmod.predefined import mkPredefinedCrcFun

@@ -6,6 +6,7 @@ import gzip
 import random
 import struct
 import tracemalloc
+from contextlib import suppress
 
 import cramjam
 import pytest
@@ -33,6 +34,7 @@ def test_round_trip(codec, size, make):
 
 
 @codecs
+@settings(deadline=None)
 @given(data=st.binary(max_size=2000))
 def test_round_trip_of_any_buffer(codec, data):
     packed = compress(memoryview(data), codec)
@@ -49,7 +51,7 @@ def test_none_is_the_same_bytes():
 def test_what_decompresses_to_exactly_the_limit_is_accepted_and_one_more_byte_is_not(codec):
     packed = compress(bytes(100_000), codec)
     assert decompress(packed, codec, decompressed_bytes_max=100_000) == bytes(100_000)
-    with pytest.raises(CorruptBatchError, match=r"more than (the )?allowed 99999|99999"):
+    with pytest.raises(CorruptBatchError, match="99999"):
         decompress(packed, codec, decompressed_bytes_max=99_999)
 
 
@@ -62,6 +64,27 @@ def test_a_bomb_allocates_no_more_than_the_limit_and_a_block(codec):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1_000_000 + 200_000
+
+
+@codecs
+def test_a_small_lie_costs_little(codec):
+    """The sizes that a batch claims are not believed beyond what its bytes make likely."""
+    data = b"0123456789" * 10
+    match codec:
+        case Compression.GZIP:
+            packed = gzip.compress(data)[:-4] + b"\xff\xff\xff\x07"
+        case Compression.SNAPPY:
+            packed = b"\x80\x80\x80\x3f" + bytes(compress(data, codec))
+        case Compression.LZ4:  # ten empty blocks that could be of 4 MiB each
+            packed = bytes.fromhex("04224d18607073") + b"\1\0\0\0\0" * 10 + bytes(4)
+        case _:
+            packed = b"\x28\xb5\x2f\xfd\xa0\xff\xff\xff\x07" + bytes(compress(data, codec))[6:]
+    tracemalloc.start()
+    with suppress(CorruptBatchError):
+        decompress(packed, codec)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100_000
 
 
 @codecs
@@ -89,17 +112,15 @@ def test_garbage_is_refused(codec, garbage):
 
 
 @codecs
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_damaged_bytes_are_refused_or_decompress_within_the_limit(codec, data):
     packed = bytearray(compress(b"a record, a record, another record" * 20, codec))
     for _ in range(data.draw(st.integers(1, 4))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
     packed = packed[: data.draw(st.integers(0, len(packed)))]
-    try:
+    with suppress(CorruptBatchError):
         assert len(decompress(packed, codec, decompressed_bytes_max=5_000)) <= 5_000
-    except CorruptBatchError as error:
-        assert codec.name.lower() in str(error)
 
 
 # ---- snappy ------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.core.protocol import partitioner, records, records_pure
@@ -34,6 +34,7 @@ def test_murmur2_is_java_s(twin, key, expected):
 
 
 @twins
+@settings(deadline=None)
 @given(key=st.binary(max_size=100))
 def test_murmur2_agrees_with_other_clients(twin, key):
     kafka = pytest.importorskip("kafka.partitioner.default")
@@ -42,6 +43,7 @@ def test_murmur2_agrees_with_other_clients(twin, key):
 
 
 @twins
+@settings(deadline=None)
 @given(keys=st.lists(st.none() | st.binary(max_size=12)), count=st.integers(1, 2**31 - 1))
 def test_partition_column(twin, keys, count):
     assert twin.partition_column(keys, count) == [
@@ -85,7 +87,7 @@ def splits(draw):
             tuple(object() for _ in rows),
             range(n),
             range(100, 100 + n) if draw(st.booleans()) else None,
-            [(("h%d" % i, None),) for i in rows] if draw(st.booleans()) else None,
+            [((f"h{i}", None),) for i in rows] if draw(st.booleans()) else None,
         ),
         partitions,
         count,
@@ -93,6 +95,7 @@ def splits(draw):
 
 
 @twins
+@settings(deadline=None)
 @given(case=splits())
 def test_split_is_the_loop_that_defines_it(twin, case):
     columns, partitions, count = case

@@ -86,9 +86,9 @@ def test_a_batch_byte_by_byte():
         leader_epoch=3,
     )
     body = bytes.fromhex(
-        "18" "00" "00" "00" "02" "6b" "0a" "68656c6c6f" "00"
-        "1a" "00" "03" "02" "01" "00" "04" "02" "68" "02" "78" "02" "6e" "01"
-    )  # fmt: skip
+        "18 00 00 00 02 6b 0a 68 65 6c 6c 6f 00"  # length, attributes, deltas, key, value, headers
+        "1a 00 03 02 01 00 04 02 68 02 78 02 6e 01"
+    )
     assert batch[BATCH_HEADER_BYTES:] == body
     assert HEADER.unpack_from(batch) == (
         7, 49 + len(body), 3, 2, crc32c(batch[21:]), 0x10, 1, 1000, 1000, 9, 2, 40, 2,
@@ -202,9 +202,10 @@ def test_a_batch_that_compaction_emptied():
     empty = altered(encode(columns()), body=b"", record_count=0)
     for codec in Compression:
         batch = altered(empty, attributes=int(codec), last_offset_delta=9)
-        assert decode(batch) == Columns([], [], [], range(0, 0))
+        assert decode(batch) == Columns([], [], [], range(0))
     assert read_header(batch).next_offset == 10
-    assert decode_all(batch + encode(keyed(), base_offset=10)).offsets == [10, 11, 12]
+    following = encode(keyed(), base_offset=10)
+    assert decode_all(batch + following) == decode(following)
 
 
 # ---- what cannot be encoded --------------------------------------------------------------------
@@ -221,10 +222,18 @@ def test_a_batch_that_compaction_emptied():
         (Columns([b""] * 2, [b"", 3], [0] * 2), TypeError, "value of record 1 is int"),
         (Columns([b""], [bytearray()], [0]), TypeError, "value of record 0 is bytearray"),
         (Columns([b""], [b""], [0.5]), TypeError, "timestamp of record 0 is float"),
-        (Columns([b""], [b""], [2**63]), ValueError, "timestamp of record 0 is 9223372036854775808"),
+        (
+            Columns([b""], [b""], [2**63]),
+            ValueError,
+            "timestamp of record 0 is 9223372036854775808",
+        ),
         (Columns([b""] * 2, [b""] * 2, [-(2**63), 0]), ValueError, "record 1 is more than 64 bits"),
         (Columns([b""], [b""], [0], ["1"]), TypeError, "offset of record 0 is str"),
-        (Columns([b""] * 2, [b""] * 2, [0] * 2, [4, 4]), ValueError, "offset 4 of record 1 after 4"),
+        (
+            Columns([b""] * 2, [b""] * 2, [0] * 2, [4, 4]),
+            ValueError,
+            "offset 4 of record 1 after 4",
+        ),
         (Columns([b""] * 2, [b""] * 2, [0] * 2, [0, 2**31]), ValueError, "offset 2147483648"),
         (Columns([b""], [b""], [0], headers=[None]), TypeError, "headers of record 0: None"),
         (Columns([b""], [b""], [0], headers=[[("a",)]]), TypeError, "headers of record 0"),
@@ -443,11 +452,9 @@ def test_keys_where_they_are_required(codec):
     assert "key is null where every record needs one" in text
 
 
-@codecs
+@pytest.mark.parametrize("codec", [codec for codec in Compression if codec])
 def test_a_bomb_is_refused_by_its_limit(codec):
     batch = encode(Columns([b"k"], [bytes(1_000_000)], [0]), compression=codec)
-    if codec is Compression.NONE:
-        return
     code, text = refused(batch, decompressed_bytes_max=999_999)
     assert code is ErrorCode.INVALID_RECORD
     assert "999999" in text
@@ -455,7 +462,7 @@ def test_a_bomb_is_refused_by_its_limit(codec):
         decode(batch, decompressed_bytes_max=999_999)
 
 
-RECORD = bytes.fromhex("10 00 00 00 02 6b 02 76 00".replace(" ", ""))
+RECORD = bytes.fromhex("10000000026b027600")  # length to headers
 
 
 def varint(number):
@@ -474,7 +481,10 @@ def record(fields):
     ("body", "message"),
     [
         (b"\x01" + RECORD[1:], "record 0, byte 0 of the records: length is -1"),
-        (b"\x12" + RECORD[1:], "record 0, byte 0 of the records: length is 9, but 8 bytes are left"),
+        (
+            b"\x12" + RECORD[1:],
+            "record 0, byte 0 of the records: length is 9, but 8 bytes are left",
+        ),
         (b"\x80" * 9, "record 0, byte 0 of the records: length is not a varint of 5 bytes at most"),
         (b"\xff\xff\xff\xff\x1f" + bytes(9), "length is not a varint of 5 bytes at most"),
         (b"\x00" + bytes(8), "byte 1 of the records: attributes runs past byte 1"),
@@ -484,7 +494,10 @@ def record(fields):
         (record(b"\0\0\x02\x01\x01\0\0"), "offset delta 1, expected 0"),
         (record(b"\0\0\x01\x01\x01\0\0"), "offset delta -1, expected 0"),
         (record(b"\0\0\0\x03\0\0\0"), "key length is -2"),
-        (record(b"\0\0\0\x08\0\0\0"), "byte 4 of the records: key length is 4, but 3 bytes are left"),
+        (
+            record(b"\0\0\0\x08\0\0\0"),
+            "byte 4 of the records: key length is 4, but 3 bytes are left",
+        ),
         (record(b"\0\0\0\x01\x03\0\0"), "value length is -2"),
         (record(b"\0\0\0\x01\x06\0\0"), "value length is 3, but 2 bytes are left"),
         (record(b"\0\0\0\x01\x01\x01\0"), "header count is -1"),
@@ -493,7 +506,7 @@ def record(fields):
         (record(b"\0\0\0\x01\x01\x02\x02\0"), "value length runs past byte 9"),
         (record(b"\0\0\0\x01\x01\x02\x00\x03"), "header value length is -2"),
         (record(b"\0\0\0\x01\x01\x00\x00"), "byte 7 of the records: 1 bytes after its last field"),
-        (record(b"\0\0\0\x01\x01"), "header count runs past byte 6"),
+        (record(b"\0\0\0\x01\x81\0"), "header count runs past byte 7"),
         (record(b"\0\0\0\x01\x01\0") + b"\0", "1 bytes after the last of 1 records"),
         (b"\x0c", "1 records in 1 bytes"),
     ],
@@ -517,22 +530,25 @@ def test_offset_deltas_rise():
         batch = altered(
             encode(keyed(1)), body=body, record_count=len(deltas), last_offset_delta=last
         )
-        with pytest.raises(ApiError) as caught:
-            skim(batch, 0, read_header(batch))
-            raise ApiError(ErrorCode.NONE)
-        return caught.value
+        skim(batch, 0, read_header(batch))
 
-    assert skimmed(0, 1, 2).error_code is ErrorCode.NONE
-    assert skimmed(0, 2, 9).error_code is ErrorCode.NONE
-    assert "offset delta 1, expected 2 or more" in str(skimmed(0, 1, 1))
-    assert "offset delta 0, expected 2 or more" in str(skimmed(0, 1, 0))
-    assert "last record's offset delta is 2, the header's 3" in str(skimmed(0, 1, 2, last=3))
+    skimmed(0, 1, 2)
+    skimmed(0, 2, 9)
+    with pytest.raises(ApiError, match="offset delta 1, expected 2 or more"):
+        skimmed(0, 1, 1)
+    with pytest.raises(ApiError, match="offset delta 0, expected 2 or more"):
+        skimmed(0, 1, 0)
+    with pytest.raises(ApiError, match="last record's offset delta is 2, the header's 3"):
+        skimmed(0, 1, 2, last=3)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"base_timestamp": 2**63 - 1}, "timestamp delta 1 from 9223372036854775807 leaves 64 bits"),
+        (
+            {"base_timestamp": 2**63 - 1},
+            "timestamp delta 1 from 9223372036854775807 leaves 64 bits",
+        ),
         ({"base_offset": 2**63 - 1}, "offset delta 1 from 9223372036854775807 leaves 64 bits"),
     ],
 )

@@ -1,0 +1,250 @@
+"""The native codec and its pure twin: the same results and the same errors, on any bytes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite.core.protocol import records, records_pure
+from kafkalite.core.protocol.checksum import crc32c
+from kafkalite.core.protocol.compression import Compression, compress
+from kafkalite.core.types import Columns
+
+native = pytest.importorskip("kafkalite.core.protocol._records", reason="built without a compiler")
+
+SMALL = st.integers(0, 1000)
+INT64 = SMALL | st.integers(-(2**63), 2**63 - 1)
+blobs = st.none() | st.binary(max_size=80)
+headers = st.lists(st.tuples(st.text(max_size=5), blobs), max_size=3).map(tuple)
+timestamps = st.integers(1_700_000_000_000, 1_700_000_000_100) | st.integers(-5, 5) | INT64
+interesting = st.sampled_from([0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF])
+
+
+def outcome(function, *arguments):
+    """What a call gives: its result, or its error with every word of it."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@st.composite
+def batches_of_columns(draw, times=timestamps, starts=INT64):
+    rows = draw(st.lists(st.tuples(blobs, blobs, times, headers), min_size=1, max_size=12))
+    keys, values, when, named = zip(*rows, strict=True)
+    offsets = None
+    if draw(st.booleans()):
+        steps = draw(st.lists(st.integers(1, 3), min_size=len(rows), max_size=len(rows)))
+        start = draw(starts)
+        offsets = [min(start + sum(steps[:i]), 2**63 - 1) for i in range(len(rows))]
+    return Columns(
+        list(keys), values, list(when), offsets, list(named) if draw(st.booleans()) else None
+    )
+
+
+@st.composite
+def damaged(draw):
+    """The records of a true batch, then hurt: flipped, cut, grown, or not at all."""
+    columns = draw(batches_of_columns(SMALL, SMALL))
+    body = bytearray(records.encode(columns)[records.BATCH_HEADER_BYTES :])
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(body)))
+        match draw(st.sampled_from(["set", "cut", "insert", "delete"])):
+            case "set" if at < len(body):
+                body[at] = draw(interesting | st.integers(0, 255))
+            case "cut":
+                del body[at:]
+            case "insert":
+                body[at:at] = bytes(draw(st.lists(interesting, max_size=11)))
+            case "delete":
+                del body[at : at + draw(st.integers(1, 3))]
+    return bytes(body)
+
+
+bodies = damaged() | st.binary(max_size=60) | st.lists(interesting, max_size=60).map(bytes)
+
+
+def encode_with(twin, columns, codec, base_offset=0):
+    packed = None if codec is Compression.NONE else lambda data: compress(data, codec)
+    return twin.encode_batch(columns, int(codec), base_offset, -1, (-1, -1, -1), packed, crc32c)
+
+
+@settings(deadline=None)
+@given(columns=batches_of_columns(), codec=st.sampled_from(Compression), base=INT64)
+def test_encode(columns, codec, base):
+    expected = outcome(encode_with, records_pure, columns, codec, base)
+    assert outcome(encode_with, native, columns, codec, base) == expected
+
+
+wrong = st.sampled_from(
+    [
+        "text",
+        5,
+        2.5,
+        bytearray(b"x"),
+        2**63,
+        -(2**63) - 1,
+        [],
+        (),
+        ("a",),
+        [("a", 1)],
+        [(b"a", b"")],
+    ]
+)
+
+
+@settings(deadline=None)
+@given(columns=batches_of_columns(), data=st.data())
+def test_encode_of_what_cannot_be_encoded(columns, data):
+    """Errors come in the same order, too: of two wrong entries both twins name the same one."""
+    fields = {name: getattr(columns, name) for name in Columns.__slots__}
+    for _ in range(data.draw(st.integers(1, 2))):
+        name = data.draw(st.sampled_from(sorted(fields)))
+        column = list(fields[name]) if fields[name] is not None else [0] * len(columns)
+        if column and data.draw(st.integers(0, 9)):
+            column[data.draw(st.integers(0, len(column) - 1))] = data.draw(wrong | st.none())
+        else:
+            del column[-1:]
+        fields[name] = column
+    columns = Columns(**fields)
+    expected = outcome(encode_with, records_pure, columns, Compression.NONE)
+    assert outcome(encode_with, native, columns, Compression.NONE) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    data=bodies,
+    count=st.integers(0, 12) | st.integers(-(2**31), 2**31 - 1),
+    base_offset=INT64,
+    base_timestamp=INT64,
+    log_append_time=st.none() | INT64,
+)
+def test_decode(data, count, base_offset, base_timestamp, log_append_time):
+    arguments = (count, base_offset, base_timestamp, log_append_time)
+    expected = outcome(records_pure.decode_records, data, *arguments)
+    assert outcome(native.decode_records, data, *arguments) == expected
+    assert outcome(native.decode_records, memoryview(bytearray(data)), *arguments) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    data=bodies,
+    count=st.integers(0, 12) | st.integers(-(2**31), 2**31 - 1),
+    last=st.integers(-1, 30),
+    keys_required=st.booleans(),
+)
+def test_skim(data, count, last, keys_required):
+    expected = outcome(records_pure.skim_records, data, count, last, keys_required)
+    assert outcome(native.skim_records, data, count, last, keys_required) == expected
+    assert outcome(native.skim_records, memoryview(data), count, last, keys_required) == expected
+
+
+@settings(deadline=None)
+@given(
+    columns=batches_of_columns(st.integers(-(2**61), 2**61), SMALL),
+    codec=st.sampled_from(Compression),
+)
+def test_what_is_encoded_is_decoded(columns, codec):
+    got = records.decode(records.encode(columns, compression=codec))
+    assert got.keys == columns.keys
+    assert tuple(got.values) == columns.values
+    assert got.timestamps == columns.timestamps
+    assert list(got.offsets) == list(columns.offsets or range(len(columns)))
+    if columns.headers is None or not any(columns.headers):
+        assert got.headers is None
+    else:
+        assert got.headers == columns.headers
+
+
+@settings(max_examples=300, deadline=None)
+@given(columns=batches_of_columns(SMALL, SMALL), data=st.data())
+def test_a_damaged_batch_with_a_true_crc_is_refused_or_read(columns, data):
+    """Whatever a peer sends ends in one of our errors or in columns, by way of the whole API."""
+    batch = bytearray(records.encode(columns, compression=data.draw(st.sampled_from(Compression))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        batch[data.draw(st.integers(21, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    del batch[data.draw(st.integers(61, len(batch))) :]
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    for check in (records.decode, records.decode_all, records.check_produced):
+        got = outcome(check, batch)
+        assert isinstance(got, Columns | records.BatchHeader) or got[0] in (
+            records.CorruptBatchError,
+            records.ApiError,
+        )
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_refused_or_read(data):
+    for check in (records.decode, records.decode_all, records.check_produced):
+        got = outcome(check, data)
+        assert isinstance(got, Columns | records.BatchHeader) or got[0] in (
+            records.CorruptBatchError,
+            records.ApiError,
+        )
+
+
+def test_total_size_is_bounded_before_anything_is_allocated():
+    value = bytes(2**20)
+    columns = Columns([None] * 2048, [value] * 2048, [0] * 2048)
+    with pytest.raises(ValueError, match="a batch holds at most 2147483647"):
+        encode_with(native, columns, Compression.NONE)
+
+
+@pytest.mark.parametrize("column", ["keys", "values", "timestamps", "offsets", "headers"])
+def test_columns_that_change_while_they_are_encoded_are_refused(column):
+    """The index of a timestamp runs Python code, which may empty what is being read."""
+    fields = {"keys": [b"k"], "values": [b"v"], "offsets": [0], "headers": [()]}
+    lists = {name: entries * 1000 for name, entries in fields.items()}
+    lists["offsets"] = list(range(1000))
+
+    class Empties:
+        def __index__(self):
+            lists[column].clear()
+            return 0
+
+    lists["timestamps"] = [Empties()] * 1000
+    with pytest.raises(ValueError, match=r"columns changed|different lengths"):
+        encode_with(native, Columns(**lists), Compression.NONE)
+
+
+def test_references_are_neither_lost_nor_kept():
+    columns = Columns(
+        [b"key-%d" % i for i in range(100)],
+        [b"value-%d" % i for i in range(100)],
+        [2**40 + i // 10 for i in range(100)],
+        headers=[(("name", b"header"),)] * 100,
+    )
+    batch = encode_with(native, columns, Compression.NONE)
+    held = [columns.keys[7], columns.values[7], columns.timestamps[7], batch, None]
+    before = [sys.getrefcount(thing) for thing in held]
+    for _ in range(100):
+        encode_with(native, columns, Compression.NONE)
+        native.decode_records(memoryview(batch)[61:], 100, 0, 0, None)
+        outcome(native.decode_records, memoryview(batch)[61:-1], 100, 0, 0, None)
+        native.skim_records(memoryview(batch)[61:], 100, 99, True)
+        native.split(columns, native.partition_column(columns.keys, 3), 3)
+    after = [sys.getrefcount(thing) for thing in held]
+    assert all(abs(a - b) < 50 for a, b in zip(after, before, strict=True)), (before, after)
+
+
+def test_the_twin_runs_where_the_native_codec_does_not_load():
+    program = (
+        "import sys; sys.modules['kafkalite.core.protocol._records'] = None\n"
+        "from kafkalite.core.protocol import partitioner, records\n"
+        "from kafkalite.core.types import Columns\n"
+        "batch = records.encode(Columns([b'k'], [b'v'], [1]))\n"
+        "assert records.check_produced(memoryview(batch)).record_count == 1\n"
+        "assert records.decode(batch).keys == [b'k']\n"
+        "assert partitioner.split.__module__.endswith('records_pure')\n"
+        "print(records.NATIVE)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (ran.stdout, ran.stderr) == ("False\n", "")
