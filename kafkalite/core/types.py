@@ -98,12 +98,30 @@ def concat(batches: Iterable[Columns]) -> Columns:
     with_offsets = all(part.offsets is not None for part in parts)
     with_headers = any(part.headers is not None for part in parts)
     return Columns(
-        [key for part in parts for key in part.keys],
-        [value for part in parts for value in part.values],
-        [timestamp for part in parts for timestamp in part.timestamps],
-        [offset for part in parts for offset in part.offsets or ()] if with_offsets else None,
-        [h for part in parts for h in (part.headers or [()] * len(part))] if with_headers else None,
+        _join(part.keys for part in parts),
+        _join(part.values for part in parts),
+        _join(part.timestamps for part in parts),
+        _join_offsets([part.offsets or () for part in parts]) if with_offsets else None,
+        _join(part.headers or [()] * len(part) for part in parts) if with_headers else None,
     )
+
+
+def _join(columns: Iterable[Sequence[Any]]) -> list[Any]:
+    joined: list[Any] = []
+    for column in columns:
+        joined += column
+    return joined
+
+
+def _join_offsets(columns: list[Sequence[int]]) -> Sequence[int]:
+    """Offsets without a gap stay a range: nothing is made per record."""
+    first, last = columns[0], columns[-1]
+    end = first[0]
+    for column in columns:
+        if not isinstance(column, range) or column.step != 1 or column.start != end:
+            return _join(columns)
+        end = column.stop
+    return range(first[0], last[-1] + 1)
 
 
 R = TypeVar("R")

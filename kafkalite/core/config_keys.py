@@ -1,0 +1,571 @@
+"""Every setting of topics and brokers, declared once as data: `TOPIC_KEYS`, `BROKER_KEYS`.   [P]
+
+Owns   names, types, defaults, ranges, documentation; which broker settings a topic falls back to.
+Never  knows who set what: that is `config.py`.
+Fails  with ConfigError naming the setting and its value.
+Source apache/kafka 3.9 `LogConfig`, `KafkaConfig`, `ServerTopicConfigSynonyms`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from kafkalite.errors import ConfigError
+
+Value = bool | int | float | str | tuple[str, ...] | None
+LONG_MAX: Final = (1 << 63) - 1
+INT_MAX: Final = (1 << 31) - 1
+
+
+class ConfigType(IntEnum):
+    """A setting's type; the numbers are those of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Valid:
+    """What a setting may hold beyond its type: a closed range, or one (each) of some words."""
+
+    lowest: float | None = None
+    highest: float | None = None
+    words: tuple[str, ...] = ()
+
+    def complaint(self, value: Value) -> str | None:
+        """What is wrong with `value`, or None."""
+        if isinstance(value, int | float):
+            if self.lowest is not None and value < self.lowest:
+                return f"{value} is below {self.lowest}"
+            if self.highest is not None and value > self.highest:
+                return f"{value} is above {self.highest}"
+        if self.words and value is not None:
+            given = value if isinstance(value, tuple) else (to_text(value),)
+            for word in given:
+                if word not in self.words:
+                    return f"'{word}' is not one of {', '.join(self.words)}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One setting. `synonyms` are the broker's settings that a topic's falls back to, in order."""
+
+    name: str
+    type: ConfigType
+    default: Value
+    valid: Valid
+    doc: str
+    synonyms: tuple[str, ...] = ()
+    dynamic: bool = False  # may be changed while the broker runs; every topic's setting may
+    effective: bool = True  # False: Kafka's, accepted and described, without effect here
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; ConfigError when it has none or lies outside the range."""
+        value = _PARSERS[self.type](self.name, text.strip())
+        if complaint := self.valid.complaint(value):
+            raise ConfigError(f"{self.name}: {complaint}")
+        return value
+
+
+# ---- text to values and back -------------------------------------------------------------------
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{name}: '{text}' is not true or false")
+    return text.lower() == "true"
+
+
+def _integer(bits: int, word: str) -> Callable[[str, str], int]:
+    bound = 1 << (bits - 1)
+
+    def parse(name: str, text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not -bound <= int(text) < bound:
+            raise ConfigError(f"{name}: '{text}' is not {word}")
+        return int(text)
+
+    return parse
+
+
+def _double(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if value != value:
+        raise ConfigError(f"{name}: '{text}' is not a double")
+    return value
+
+
+def _list(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",")) if text else ()
+
+
+def _text(_name: str, text: str) -> str:
+    return text
+
+
+_PARSERS: Final[Mapping[ConfigType, Callable[[str, str], Value]]] = {
+    ConfigType.BOOLEAN: _boolean,
+    ConfigType.STRING: _text,
+    ConfigType.INT: _integer(32, "an int"),
+    ConfigType.SHORT: _integer(16, "a short"),
+    ConfigType.LONG: _integer(64, "a long"),
+    ConfigType.DOUBLE: _double,
+    ConfigType.LIST: _list,
+    ConfigType.CLASS: _text,
+    ConfigType.PASSWORD: _text,
+}
+
+
+def to_text(value: Value) -> str | None:
+    """A value as Kafka writes it: `true`, `604800000`, `compact,delete`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return None if value is None else str(value)
+
+
+# ---- the settings ------------------------------------------------------------------------------
+
+_T = ConfigType
+_ANY = Valid()
+_COUNT = Valid(lowest=0)
+_ONE = Valid(lowest=1)
+_CODECS = Valid(words=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_REPLICAS_DOC = "Accepted for Kafka's tools; replication is not throttled."
+
+
+def _table(*keys: ConfigKey) -> dict[str, ConfigKey]:
+    return {key.name: key for key in keys}
+
+
+def _topic(
+    name: str, kind: ConfigType, default: Value, valid: Valid, doc: str, *synonyms: str,
+    effective: bool = True,
+) -> ConfigKey:  # fmt: skip
+    return ConfigKey(name, kind, default, valid, doc, synonyms, dynamic=True, effective=effective)
+
+
+# fmt: off
+TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
+    _topic("cleanup.policy", _T.LIST, ("delete",), Valid(words=("compact", "delete")),
+           "delete: old segments go by time and size; compact: the last value of a key stays.",
+           "log.cleanup.policy"),
+    _topic("compression.gzip.level", _T.INT, -1, Valid(-1, 9),
+           "Level when compression.type is gzip.", "compression.gzip.level"),
+    _topic("compression.lz4.level", _T.INT, 9, Valid(1, 17),
+           "Level when compression.type is lz4.", "compression.lz4.level"),
+    _topic("compression.type", _T.STRING, "producer", _CODECS,
+           "The codec on disk; producer keeps what the producer chose.", "compression.type"),
+    _topic("compression.zstd.level", _T.INT, 3, Valid(-131_072, 22),
+           "Level when compression.type is zstd.", "compression.zstd.level"),
+    _topic("delete.retention.ms", _T.LONG, 86_400_000, _COUNT,
+           "How long a tombstone stays in a compacted topic.", "log.cleaner.delete.retention.ms"),
+    _topic("file.delete.delay.ms", _T.LONG, 60_000, _COUNT,
+           "How long a removed file keeps its bytes for readers.", "log.segment.delete.delay.ms"),
+    _topic("flush.messages", _T.LONG, LONG_MAX, _ONE,
+           "Records between two fsyncs.", "log.flush.interval.messages"),
+    _topic("flush.ms", _T.LONG, LONG_MAX, _COUNT, "Time between two fsyncs.",
+           "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    _topic("follower.replication.throttled.replicas", _T.LIST, (), _ANY, _REPLICAS_DOC,
+           effective=False),
+    _topic("index.interval.bytes", _T.INT, 4096, _COUNT,
+           "Bytes of log for one entry of the offset index.", "log.index.interval.bytes"),
+    _topic("leader.replication.throttled.replicas", _T.LIST, (), _ANY, _REPLICAS_DOC,
+           effective=False),
+    _topic("local.retention.bytes", _T.LONG, -2, Valid(lowest=-2),
+           "Of tiered storage.", "log.local.retention.bytes", effective=False),
+    _topic("local.retention.ms", _T.LONG, -2, Valid(lowest=-2),
+           "Of tiered storage.", "log.local.retention.ms", effective=False),
+    _topic("max.compaction.lag.ms", _T.LONG, LONG_MAX, _ONE,
+           "A record is compacted at the latest after this time.",
+           "log.cleaner.max.compaction.lag.ms"),
+    _topic("max.message.bytes", _T.INT, 1_048_588, _COUNT,
+           "The largest record batch, as compressed.", "message.max.bytes"),
+    _topic("message.downconversion.enable", _T.BOOLEAN, True, _ANY,
+           "Fetches are never converted to older formats.", "log.message.downconversion.enable",
+           effective=False),
+    _topic("message.format.version", _T.STRING, "3.0-IV1", _ANY,
+           "Deprecated; the format is always version 2.", "log.message.format.version",
+           effective=False),
+    _topic("message.timestamp.after.max.ms", _T.LONG, LONG_MAX, _COUNT,
+           "How far a CreateTime may lie ahead of the broker's clock.",
+           "log.message.timestamp.after.max.ms"),
+    _topic("message.timestamp.before.max.ms", _T.LONG, LONG_MAX, _COUNT,
+           "How far a CreateTime may lie behind the broker's clock.",
+           "log.message.timestamp.before.max.ms"),
+    _topic("message.timestamp.difference.max.ms", _T.LONG, LONG_MAX, _COUNT,
+           "Deprecated: both bounds, where these are not set.",
+           "log.message.timestamp.difference.max.ms"),
+    _topic("message.timestamp.type", _T.STRING, "CreateTime",
+           Valid(words=("CreateTime", "LogAppendTime")),
+           "Whose time a record bears: the producer's or the broker's.",
+           "log.message.timestamp.type"),
+    _topic("min.cleanable.dirty.ratio", _T.DOUBLE, 0.5, Valid(0, 1),
+           "Share of uncompacted bytes from which a log is compacted.",
+           "log.cleaner.min.cleanable.ratio"),
+    _topic("min.compaction.lag.ms", _T.LONG, 0, _COUNT,
+           "A record stays uncompacted for this time.", "log.cleaner.min.compaction.lag.ms"),
+    _topic("min.insync.replicas", _T.INT, 1, _ONE,
+           "Replicas that must have a record before acks=all is answered.", "min.insync.replicas"),
+    _topic("preallocate", _T.BOOLEAN, False, _ANY,
+           "Segments grow as they are written, always.", "log.preallocate", effective=False),
+    _topic("remote.log.copy.disable", _T.BOOLEAN, False, Valid(), "Of tiered storage.",
+           effective=False),
+    _topic("remote.log.delete.on.disable", _T.BOOLEAN, False, Valid(), "Of tiered storage.",
+           effective=False),
+    _topic("remote.storage.enable", _T.BOOLEAN, False, Valid(words=("false",)),
+           "Tiered storage does not exist here; only false is accepted."),
+    _topic("retention.bytes", _T.LONG, -1, _ANY,
+           "The size beyond which the oldest segments go; -1: no bound.", "log.retention.bytes"),
+    _topic("retention.ms", _T.LONG, 604_800_000, Valid(lowest=-1),
+           "The age at which a segment goes; -1: never.",
+           "log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+    _topic("segment.bytes", _T.INT, 1_073_741_824, Valid(lowest=14),
+           "The size of a segment file.", "log.segment.bytes"),
+    _topic("segment.index.bytes", _T.INT, 10_485_760, Valid(lowest=4),
+           "The size of an index file; a full one rolls the segment.", "log.index.size.max.bytes"),
+    _topic("segment.jitter.ms", _T.LONG, 0, _COUNT,
+           "At most so much is taken off segment.ms, per segment.",
+           "log.roll.jitter.ms", "log.roll.jitter.hours"),
+    _topic("segment.ms", _T.LONG, 604_800_000, _ONE,
+           "The age at which a segment is closed.", "log.roll.ms", "log.roll.hours"),
+    _topic("unclean.leader.election.enable", _T.BOOLEAN, False, _ANY,
+           "Whether a replica that lags may lead, losing records.",
+           "unclean.leader.election.enable"),
+)
+# fmt: on
+
+# A synonym in a larger unit, and what multiplies it into the topic's.
+SYNONYM_UNITS: Final[Mapping[str, int]] = {
+    "log.retention.minutes": 60_000,
+    "log.retention.hours": 3_600_000,
+    "log.roll.hours": 3_600_000,
+    "log.roll.jitter.hours": 3_600_000,
+}
+# Synonyms whose default differs from the topic's: None lets the next synonym decide.
+_SYNONYM_DEFAULTS: Final[Mapping[str, Value]] = {
+    "log.retention.ms": None,
+    "log.roll.ms": None,
+    "log.roll.jitter.ms": None,
+    "log.flush.interval.ms": None,
+}
+# Kafka does not let these be changed while a broker runs.
+_STATIC_SYNONYMS: Final = frozenset({"log.message.format.version"})
+
+
+def _synonym_keys() -> list[ConfigKey]:
+    """The broker's twin of every topic setting: same type, range and words."""
+    keys = []
+    for key in TOPIC_KEYS.values():
+        if not key.synonyms:
+            continue
+        name = key.synonyms[0]
+        default = _SYNONYM_DEFAULTS.get(name, key.default)
+        dynamic = name not in _STATIC_SYNONYMS
+        keys.append(replace(key, name=name, default=default, synonyms=(), dynamic=dynamic))
+    return keys
+
+
+def _broker(
+    name: str, kind: ConfigType, default: Value, valid: Valid, doc: str, *,
+    dynamic: bool = False, effective: bool = True,
+) -> ConfigKey:  # fmt: skip
+    return ConfigKey(name, kind, default, valid, doc, (), dynamic, effective)
+
+
+# fmt: off
+BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
+    *_synonym_keys(),
+    _broker("advertised.listeners", _T.STRING, None, _ANY,
+            "The addresses that clients are told; those listened on where unset.", dynamic=True),
+    _broker("auto.create.topics.enable", _T.BOOLEAN, True, _ANY,
+            "Whether asking for an unknown topic makes it."),
+    _broker("auto.leader.rebalance.enable", _T.BOOLEAN, True, _ANY,
+            "Whether leadership returns to the preferred replica by itself."),
+    _broker("background.threads", _T.INT, 10, _ONE, "Kafka's threads.", dynamic=True,
+            effective=False),
+    _broker("broker.id", _T.INT, -1, _ANY, "This broker's number; -1: node.id, or chosen."),
+    _broker("broker.rack", _T.STRING, None, _ANY, "Where this broker stands."),
+    _broker("connections.max.idle.ms", _T.LONG, 600_000, _ANY,
+            "A connection silent for this time is closed."),
+    _broker("controlled.shutdown.enable", _T.BOOLEAN, True, _ANY,
+            "Whether leadership moves away before a broker stops."),
+    _broker("default.replication.factor", _T.INT, 1, _ANY, "Replicas of a topic made unasked."),
+    _broker("delete.topic.enable", _T.BOOLEAN, True, _ANY, "Whether topics can be deleted."),
+    _broker("fetch.max.bytes", _T.INT, 57_671_680, Valid(lowest=1024),
+            "The most a fetch returns; a first batch that is larger comes whole."),
+    _broker("group.initial.rebalance.delay.ms", _T.INT, 3000, _ANY,
+            "How long an empty group waits for more members before its first generation."),
+    _broker("group.max.session.timeout.ms", _T.INT, 1_800_000, _ANY,
+            "The longest session a member may ask for."),
+    _broker("group.max.size", _T.INT, INT_MAX, _ONE, "The most members of a group."),
+    _broker("group.min.session.timeout.ms", _T.INT, 6000, _ANY,
+            "The shortest session a member may ask for."),
+    _broker("inter.broker.listener.name", _T.STRING, None, _ANY,
+            "The listener that brokers use among themselves."),
+    _broker("inter.broker.protocol.version", _T.STRING, "3.9-IV0", _ANY,
+            "Brokers speak one version.", effective=False),
+    _broker("leader.imbalance.check.interval.seconds", _T.LONG, 300, _ONE,
+            "How often leadership is balanced."),
+    _broker("leader.imbalance.per.broker.percentage", _T.INT, 10, _ANY,
+            "The imbalance that is tolerated."),
+    _broker("listener.security.protocol.map", _T.STRING,
+            "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", _ANY,
+            "Which security protocol each listener speaks.", dynamic=True),
+    _broker("listeners", _T.STRING, "PLAINTEXT://:9092", _ANY,
+            "The addresses listened on.", dynamic=True),
+    _broker("log.cleaner.backoff.ms", _T.LONG, 15_000, _COUNT,
+            "How long the cleaner rests when nothing is to clean.", dynamic=True),
+    _broker("log.cleaner.dedupe.buffer.size", _T.LONG, 134_217_728, _ANY,
+            "Bytes for the cleaner's map from key to offset.", dynamic=True),
+    _broker("log.cleaner.enable", _T.BOOLEAN, True, _ANY, "Whether compaction runs."),
+    _broker("log.cleaner.io.buffer.load.factor", _T.DOUBLE, 0.9, _ANY,
+            "How full the cleaner's map may be.", dynamic=True),
+    _broker("log.cleaner.io.buffer.size", _T.INT, 524_288, _COUNT,
+            "Bytes the cleaner reads at once.", dynamic=True),
+    _broker("log.cleaner.io.max.bytes.per.second", _T.DOUBLE, 1.7976931348623157e308, _ANY,
+            "The rate that the cleaner keeps to.", dynamic=True),
+    _broker("log.cleaner.threads", _T.INT, 1, _COUNT, "Kafka's threads.", dynamic=True,
+            effective=False),
+    _broker("log.dir", _T.STRING, "/tmp/kafka-logs", _ANY, "Where the log is kept."),
+    _broker("log.dirs", _T.STRING, None, _ANY, "Where the log is kept; log.dir where unset."),
+    _broker("log.flush.offset.checkpoint.interval.ms", _T.INT, 60_000, _COUNT,
+            "How often recovery points are written."),
+    _broker("log.flush.scheduler.interval.ms", _T.LONG, LONG_MAX, _ANY,
+            "How often it is looked whether a log is to be flushed."),
+    _broker("log.flush.start.offset.checkpoint.interval.ms", _T.INT, 60_000, _COUNT,
+            "How often log start offsets are written."),
+    _broker("log.retention.check.interval.ms", _T.LONG, 300_000, _ONE,
+            "How often old segments are looked for."),
+    _broker("log.retention.hours", _T.INT, 168, _ANY,
+            "The age at which a segment goes, in hours."),
+    _broker("log.retention.minutes", _T.INT, None, _ANY,
+            "The age at which a segment goes, in minutes."),
+    _broker("log.roll.hours", _T.INT, 168, _ONE, "The age at which a segment is closed, in hours."),
+    _broker("log.roll.jitter.hours", _T.INT, 0, _COUNT, "segment.jitter.ms, in hours."),
+    _broker("max.connections", _T.INT, INT_MAX, _COUNT, "The most connections.", dynamic=True),
+    _broker("max.connections.per.ip", _T.INT, INT_MAX, _COUNT,
+            "The most connections of one address.", dynamic=True),
+    _broker("max.incremental.fetch.session.cache.slots", _T.INT, 1000, _COUNT,
+            "Fetch sessions are not kept.", effective=False),
+    _broker("node.id", _T.INT, -1, _ANY, "This broker's number; -1: broker.id, or chosen."),
+    _broker("num.io.threads", _T.INT, 8, _ONE, "Kafka's threads.", dynamic=True, effective=False),
+    _broker("num.network.threads", _T.INT, 3, _ONE, "Kafka's threads.", dynamic=True,
+            effective=False),
+    _broker("num.partitions", _T.INT, 1, _ONE, "Partitions of a topic made without a number."),
+    _broker("num.recovery.threads.per.data.dir", _T.INT, 1, _ONE, "Kafka's threads.",
+            dynamic=True, effective=False),
+    _broker("num.replica.fetchers", _T.INT, 1, _ANY, "Kafka's threads.", dynamic=True,
+            effective=False),
+    _broker("offset.metadata.max.bytes", _T.INT, 4096, _ANY,
+            "The longest metadata of a committed offset."),
+    _broker("offsets.commit.required.acks", _T.SHORT, -1, _ANY,
+            "Commits wait for the high watermark, always.", effective=False),
+    _broker("offsets.commit.timeout.ms", _T.INT, 5000, _ONE,
+            "How long a commit waits for its replicas."),
+    _broker("offsets.retention.check.interval.ms", _T.LONG, 600_000, _ONE,
+            "How often old commits are looked for."),
+    _broker("offsets.retention.minutes", _T.INT, 10_080, _ONE,
+            "How long an empty group's commits stay."),
+    _broker("offsets.topic.num.partitions", _T.INT, 50, _ONE, "Partitions of __consumer_offsets."),
+    _broker("offsets.topic.replication.factor", _T.SHORT, 3, _ONE,
+            "Replicas of __consumer_offsets; at most as many as there are brokers."),
+    _broker("offsets.topic.segment.bytes", _T.INT, 104_857_600, _ONE,
+            "segment.bytes of __consumer_offsets."),
+    _broker("producer.id.expiration.check.interval.ms", _T.INT, 600_000, _ONE,
+            "How often idle producer ids are looked for."),
+    _broker("producer.id.expiration.ms", _T.INT, 86_400_000, _ONE,
+            "The silence after which a partition forgets a producer id.", dynamic=True),
+    _broker("queued.max.requests", _T.INT, 500, _ONE,
+            "Requests under way before sockets are left unread."),
+    _broker("replica.fetch.backoff.ms", _T.INT, 1000, _COUNT,
+            "How long a follower rests after an error."),
+    _broker("replica.fetch.max.bytes", _T.INT, 1_048_576, _COUNT,
+            "The most a follower asks of one partition."),
+    _broker("replica.fetch.min.bytes", _T.INT, 1, _ANY, "The least a follower waits for."),
+    _broker("replica.fetch.response.max.bytes", _T.INT, 10_485_760, _COUNT,
+            "The most a follower asks at once."),
+    _broker("replica.fetch.wait.max.ms", _T.INT, 500, _ANY, "How long a follower's fetch waits."),
+    _broker("replica.high.watermark.checkpoint.interval.ms", _T.LONG, 5000, _ANY,
+            "How often high watermarks are written."),
+    _broker("replica.lag.time.max.ms", _T.LONG, 30_000, _ANY,
+            "A follower behind for this time leaves the in-sync replicas."),
+    _broker("replica.socket.timeout.ms", _T.INT, 30_000, _ANY,
+            "How long a follower waits for an answer."),
+    _broker("request.timeout.ms", _T.INT, 30_000, _ANY, "How long brokers wait for one another."),
+    _broker("reserved.broker.max.id", _T.INT, 1000, _COUNT, "Chosen broker ids lie above it."),
+    _broker("socket.listen.backlog.size", _T.INT, 50, _ONE, "Connections not yet accepted."),
+    _broker("socket.receive.buffer.bytes", _T.INT, 102_400, _ANY,
+            "SO_RCVBUF; -1: the system's."),
+    _broker("socket.request.max.bytes", _T.INT, 104_857_600, _ONE, "The longest request."),
+    _broker("socket.send.buffer.bytes", _T.INT, 102_400, _ANY, "SO_SNDBUF; -1: the system's."),
+    _broker("transaction.abort.timed.out.transaction.cleanup.interval.ms", _T.INT, 10_000, _ONE,
+            "How often transactions that timed out are looked for."),
+    _broker("transaction.max.timeout.ms", _T.INT, 900_000, _ONE,
+            "The longest timeout a transaction may ask for."),
+    _broker("transaction.remove.expired.transaction.cleanup.interval.ms", _T.INT, 3_600_000, _ONE,
+            "How often silent transactional ids are looked for."),
+    _broker("transaction.state.log.min.isr", _T.INT, 2, _ONE,
+            "min.insync.replicas of __transaction_state; at most as many as there are brokers."),
+    _broker("transaction.state.log.num.partitions", _T.INT, 50, _ONE,
+            "Partitions of __transaction_state."),
+    _broker("transaction.state.log.replication.factor", _T.SHORT, 3, _ONE,
+            "Replicas of __transaction_state; at most as many as there are brokers."),
+    _broker("transaction.state.log.segment.bytes", _T.INT, 104_857_600, _ONE,
+            "segment.bytes of __transaction_state."),
+    _broker("transactional.id.expiration.ms", _T.INT, 604_800_000, _ONE,
+            "The silence after which a transactional id is forgotten."),
+    _broker("zookeeper.connect", _T.STRING, None, _ANY,
+            "The ZooKeeper ensemble of a cluster; unset, this broker stands alone."),
+    _broker("zookeeper.connection.timeout.ms", _T.INT, None, _ANY,
+            "How long the first connection may take; the session timeout where unset."),
+    _broker("zookeeper.session.timeout.ms", _T.INT, 18_000, _ANY,
+            "The silence after which ZooKeeper takes a broker for dead."),
+)
+# fmt: on
+
+# Kafka's settings (3.9 and 4.x) of what does not exist here: security, tiered storage, KRaft,
+# share and streams groups, metrics. Accepted so that a server.properties can be used as it is.
+IGNORED_BROKER_NAMES: Final = frozenset(
+    """
+    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+    alter.config.policy.class.name alter.config.policy.kraft.compatibility.enable
+    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
+    authorizer.class.name auto.include.jmx.reporter broker.heartbeat.interval.ms
+    broker.id.generation.enable broker.session.timeout.ms client.quota.callback.class
+    config.providers connection.failed.authentication.delay.ms connections.max.reauth.ms
+    control.plane.listener.name controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
+    controller.listener.names controller.performance.always.log.threshold.ms
+    controller.performance.sample.period.ms controller.quorum.append.linger.ms
+    controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
+    controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
+    controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes
+    controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
+    controller.quorum.retry.backoff.ms controller.quorum.voters controller.quota.window.num
+    controller.quota.window.size.seconds controller.socket.timeout.ms cordoned.log.dirs
+    create.topic.policy.class.name delegation.token.expiry.check.interval.ms
+    delegation.token.expiry.time.ms delegation.token.master.key delegation.token.max.lifetime.ms
+    delegation.token.secret.key delete.records.purgatory.purge.interval.requests
+    early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
+    follower.fetch.last.tiered.offset.enable group.consumer.assignment.interval.ms
+    group.consumer.assignors group.consumer.heartbeat.interval.ms
+    group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
+    group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
+    group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
+    group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
+    group.consumer.session.timeout.ms group.coordinator.append.linger.ms
+    group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
+    group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads
+    group.share.assignment.interval.ms group.share.assignors group.share.delivery.count.limit
+    group.share.enable group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
+    group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
+    group.share.max.groups group.share.max.heartbeat.interval.ms
+    group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
+    group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
+    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
+    group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
+    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+    group.share.partition.max.record.locks group.share.persister.class.name
+    group.share.record.lock.duration.ms group.share.session.timeout.ms
+    group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
+    group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
+    group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms
+    group.streams.max.size group.streams.max.standby.replicas
+    group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
+    group.streams.min.session.timeout.ms group.streams.num.standby.replicas
+    group.streams.session.timeout.ms initial.broker.registration.timeout.ms
+    internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
+    internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs
+    kafka.metrics.reporters log.dir.failure.timeout.ms log.initial.task.delay.ms
+    max.connection.creation.rate max.connections.per.ip.overrides max.request.partition.size.limit
+    metadata.log.dir metadata.log.max.record.bytes.between.snapshots
+    metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.min.bytes
+    metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
+    metadata.max.retention.ms metric.reporters metrics.num.samples metrics.recording.level
+    metrics.sample.window.ms num.replica.alter.log.dirs.threads offsets.load.buffer.size
+    offsets.topic.compression.codec password.encoder.cipher.algorithm password.encoder.iterations
+    password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
+    password.encoder.secret principal.builder.class process.roles
+    producer.purgatory.purge.interval.requests queued.max.request.bytes quota.window.num
+    quota.window.size.seconds remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+    remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
+    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
+    remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
+    remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
+    remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
+    remote.log.manager.follower.thread.pool.size remote.log.manager.task.interval.ms
+    remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms
+    remote.log.manager.task.retry.jitter remote.log.manager.thread.pool.size
+    remote.log.metadata.custom.metadata.max.bytes remote.log.metadata.manager.class.name
+    remote.log.metadata.manager.class.path remote.log.metadata.manager.impl.prefix
+    remote.log.metadata.manager.listener.name remote.log.reader.max.pending.tasks
+    remote.log.reader.threads remote.log.storage.manager.class.name
+    remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
+    remote.log.storage.system.enable replica.selector.class replica.socket.receive.buffer.bytes
+    replication.quota.window.num replication.quota.window.size.seconds
+    sasl.client.callback.handler.class sasl.enabled.mechanisms sasl.jaas.config
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
+    sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
+    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+    sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
+    sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+    sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+    sasl.mechanism.controller.protocol sasl.mechanism.inter.broker.protocol
+    sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+    sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+    sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
+    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
+    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
+    sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class
+    sasl.server.max.receive.size security.inter.broker.protocol security.providers
+    server.max.startup.time.ms share.coordinator.append.linger.ms
+    share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
+    share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
+    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
+    share.coordinator.state.topic.num.partitions share.coordinator.state.topic.prune.interval.ms
+    share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
+    share.coordinator.threads share.coordinator.write.timeout.ms
+    share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
+    socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
+    ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm
+    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+    ssl.keystore.type ssl.principal.mapping.rules ssl.protocol ssl.provider
+    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+    ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
+    transaction.partition.verification.enable transaction.state.log.load.buffer.size
+    transaction.two.phase.commit.enable unclean.leader.election.interval.ms
+    unstable.api.versions.enable unstable.feature.versions.enable zookeeper.clientCnxnSocket
+    zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
+    zookeeper.metadata.migration.min.batch.size zookeeper.set.acl zookeeper.ssl.cipher.suites
+    zookeeper.ssl.client.enable zookeeper.ssl.crl.enable zookeeper.ssl.enabled.protocols
+    zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
+    zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable
+    zookeeper.ssl.protocol zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password
+    zookeeper.ssl.truststore.type
+    """.split()  # noqa: SIM905
+)
+IGNORED_BROKER_PREFIXES: Final = ("listener.name.",)

@@ -1,0 +1,1 @@
+"""Values to files and back: one partition is one log.                                    [D]"""

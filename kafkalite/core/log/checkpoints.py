@@ -1,0 +1,123 @@
+"""Small text files of a data directory: offsets per partition, and who it belongs to.      [D]
+
+    recovery-point-offset-checkpoint     below it everything is on the disk
+    log-start-offset-checkpoint          below it everything is deleted
+    replication-offset-checkpoint        the high watermark
+
+        0                     version
+        1                     entries
+        orders 3 1200         topic, partition, offset
+
+    meta.properties           version=1, cluster.id=..., node.id=..., directory.id=...
+    .kafka_cleanshutdown      there while nobody has written since the last clean shutdown
+    <partition>/partition.metadata     version: 0, topic_id: ...
+
+Owns   the formats. A file is replaced whole, so that a crash leaves the old one or the new.
+Fails  with StorageError naming the file and the line.
+Source apache/kafka OffsetCheckpointFile, MetaProperties, CleanShutdownFileHandler,
+       PartitionMetadataFile.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Final
+from uuid import UUID
+
+from kafkalite.core.config import parse_properties
+from kafkalite.core.log.storage import Storage
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+META_PROPERTIES: Final = "meta.properties"
+PARTITION_METADATA: Final = "partition.metadata"
+
+Offsets = dict[TopicPartition, int]
+
+
+def read_offsets(storage: Storage, name: str) -> Offsets:
+    """The offsets of a checkpoint; none where the file is not there."""
+    data = storage.read_small(name)
+    if data is None:
+        return {}
+    version, count, *rows = [*data.decode("utf-8", "replace").splitlines(), "", ""]
+    offsets: Offsets = {}
+    for number, row in enumerate(rows, start=3):
+        if row:
+            offsets.update([_parse_row(name, number, row)])
+    if version.strip() != "0" or count.strip() != str(len(offsets)):
+        raise StorageError(
+            f"{name}: version '{version}', {len(offsets)} entries where '{count}' are announced"
+        )
+    return offsets
+
+
+def _parse_row(name: str, number: int, row: str) -> tuple[TopicPartition, int]:
+    try:
+        topic, partition, offset = row.split()
+        return TopicPartition(topic, int(partition)), int(offset)
+    except ValueError:
+        raise StorageError(f"{name}: line {number} is no topic, partition, offset: {row}") from None
+
+
+def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replaces a checkpoint."""
+    rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
+    storage.replace(name, f"0\n{len(offsets)}\n{rows}".encode())
+
+
+def read_meta_properties(storage: Storage) -> dict[str, str]:
+    """Whose directory this is; empty when nobody's yet."""
+    data = storage.read_small(META_PROPERTIES)
+    return {} if data is None else parse_properties(data.decode("utf-8", "replace"))
+
+
+def write_meta_properties(storage: Storage, properties: Mapping[str, str]) -> None:
+    """Says whose directory this is; `version` is added."""
+    pairs = {"version": "1", **properties}
+    rows = "".join(f"{name}={value}\n" for name, value in sorted(pairs.items()))
+    storage.replace(META_PROPERTIES, f"#\n{rows}".encode())
+
+
+def take_clean_shutdown(storage: Storage) -> bool:
+    """Whether the last shutdown was clean; the marker goes, as whoever asks is about to write."""
+    if storage.read_small(CLEAN_SHUTDOWN) is None:
+        return False
+    storage.delete(CLEAN_SHUTDOWN)
+    storage.sync_directory("")
+    return True
+
+
+def mark_clean_shutdown(storage: Storage) -> None:
+    """Says that all logs were closed and nothing needs recovery."""
+    storage.replace(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
+
+
+def read_topic_id(storage: Storage, directory: str) -> UUID | None:
+    """The id of the topic that a partition's directory belongs to, if it is written there."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    data = storage.read_small(path)
+    if not data:  # a crash right after the partition was made may leave it empty
+        return None
+    fields = parse_properties(data.decode("utf-8", "replace"))
+    try:
+        if fields["version"] != "0":
+            raise ValueError(fields["version"])
+        return UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
+    except (KeyError, ValueError) as error:
+        raise StorageError(f"{path}: no topic id of version 0: {error}") from error
+
+
+def write_topic_id(storage: Storage, directory: str, topic_id: UUID) -> None:
+    """Writes the topic's id into a partition's new directory; the log's first flush syncs it."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    file = storage.open(f"{directory}/{PARTITION_METADATA}")
+    if file.size_bytes:
+        file.truncate(0)
+    file.append(f"version: 0\ntopic_id: {text}\n".encode())
+    file.close()

@@ -1,0 +1,124 @@
+"""Which leader epoch began at which offset: how a replica finds where histories part.      [D]
+
+    leader-epoch-checkpoint      0            version
+                                 2            entries
+                                 0 0          epoch, start offset
+                                 3 1200
+
+Owns   the entries: epochs and start offsets ascend together.
+Never  writes at an append: `write` is called when the log is flushed. Every batch bears its epoch,
+       so what a crash took is made anew from the batches after the recovery point.
+Fails  with StorageError on a file that is not a checkpoint.
+Source KIP-101, KIP-279; apache/kafka LeaderEpochFileCache.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from kafkalite.core.log.storage import Storage
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET
+from kafkalite.errors import StorageError
+
+CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
+
+
+class EpochEntry(NamedTuple):
+    """From `start_offset` on, the leader of `leader_epoch` wrote."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+class LeaderEpochs:
+    """The leader epochs of one partition's log."""
+
+    __slots__ = ("_dirty", "_path", "_storage", "entries")
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._path = f"{directory}/{CHECKPOINT_NAME}"
+        self._dirty = False
+        self.entries: list[EpochEntry] = []
+        data = storage.read_small(self._path)
+        if data is not None:
+            self.entries = _parse(data, self._path)
+
+    @property
+    def latest(self) -> int:
+        """The epoch that wrote last; -1 before any."""
+        return self.entries[-1].leader_epoch if self.entries else NO_EPOCH
+
+    def assign(self, leader_epoch: int, start_offset: int) -> None:
+        """A new epoch begins to write. Entries that it contradicts go: they were never committed.
+
+        Without effect for an epoch that is there or older than the latest.
+        """
+        if leader_epoch <= self.latest:
+            return
+        while self.entries and self.entries[-1].start_offset >= start_offset:
+            self.entries.pop()
+        self.entries.append(EpochEntry(leader_epoch, start_offset))
+        self._dirty = True
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch that wrote `offset`; -1 when that is not known."""
+        found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[found - 1].leader_epoch if found else NO_EPOCH
+
+    def end_offset(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest epoch up to `leader_epoch` and where it stopped writing; (-1, -1): unknown.
+
+        What OffsetForLeaderEpoch answers, and what a follower truncates to.
+        """
+        if leader_epoch == NO_EPOCH or leader_epoch > self.latest:
+            return NO_EPOCH, NO_OFFSET
+        if leader_epoch == self.latest:
+            return leader_epoch, log_end_offset
+        found = bisect_right(self.entries, leader_epoch, key=lambda entry: entry.leader_epoch)
+        next_start = self.entries[found].start_offset
+        return (self.entries[found - 1].leader_epoch if found else leader_epoch), next_start
+
+    def truncate_to(self, offset: int) -> None:
+        """Forgets the epochs that began at or after `offset`: their records are gone."""
+        while self.entries and self.entries[-1].start_offset >= offset:
+            self.entries.pop()
+            self._dirty = True
+
+    def truncate_before(self, offset: int) -> None:
+        """Forgets the epochs that ended before `offset`; the one that wrote it begins there."""
+        found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        if found and self.entries[found - 1].start_offset < offset:
+            first = EpochEntry(self.entries[found - 1].leader_epoch, offset)
+            self.entries[:found] = [first]
+            self._dirty = True
+        elif found > 1:
+            del self.entries[: found - 1]
+            self._dirty = True
+
+    def clear(self) -> None:
+        """Forgets all: the log begins anew."""
+        self._dirty = self._dirty or bool(self.entries)
+        self.entries = []
+
+    def write(self) -> None:
+        """Writes the checkpoint if it is not as on the disk."""
+        if self._dirty:
+            rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries)
+            self._storage.replace(self._path, f"0\n{len(self.entries)}\n{rows}".encode())
+            self._dirty = False
+
+
+def _parse(data: bytes, path: str) -> list[EpochEntry]:
+    try:
+        version, count, *rows = data.decode("ascii").split("\n")
+        numbers = [tuple(map(int, row.split())) for row in rows if row]
+        entries = [EpochEntry(epoch, start) for epoch, start in numbers]
+    except ValueError as error:
+        raise StorageError(f"{path}: {error}") from error
+    if version.strip() != "0" or len(entries) != int(count):
+        raise StorageError(
+            f"{path}: version {version}, {len(entries)} entries where {count} are announced"
+        )
+    return entries

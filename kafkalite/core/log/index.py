@@ -1,0 +1,255 @@
+"""Sparse indexes of a segment: from an offset to a place, from a time to an offset.       [D]
+
+    .index       relative offset int32 | position int32       of a batch: its last offset, its start
+    .timeindex   timestamp int64 | relative offset int32      the largest so far, and whose it is
+
+Entries ascend, so a lookup is a binary search; offsets are relative to the segment's base offset.
+About one batch in `index.interval.bytes` gets an entry, so a lookup ends near the place and the
+log itself is walked for the rest.
+
+Owns   the entries in memory, exactly as in the file. Those of the active segment always, those of
+       older segments while they fit into the `IndexCache`.
+Never  writes at an append: new entries reach the file at `write`, when the segment is flushed,
+       rolled or closed. After a crash they are made anew from the log.
+Fails  never on what a file holds: `load` drops what cannot be right and says so.
+Source apache/kafka OffsetIndex, TimeIndex; KIP-33.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from struct import Struct
+from typing import Final
+
+from kafkalite.core.log.storage import File
+
+OFFSET_ENTRY: Final = Struct(">ii")
+TIME_ENTRY: Final = Struct(">qi")
+CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+
+_RELATIVE: Final = Struct(">i")
+_POSITION: Final = Struct(">4xi")
+_TIMESTAMP: Final = Struct(">q")
+
+
+class IndexCache:
+    """The entries of older segments that were read lately: at most `bytes_max` of them."""
+
+    def __init__(self, bytes_max: int = CACHE_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_now = 0
+        self._indexes: OrderedDict[_Index, int] = OrderedDict()
+
+    def hold(self, index: _Index, size: int) -> None:
+        """`index` has loaded `size` bytes; whoever was read least lately drops its own."""
+        self.forget(index)
+        self._indexes[index] = size
+        self.bytes_now += size
+        while self.bytes_now > self.bytes_max and len(self._indexes) > 1:
+            next(iter(self._indexes)).unload()
+
+    def touch(self, index: _Index) -> None:
+        """`index` was read."""
+        if index in self._indexes:
+            self._indexes.move_to_end(index)
+
+    def forget(self, index: _Index) -> None:
+        """`index` holds nothing any more, or is held for good."""
+        self.bytes_now -= self._indexes.pop(index, 0)
+
+
+class _Index:
+    """Entries of one size in a file. `_data` is None while they are only there."""
+
+    __slots__ = ("_cache", "_data", "_entry", "_written", "base_offset", "file")
+
+    def __init__(self, file: File, base_offset: int, entry: Struct, cache: IndexCache) -> None:
+        self.file = file
+        self.base_offset = base_offset
+        self._entry = entry
+        self._cache = cache
+        self._data: bytearray | None = None
+        self._written = file.size_bytes  # bytes of _data that the file has
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all entries, written or not."""
+        return self._written if self._data is None else len(self._data)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file's size is one that whole entries have."""
+        return self._written % self._entry.size == 0
+
+    def is_full(self, bytes_max: int) -> bool:
+        """Whether another entry would make the index larger than `segment.index.bytes`."""
+        return self.size_bytes + self._entry.size > bytes_max
+
+    def data(self) -> bytearray:
+        """The entries, loaded if they are not."""
+        data = self._data
+        if data is None:
+            data = bytearray(self.file.read(0, self._written)) if self._written else bytearray()
+            self._data = data
+            self._cache.hold(self, len(data))
+        else:
+            self._cache.touch(self)
+        return data
+
+    def pin(self) -> None:
+        """Keeps the entries in memory: the segment is written to."""
+        self.data()
+        self._cache.forget(self)
+
+    def unpin(self) -> None:
+        """Writes what is new and lets the cache decide: the segment is written no more."""
+        self.write()
+        if self._data is not None:
+            self._cache.hold(self, len(self._data))
+
+    def unload(self) -> None:
+        """Drops the entries from memory; the file has them."""
+        assert self._data is None or self._written == len(self._data), self.file.path
+        self._data = None
+        self._cache.forget(self)
+
+    def discard(self) -> None:
+        """Drops the entries from memory, written or not: the file is about to go."""
+        self._data = None
+        self._cache.forget(self)
+
+    def write(self) -> None:
+        """Appends to the file the entries that it has not."""
+        data = self._data
+        if data is not None and self._written < len(data):
+            if self.file.size_bytes != self._written:  # an append that failed half way
+                self.file.truncate(self._written)
+            self.file.append(bytes(memoryview(data)[self._written :]))
+            self._written = len(data)
+
+    def close(self) -> None:
+        """Writes what is new and gives memory and descriptor back."""
+        self.write()
+        self.unload()
+        self.file.close()
+
+    def _cut(self, size: int) -> None:
+        """Drops all entries from byte `size` on, also from the file."""
+        data = self.data()
+        del data[size:]
+        if self._written > size:
+            self.file.truncate(size)
+            self._written = size
+
+    def clear(self) -> None:
+        """Drops all entries."""
+        self._data = bytearray() if self._data is None else self._data
+        self._cut(0)
+
+
+class OffsetIndex(_Index):
+    """From an offset to the position of a batch at or before it."""
+
+    __slots__ = ()
+
+    def __init__(self, file: File, base_offset: int, cache: IndexCache) -> None:
+        super().__init__(file, base_offset, OFFSET_ENTRY, cache)
+
+    def is_sane(self, log_bytes: int) -> bool:
+        """Whether the last entry can be what was once written."""
+        size = self.size_bytes
+        if not size:
+            return True
+        relative, position = OFFSET_ENTRY.unpack(
+            self.file.read(size - OFFSET_ENTRY.size, OFFSET_ENTRY.size)
+        )
+        return bool(relative >= 0 and 0 < position < log_bytes)
+
+    def append(self, offset: int, position: int) -> None:
+        """The batch that ends with `offset` begins at `position`."""
+        assert self._data is not None
+        self._data += OFFSET_ENTRY.pack(offset - self.base_offset, position)
+
+    def floor(self, offset: int) -> int:
+        """Position of the last indexed batch whose last offset is at most `offset`, else 0."""
+        data = self.data()
+        count = len(data) // OFFSET_ENTRY.size
+        found = bisect_right(
+            range(count),
+            offset - self.base_offset,
+            key=lambda entry: _RELATIVE.unpack_from(data, entry * 8)[0],
+        )
+        return _POSITION.unpack_from(data, found * 8 - 8)[0] if found else 0
+
+    def floor_position(self, position: int) -> int:
+        """Position of the last indexed batch that begins at or before `position`, else 0."""
+        data = self.data()
+        count = len(data) // OFFSET_ENTRY.size
+        found = bisect_right(
+            range(count), position, key=lambda entry: _POSITION.unpack_from(data, entry * 8)[0]
+        )
+        return _POSITION.unpack_from(data, found * 8 - 8)[0] if found else 0
+
+    def truncate(self, position: int) -> None:
+        """Drops the entries of batches that begin at or after `position`."""
+        data = self.data()
+        count = len(data) // OFFSET_ENTRY.size
+        kept = bisect_left(
+            range(count), position, key=lambda entry: _POSITION.unpack_from(data, entry * 8)[0]
+        )
+        self._cut(kept * OFFSET_ENTRY.size)
+
+
+class TimeIndex(_Index):
+    """From a time to an offset at or before which no record is that late."""
+
+    __slots__ = ()
+
+    def __init__(self, file: File, base_offset: int, cache: IndexCache) -> None:
+        super().__init__(file, base_offset, TIME_ENTRY, cache)
+
+    def is_sane(self) -> bool:
+        """Whether the last entry can be what was once written."""
+        return not self.size_bytes or self.last()[1] >= self.base_offset
+
+    def last(self) -> tuple[int, int]:
+        """The last entry: the largest timestamp and its offset; (-1, base offset) without one."""
+        size = self.size_bytes
+        if not size:
+            return -1, self.base_offset
+        start = size - TIME_ENTRY.size
+        if self._data is not None:
+            timestamp, relative = TIME_ENTRY.unpack_from(self._data, start)
+        else:
+            timestamp, relative = TIME_ENTRY.unpack(self.file.read(start, TIME_ENTRY.size))
+        return timestamp, relative + self.base_offset
+
+    def append(self, timestamp: int, offset: int) -> None:
+        """The largest timestamp so far, at `offset`; without effect unless it is a new one."""
+        assert self._data is not None
+        if timestamp > self.last()[0]:
+            self._data += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
+
+    def floor(self, timestamp: int) -> int:
+        """An offset below which every record is older than `timestamp`."""
+        data = self.data()
+        count = len(data) // TIME_ENTRY.size
+        found = bisect_left(
+            range(count), timestamp, key=lambda entry: _TIMESTAMP.unpack_from(data, entry * 12)[0]
+        )
+        if not found:
+            return self.base_offset
+        return self.base_offset + int(TIME_ENTRY.unpack_from(data, found * 12 - 12)[1])
+
+    def truncate(self, offset: int) -> None:
+        """Drops the entries for `offset` and beyond."""
+        data = self.data()
+        count = len(data) // TIME_ENTRY.size
+        kept = bisect_left(
+            range(count),
+            offset - self.base_offset,
+            key=lambda entry: TIME_ENTRY.unpack_from(data, entry * 12)[1],
+        )
+        self._cut(kept * TIME_ENTRY.size)

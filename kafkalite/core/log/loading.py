@@ -1,0 +1,209 @@
+"""How a partition's log comes up: which files count, what a crash tore, who its producers are. [D]
+
+    .deleted .cleaned   go: nobody reads them any more, nobody has finished them
+    .swap               takes the place of the segments that it was made from
+    an index alone      goes
+    .log                a segment; after a crash those from the recovery point on are read whole,
+                        cut at the first batch that is torn, and their indexes made anew
+
+After a clean shutdown nothing is scanned: the last index entries tell where the log ends.
+
+Owns   the order in which that happens, so that a crash in between changes nothing.
+Fails  with OSError from the storage, StorageError on a checkpoint that is none.
+Source apache/kafka LogLoader, LogSegment.recover, ProducerStateManager.truncateAndReload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kafkalite.core.log.epochs import LeaderEpochs
+from kafkalite.core.log.place import Place
+from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.log.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Segment,
+    offset_name,
+    offset_of,
+)
+from kafkalite.core.log.snapshots import Snapshots, replay
+from kafkalite.core.log.storage import TEMPORARY_SUFFIX
+from kafkalite.errors import CorruptBatchError
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+_LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, TEMPORARY_SUFFIX)
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A log that can be read and written."""
+
+    segments: list[Segment]  # at least one, by base offset; the last is the active one
+    producers: ProducerState
+    epochs: LeaderEpochs
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    snapshots: Snapshots
+
+
+def load(
+    place: Place, *, clean_shutdown: bool, recovery_point: int, log_start_offset: int
+) -> Loaded:
+    """Opens a log. `recovery_point`: below it everything was synced."""
+    sizes = _settle(place)
+    bases = _offsets_of(sizes, LOG_SUFFIX)
+    segments = [place.segment(base, sizes) for base in bases]
+    snapshots = Snapshots(place, _offsets_of(sizes, SNAPSHOT_SUFFIX))
+    producers = ProducerState(place.partition)
+    epochs = LeaderEpochs(place.storage, place.directory)
+    if clean_shutdown:
+        recovery_point = max(recovery_point, bases[-1] if bases else 0)
+    first = max((i for i, base in enumerate(bases) if base <= recovery_point), default=0)
+    try:
+        if not clean_shutdown:
+            raise CorruptBatchError(f"{place.partition}: was not closed")
+        end_offset = segments[-1].end_offset() if segments else 0
+        _mend_indexes(place, segments, sizes, thoroughly=False)
+        snapshots.reload(producers, segments, log_start_offset, end_offset)
+    except CorruptBatchError:
+        _mend_indexes(place, segments[:first], sizes, thoroughly=True)
+        end_offset = _recover(place, segments, first, producers, epochs, snapshots)
+    if not segments or end_offset < log_start_offset:
+        _start_anew(place, segments, snapshots, log_start_offset)
+        producers.clear()
+        end_offset = log_start_offset
+    log_start_offset = max(log_start_offset, segments[0].base_offset)
+    epochs.truncate_to(end_offset)
+    epochs.truncate_before(log_start_offset)
+    segments[-1].begin_writing()
+    snapshots.keep_needed(segments)
+    recovery_point = end_offset if clean_shutdown else min(recovery_point, end_offset)
+    return Loaded(
+        segments, producers, epochs, log_start_offset, end_offset, recovery_point, snapshots
+    )
+
+
+def _settle(place: Place) -> dict[str, int]:
+    """Removes and completes what a crash left half done; the files that count, with sizes."""
+    sizes = place.storage.files(place.directory)
+    swaps = [name for name in sizes if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
+    stray = [name for name in sizes if name.endswith(_LEFTOVERS)]
+    if swaps:
+        _complete_swaps(place, sizes, swaps)
+        sizes = place.storage.files(place.directory)
+    for name in sizes:
+        stem, dot, suffix = name.rpartition(".")
+        if dot + suffix in _INDEX_SUFFIXES and stem + LOG_SUFFIX not in sizes:
+            stray.append(name)
+    for name in set(stray):
+        place.storage.delete(place.path(name))
+    return {name: size for name, size in sizes.items() if name not in stray}
+
+
+def _complete_swaps(place: Place, sizes: dict[str, int], swaps: list[str]) -> None:
+    """Puts finished replacements in their place.
+
+    A replacement is renamed from `.cleaned` to `.swap` once it is synced, before the first of the
+    segments it replaces goes. It covers the offsets up to the last of its batches.
+    """
+    logs = _offsets_of([name for name in sizes if name not in swaps], LOG_SUFFIX)
+    for base_offset in _offsets_of(swaps, SWAP_SUFFIX):
+        swap = Segment(
+            place.storage, place.directory, base_offset, place.cache, place.now_ms,
+            suffix=SWAP_SUFFIX,
+        )  # fmt: skip
+        end_offset = max(
+            (header.next_offset for _, header in swap.headers(0)), default=base_offset + 1
+        )
+        for covered in [base for base in logs if base_offset <= base < end_offset]:
+            place.segment(covered).delete()
+        swap.rename(SWAP_SUFFIX, "")
+        swap.close()
+    place.storage.sync_directory(place.directory)
+
+
+def _offsets_of(sizes: Iterable[str], suffix: str) -> list[int]:
+    """What the files with `suffix` are named for, ascending."""
+    offsets = (offset_of(name) for name in sizes if name.endswith(suffix))
+    return sorted(offset for offset in offsets if offset is not None)
+
+
+def _mend_indexes(
+    place: Place, segments: Iterable[Segment], sizes: dict[str, int], *, thoroughly: bool
+) -> None:
+    """Makes anew, from the log, the indexes that are missing or cannot be right."""
+    for segment in segments:
+        is_there = offset_name(segment.base_offset) + INDEX_SUFFIX in sizes
+        if not segment.size_bytes:
+            continue
+        if not is_there or not segment.has_sane_indexes(thoroughly=thoroughly):
+            segment.clear_indexes()
+            segment.begin_writing()
+            for position, header in segment.headers(0):
+                segment.reindex(position, header, place.config.index_interval_bytes)
+            segment.end_writing()
+
+
+def _recover(
+    place: Place,
+    segments: list[Segment],
+    first: int,
+    producers: ProducerState,
+    epochs: LeaderEpochs,
+    snapshots: Snapshots,
+) -> int:
+    """Reads the segments from `first` on, cuts what is torn; the offset where the log ends."""
+    if not segments:
+        return 0
+    end_offset = segments[first].base_offset
+    snapshots.reload(producers, segments[:first], segments[0].base_offset, end_offset)
+    for number in range(first, len(segments)):
+        segment = segments[number]
+        if segment.base_offset != end_offset and not place.config.is_compacted:
+            _delete_from(segments, number)  # the end of the segment before it never got synced
+            break
+        segment.clear_indexes()
+        segment.begin_writing()
+        end_offset, valid_bytes = segment.base_offset, 0
+        for position, header, data in segment.verified():
+            segment.reindex(position, header, place.config.index_interval_bytes)
+            epochs.assign(header.partition_leader_epoch, header.base_offset)
+            replay(producers, header, data, segment)
+            end_offset, valid_bytes = header.next_offset, position + header.size_bytes
+        if torn := valid_bytes < segment.size_bytes:
+            segment.log.truncate(valid_bytes)
+        segment.end_writing()
+        if torn:
+            _delete_from(segments, number + 1)
+            break
+    snapshots.drop(lambda offset: offset > end_offset)
+    return end_offset
+
+
+def _delete_from(segments: list[Segment], number: int) -> None:
+    for lost in segments[number:]:
+        lost.delete()
+    del segments[number:]
+
+
+def _start_anew(
+    place: Place, segments: list[Segment], snapshots: Snapshots, log_start_offset: int
+) -> None:
+    """An empty log that begins at `log_start_offset`. Its file is made at the first append,
+    except where the name is all that remembers the offset."""
+    for segment in segments:
+        segment.delete()
+    snapshots.drop(lambda offset: True)
+    segments[:] = [place.segment(log_start_offset, {})]
+    if log_start_offset:
+        segments[0].log.create()

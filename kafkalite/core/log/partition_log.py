@@ -1,0 +1,586 @@
+"""The log of one partition: append, read, truncate, retain, recover.                      [D]
+
+    log_start_offset        high_watermark      log_end_offset
+           |   committed, readable    |   not yet on all in-sync replicas   |
+    [ segment ][ segment ][ segment ...                     active segment ]
+                     last_stable_offset <= high_watermark: no open transaction below it
+
+An append checks one batch, sets its base offset and leader epoch, and writes it with one call.
+What is read comes as places in files (`FileRecords`), never as bytes.
+
+Owns   the segments, producers and leader epochs of the partition. One owner, one thread; only
+       `Flush.run` may run in another.
+Never  reads a clock. Never waits for the disk at an append, except as flush.messages says.
+Fails  with ApiError where a client is to be told (append, read), StorageError elsewhere; both name
+       the partition and what the system said. The bytes of a failed write are cut off; where that
+       fails too, or a sync did, the log has failed and refuses all appends.
+Source apache/kafka UnifiedLog, LocalLog; KIP-101 (truncation), KIP-107 (log start offset).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, NoReturn
+from zlib import crc32
+
+from kafkalite.core.config import LogConfig
+from kafkalite.core.log.epochs import LeaderEpochs
+from kafkalite.core.log.index import IndexCache
+from kafkalite.core.log.loading import Loaded, load
+from kafkalite.core.log.place import Place
+from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
+from kafkalite.core.log.segments import Flush, Segments
+from kafkalite.core.log.snapshots import Snapshots, marker_of, replay
+from kafkalite.core.log.storage import Buffer, Storage
+from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.validation import validated
+from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
+from kafkalite.core.types import NO_TIMESTAMP, TopicPartition
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
+
+EXPIRATION_CHECK_MS: Final = 600_000
+
+
+class Appended(NamedTuple):
+    """What an append did; with `duplicate` what the append did that it repeats."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int  # -1 where the producer's time counts
+    log_start_offset: int
+    duplicate: bool = False
+
+
+class PartitionLog:
+    """One partition's log. See the module's docstring for the order of its offsets."""
+
+    __slots__ = (
+        "_directory_is_new",
+        "_expired_ms",
+        "_failure",
+        "_files_are_new",
+        "_flushed_ms",
+        "_generation",
+        "_high_watermark",
+        "_place",
+        "_segments",
+        "_snapshots",
+        "epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "producers",
+        "recovery_point",
+        "topic_partition",
+    )
+
+    def __init__(self, place: Place, loaded: Loaded, now_ms: int, *, is_new: bool) -> None:
+        self._place = place
+        self.topic_partition: Final = place.partition
+        self._segments = Segments(place, loaded.segments)
+        self._snapshots: Final[Snapshots] = loaded.snapshots
+        self.producers: Final[ProducerState] = loaded.producers
+        self.epochs: Final[LeaderEpochs] = loaded.epochs
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self._high_watermark = loaded.log_start_offset
+        self._failure: str | None = None
+        self._generation = 0  # of truncations: a flush begun before one says nothing after it
+        self._directory_is_new = is_new
+        self._files_are_new = True
+        self._flushed_ms = now_ms
+        self._expired_ms = now_ms
+
+    @classmethod
+    def open(
+        cls,
+        storage: Storage,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        clean_shutdown: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        is_new: bool = False,
+        index_cache: IndexCache | None = None,
+    ) -> PartitionLog:
+        """Opens the log in `directory`, or makes one there.
+
+        After a shutdown that was not clean the segments from `recovery_point` on are read and what
+        is torn is cut. `is_new`: the directory was just made. StorageError names the partition.
+        """
+        cache = index_cache if index_cache is not None else IndexCache()
+        place = Place(storage, directory, topic_partition, cache, config, now_ms)
+        try:
+            loaded = load(
+                place,
+                clean_shutdown=clean_shutdown,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+            )
+        except (OSError, CorruptBatchError, StorageError) as error:
+            raise StorageError(f"{topic_partition}: cannot be opened: {error}") from error
+        return cls(place, loaded, now_ms, is_new=is_new)
+
+    # ---- what it is ----------------------------------------------------------------------------
+
+    @property
+    def config(self) -> LogConfig:
+        """The settings that it goes by; may be set while it is open."""
+        return self._place.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._place.config = config
+
+    @property
+    def directory(self) -> str:
+        """Where it lies in its storage."""
+        return self._place.directory
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """By base offset; the last is the active one."""
+        return self._segments.all
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments' logs."""
+        return self._segments.size_bytes
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be appended any more: it failed or was closed; None if all is well."""
+        return self._failure
+
+    @property
+    def high_watermark(self) -> int:
+        """Below it records are on all in-sync replicas, and readable."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        offset = min(max(offset, self.log_start_offset), self.log_end_offset)
+        self._high_watermark = offset
+        if self.producers.first_unstable_offset is not None:
+            self.producers.on_high_watermark(offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is open: where readers of committed records stop."""
+        unstable = self.producers.first_unstable_offset
+        if unstable is None or unstable >= self._high_watermark:
+            return self._high_watermark
+        return max(unstable, self.log_start_offset)
+
+    # ---- append --------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, records: Buffer, leader_epoch: int, now_ms: int, *, from_client: bool = True
+    ) -> Appended:
+        """Appends one batch, which gets the next offsets. ApiError when it is refused.
+
+        `records` is changed in place where it is writable. With `from_client` false it is one of
+        this broker's own: a coordinator's records or a transaction marker.
+        """
+        config = self._place.config
+        self._check_failure()
+        records, header = validated(records, config, self.topic_partition, now_ms, from_client)
+        idempotent = header.producer_id >= 0
+        if idempotent and (repeated := self._check_producer(header, records, from_client)):
+            return repeated
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        log_append_time_ms = NO_TIMESTAMP
+        max_timestamp = header.max_timestamp
+        if config.message_timestamp_type == "LogAppendTime":
+            log_append_time_ms = max_timestamp = now_ms
+            patch(records, 0, base_offset, leader_epoch, now_ms)
+        else:
+            patch(records, 0, base_offset, leader_epoch)
+        try:
+            segment = self._writable_segment(len(records), last_offset, max_timestamp, now_ms)
+            if leader_epoch > self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            self._write(segment, records, last_offset, max_timestamp)
+            if idempotent:
+                self._note_producer(records, header, base_offset, max_timestamp, segment)
+        except StorageError as error:
+            self._refuse(error)
+        return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset)
+
+    def append_as_follower(self, records: Buffer, now_ms: int) -> Appended | None:
+        """Appends batches as a leader sent them, offsets and epochs included; None for no batch.
+
+        An incomplete batch at the end is left out. CorruptBatchError for a bad CRC, and for a
+        batch that begins before the log's end.
+        """
+        self._check_failure()
+        first_offset, view = None, memoryview(records)
+        for position, header in batches(records):
+            verify_crc(records, position, header)
+            if header.base_offset < self.log_end_offset:
+                raise CorruptBatchError(
+                    f"{self.topic_partition}: batch at offset {header.base_offset}, the log ends "
+                    f"at {self.log_end_offset}"
+                )
+            data = view[position : position + header.size_bytes]
+            last_offset, max_timestamp = header.last_offset, header.max_timestamp
+            try:
+                segment = self._writable_segment(len(data), last_offset, max_timestamp, now_ms)
+                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+                self._write(segment, data, last_offset, max_timestamp)
+                if header.producer_id >= 0:
+                    base_offset = header.base_offset
+                    self._note_producer(data, header, base_offset, max_timestamp, segment)
+            except StorageError as error:
+                self._refuse(error)
+            first_offset = header.base_offset if first_offset is None else first_offset
+        if first_offset is None:
+            return None
+        return Appended(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset)
+
+    def roll(self, now_ms: int) -> Segment:
+        """Closes the active segment and opens the next one; without effect while it is empty.
+
+        StorageError, and the active segment stays what it was.
+        """
+        if not self._segments.active.size_bytes:
+            return self._segments.active
+        try:
+            segment = self._segments.roll(self.log_end_offset, now_ms, self._write_snapshot)
+        except OSError as error:
+            raise StorageError(f"{self.topic_partition}: roll: {error}") from error
+        self._files_are_new = True
+        return segment
+
+    def _writable_segment(
+        self, size: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> Segment:
+        """The active segment, a new one if the batch does not fit or the time has come."""
+        config, segment = self._place.config, self._segments.active
+        if segment.size_bytes and (
+            segment.is_full(size, last_offset, config.segment_bytes, config.segment_index_bytes)
+            or segment.waited_ms(now_ms, max_timestamp) > config.segment_ms - self._jitter_ms()
+        ):
+            return self.roll(now_ms)
+        return segment
+
+    def _jitter_ms(self) -> int:
+        """At most segment.jitter.ms, and the same for a segment whenever it is asked."""
+        jitter_ms = self._place.config.segment_jitter_ms
+        if not jitter_ms:
+            return 0
+        return crc32(self._segments.active.stem.encode()) % jitter_ms
+
+    def _write(
+        self, segment: Segment, records: Buffer, last_offset: int, max_timestamp: int
+    ) -> None:
+        size, config = segment.size_bytes, self._place.config
+        try:
+            segment.append(records, last_offset, max_timestamp, config.index_interval_bytes)
+        except OSError as error:
+            self._undo(segment, size, error)
+        self.log_end_offset = last_offset + 1
+        if last_offset - self.recovery_point >= config.flush_messages - 1:
+            self.flush()
+
+    def _undo(self, segment: Segment, size: int, error: OSError) -> NoReturn:
+        """Cuts off what a failed write may have left."""
+        try:
+            segment.log.truncate(size)
+        except OSError as worse:
+            self._fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
+        raise StorageError(f"{self.topic_partition}: append: {error}") from error
+
+    def _refuse(self, error: Exception) -> NoReturn:
+        """What a client is told."""
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _fail(self, what: str, error: OSError) -> NoReturn:
+        """Nothing can be appended any more: memory and disk may differ."""
+        self._failure = f"{self.topic_partition}: {what}: {error}"
+        raise StorageError(self._failure) from error
+
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
+
+    def _check_producer(
+        self, header: BatchHeader, records: Buffer, from_client: bool
+    ) -> Appended | None:
+        """Whether the producer may append; what it was told, if it did so before."""
+        producers = self.producers
+        if header.is_control:
+            marker = marker_of(records)
+            if marker is not None:
+                producers.check_marker(header.producer_id, header.producer_epoch, marker)
+            return None
+        if from_client and (batch := producers.duplicate(header)):
+            by_broker = self._place.config.message_timestamp_type == "LogAppendTime"
+            time_ms = batch.timestamp if by_broker else NO_TIMESTAMP
+            return Appended(
+                batch.base_offset, batch.last_offset, time_ms, self.log_start_offset, duplicate=True
+            )
+        producers.check(header, from_client=from_client)
+        return None
+
+    def _note_producer(
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        base_offset: int,
+        max_timestamp: int,
+        segment: Segment,
+    ) -> None:
+        if not header.is_control:
+            self.producers.append(header, base_offset, max_timestamp)
+            return
+        try:
+            replay(self.producers, header._replace(base_offset=base_offset), records, segment)
+        except OSError as error:  # the marker is in the log, its abort not in the index
+            self._fail("transaction index", error)
+
+    # ---- read ----------------------------------------------------------------------------------
+
+    def read(self, offset: int, bytes_max: int, before_offset: int) -> FileRecords | None:
+        """Whole batches below `before_offset`, from the one that holds `offset`, `bytes_max` at
+        most but always the first. None when there is none (yet); ApiError OFFSET_OUT_OF_RANGE.
+        """
+        end_offset = self.log_end_offset
+        if not self.log_start_offset <= offset <= end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: offset {offset}, there is "
+                f"[{self.log_start_offset}, {end_offset})",
+            )
+        if offset >= end_offset or offset >= before_offset:
+            return None
+        try:
+            return self._segments.read(offset, bytes_max, before_offset, end_offset)
+        except (OSError, CorruptBatchError) as error:
+            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
+        """The first record that is not older than `timestamp`; None when all are."""
+        try:
+            return self._segments.offset_for_timestamp(timestamp, self.log_start_offset)
+        except (OSError, CorruptBatchError) as error:
+            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+
+    def max_timestamp_offset(self) -> TimestampAndOffset | None:
+        """The first record that bears the largest timestamp of all; None for an empty log."""
+        try:
+            timestamp = self._segments.max_timestamp()
+        except OSError as error:
+            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+        return None if timestamp < 0 else self.offset_for_timestamp(timestamp)
+
+    def aborted_transactions(self, offset: int, before_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [offset, before_offset), by their markers."""
+        try:
+            return self._segments.aborted_transactions(offset, before_offset)
+        except (OSError, StorageError) as error:
+            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) when unknown."""
+        return self.epochs.end_offset(leader_epoch, self.log_end_offset)
+
+    # ---- truncate ------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Removes the batches from the one that holds `offset` on, durably.
+
+        What a follower does with records that the leader does not have.
+        """
+        if offset >= self.log_end_offset:
+            return
+        if offset <= self._segments.first_offset:
+            self.truncate_fully(offset)
+            return
+        try:
+            end_offset = self._segments.truncate_to(offset)
+            self._after_truncation(end_offset)
+            self._snapshots.reload(self.producers, self.segments, self.log_start_offset, end_offset)
+            self.producers.on_high_watermark(self._high_watermark)
+        except OSError as error:
+            self._fail(f"truncation to offset {offset}", error)
+
+    def truncate_fully(self, offset: int) -> None:
+        """Removes everything; the log begins and ends at `offset`."""
+        try:
+            self._segments.start_anew(offset)
+            self.log_start_offset = offset
+            self.epochs.clear()
+            self._after_truncation(offset)
+            self.producers.clear()
+        except OSError as error:
+            self._fail(f"truncation to offset {offset}", error)
+
+    def _after_truncation(self, end_offset: int) -> None:
+        self.log_end_offset = end_offset
+        self.recovery_point = min(self.recovery_point, end_offset)
+        self._generation += 1
+        self.epochs.truncate_to(end_offset)
+        self.epochs.write()
+        self._snapshots.drop(lambda snapshot: snapshot > end_offset)
+        self._segments.active.sync()
+        self._place.storage.sync_directory(self._place.directory)
+        self.high_watermark = min(self._high_watermark, end_offset)
+
+    # ---- retain --------------------------------------------------------------------------------
+
+    def increment_log_start_offset(self, offset: int) -> None:
+        """Gives up all records below `offset` (DeleteRecords); whole segments of them go at the
+        next `delete_old_segments`. ApiError OFFSET_OUT_OF_RANGE beyond the high watermark."""
+        if offset > self._high_watermark:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: log start offset {offset} is beyond the high watermark "
+                f"{self._high_watermark}",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_before(offset)
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Removes the oldest segments that retention.ms, retention.bytes or the log start offset
+        give up; how many. When all are, a new, empty one remains: the log starts at its end.
+
+        Only what is below the high watermark goes. The files keep their bytes, under another
+        name, for file.delete.delay.ms.
+        """
+        count = self._deletable(now_ms)
+        if not count:
+            return 0
+        if count == len(self.segments):
+            self.roll(now_ms)
+        self.log_start_offset = max(self.log_start_offset, self.segments[count].base_offset)
+        self._high_watermark = max(self._high_watermark, self.log_start_offset)
+        self.epochs.truncate_before(self.log_start_offset)
+        try:
+            self._segments.delete_first(count, now_ms)
+            first_offset = self._segments.first_offset
+            self._snapshots.drop(lambda snapshot: snapshot < first_offset)
+        except OSError as error:
+            self._fail(f"deletion of segments below offset {self.log_start_offset}", error)
+        return count
+
+    def _deletable(self, now_ms: int) -> int:
+        """How many of the oldest segments may go."""
+        config, segments = self._place.config, self.segments
+        excess = -1
+        if config.is_deleted and config.retention_bytes >= 0:
+            excess = self.size_bytes - config.retention_bytes
+        for number, segment in enumerate(segments):
+            is_last = number + 1 == len(segments)
+            end_offset = self.log_end_offset if is_last else segments[number + 1].base_offset
+            if end_offset > self._high_watermark or (is_last and not segment.size_bytes):
+                return number
+            excess -= segment.size_bytes
+            too_old = (
+                config.is_deleted
+                and config.retention_ms >= 0
+                and now_ms - segment.retention_timestamp() > config.retention_ms
+            )
+            given_up = not is_last and end_offset <= self.log_start_offset
+            if not (excess >= 0 or too_old or given_up):
+                return number
+        return len(segments)
+
+    def new_cleaned_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """A segment for what compaction keeps, to be filled and given to `replace_segments`."""
+        return self._segments.new_cleaned(base_offset, now_ms)
+
+    def replace_segments(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> None:
+        """Puts `cleaned` where the neighbours `old` were, so that a crash leaves one or the other.
+
+        Its base offset is that of the first of them. None of them is the active segment.
+        """
+        merged = {segment.base_offset for segment in old[1:]}
+        try:
+            self._segments.replace(cleaned, old, now_ms)
+            self._snapshots.drop(merged.__contains__)
+        except OSError as error:
+            self._fail(f"replacement of segments from offset {cleaned.base_offset} on", error)
+
+    # ---- the disk ------------------------------------------------------------------------------
+
+    def begin_flush(self) -> Flush:
+        """What must reach the disk for the recovery point to move up to the log's end."""
+        segments = tuple(self._segments.since(self.recovery_point))
+        for segment in segments:
+            segment.write_indexes()
+        self.epochs.write()
+        flush = Flush(
+            self.log_end_offset,
+            self._generation,
+            segments,
+            self._place,
+            self._files_are_new,
+            self._directory_is_new,
+        )
+        self._files_are_new = self._directory_is_new = False
+        return flush
+
+    def end_flush(self, flush: Flush, now_ms: int | None = None) -> None:
+        """`flush.run` has returned: below its offset nothing can be lost any more."""
+        if flush.generation == self._generation:
+            self.recovery_point = max(self.recovery_point, flush.offset)
+        if now_ms is not None:
+            self._flushed_ms = now_ms
+
+    def flush(self, now_ms: int | None = None) -> None:
+        """Waits until all that was appended is on the disk. StorageError, and the log has failed:
+        what a failed sync left behind, nobody knows."""
+        if self.recovery_point == self.log_end_offset and not self._directory_is_new:
+            return
+        try:
+            flush = self.begin_flush()
+            flush.run()
+        except OSError as error:
+            self._fail(f"flush at offset {self.log_end_offset}", error)
+        self.end_flush(flush, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Removes files whose delay is over, flushes when flush.ms says so, forgets producers."""
+        try:
+            self._segments.remove_doomed(now_ms)
+        except OSError as error:
+            raise StorageError(f"{self.topic_partition}: removal: {error}") from error
+        config = self._place.config
+        if now_ms - self._flushed_ms >= config.flush_ms and self._failure is None:
+            self.flush(now_ms)
+            self._flushed_ms = now_ms
+        if now_ms - self._expired_ms >= EXPIRATION_CHECK_MS:
+            self.producers.expire(now_ms, config.producer_id_expiration_ms)
+            self._expired_ms = now_ms
+
+    def _write_snapshot(self) -> None:
+        if self.log_end_offset > self.log_start_offset:
+            self._snapshots.write(self.producers, self.log_end_offset)
+
+    def close(self) -> None:
+        """Flushes, writes the snapshot of the producers and gives all descriptors back.
+
+        StorageError when that fails; a log that has failed is only let go.
+        """
+        if self._failure is None:
+            self.flush()
+            try:
+                self._write_snapshot()
+                self._segments.close()
+                self._failure = f"{self.topic_partition}: closed"
+                return
+            except OSError as error:
+                self._fail("close", error)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Gives memory and descriptors back and writes nothing: it failed or is to be deleted."""
+        self._failure = self._failure or f"{self.topic_partition}: closed"
+        self._segments.abandon()

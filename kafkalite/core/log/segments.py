@@ -1,0 +1,233 @@
+"""The segments of one log, in order, and the files on their way out.                      [D]
+
+    [ 0 ][ 1200 ][ 2750 ]   the last is the active one; each ends where the next begins
+                            deleted: renamed at once, removed when file.delete.delay.ms is over
+
+Owns   the list. There is always an active segment.
+Never  knows of high watermarks, producers or error codes: that is `PartitionLog`.
+Fails  with OSError from the storage, CorruptBatchError where a log is not what was written.
+Source apache/kafka LogSegments, LocalLog; Cleaner (replacing segments).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kafkalite.core.log.checkpoints import PARTITION_METADATA
+from kafkalite.core.log.loading import CLEANED_SUFFIX, SWAP_SUFFIX
+from kafkalite.core.log.place import Place
+from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment, TimestampAndOffset
+from kafkalite.core.log.transaction_index import AbortedTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What a flush has to wait for: `run` may be called in another thread, then `end_flush`."""
+
+    offset: int  # everything below it is on the disk once `run` returned
+    generation: int
+    segments: tuple[Segment, ...]
+    place: Place
+    made_files: bool
+    made_directory: bool
+
+    def run(self) -> None:
+        """Waits for the disk; OSError."""
+        for segment in self.segments:
+            segment.sync()
+        storage, directory = self.place.storage, self.place.directory
+        if self.made_directory:
+            storage.open(self.place.path(PARTITION_METADATA)).sync()
+            storage.sync_directory("")
+        if self.made_files:
+            storage.sync_directory(directory)
+
+
+class Segments:
+    """The segments of the log in `place`; `active` is the one that is written to."""
+
+    __slots__ = ("_bases", "_doomed", "_place", "active", "all")
+
+    def __init__(self, place: Place, segments: list[Segment]) -> None:
+        self._place = place
+        self.all = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self._doomed: list[tuple[int, Segment]] = []  # when its files go
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all logs."""
+        return sum(segment.size_bytes for segment in self.all)
+
+    @property
+    def first_offset(self) -> int:
+        """Base offset of the first segment."""
+        return self._bases[0]
+
+    def since(self, offset: int) -> list[Segment]:
+        """The segment that holds `offset`, or the first, and all after it."""
+        return self.all[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    # ---- reading -------------------------------------------------------------------------------
+
+    def read(
+        self, offset: int, bytes_max: int, before_offset: int, end_offset: int
+    ) -> FileRecords | None:
+        """Whole batches of one segment from the one that holds `offset`; None when there is none.
+
+        `end_offset` is where the log ends.
+        """
+        bases, number = self._bases, bisect_right(self._bases, offset) - 1
+        while number < len(bases):
+            segment = self.all[number]
+            number += 1
+            next_base = bases[number] if number < len(bases) else end_offset
+            if before_offset < next_base:
+                return segment.read(offset, bytes_max, before_offset)
+            found = segment.read(offset, bytes_max, None)
+            if found is not None:
+                if found.position + found.size_bytes == segment.size_bytes:
+                    segment.remember(next_base, segment.size_bytes)  # for whoever waits there
+                return found
+        return None
+
+    def offset_for_timestamp(self, timestamp: int, first_offset: int) -> TimestampAndOffset | None:
+        """The first record at or after `first_offset` that is not older than `timestamp`."""
+        for segment in self.all:
+            if segment.max_timestamp >= timestamp:
+                found = segment.offset_for_timestamp(timestamp, first_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def max_timestamp(self) -> int:
+        """The largest timestamp of all, -1 without one."""
+        return max(segment.max_timestamp for segment in self.all)
+
+    def aborted_transactions(self, offset: int, before_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [offset, before_offset), by their markers."""
+        found: list[AbortedTransaction] = []
+        for segment in self.since(offset):
+            for aborted in segment.transaction_index.entries():
+                if aborted.last_offset >= offset and aborted.first_offset < before_offset:
+                    found.append(aborted)
+                if aborted.last_stable_offset >= before_offset:
+                    return found
+        return found
+
+    # ---- rolling and truncating ----------------------------------------------------------------
+
+    def roll(self, offset: int, now_ms: int, before: Callable[[], None]) -> Segment:
+        """Closes the active segment, does `before` and opens the next one, at `offset`.
+
+        When that fails the active segment remains what it was.
+        """
+        old = self.active
+        try:
+            old.end_writing()
+            before()
+            segment = self._place.segment(offset, {})
+            segment.log.create()
+        except OSError:
+            old.begin_writing()
+            raise
+        segment.created_ms = now_ms
+        segment.begin_writing()
+        self.active = segment
+        self.all.append(segment)
+        self._bases.append(offset)
+        return segment
+
+    def truncate_to(self, offset: int) -> int:
+        """Removes the batches from the one that holds `offset` on; where the log now ends.
+
+        The newest go first, so that a crash leaves no gap.
+        """
+        kept = bisect_right(self._bases, offset)
+        assert kept, f"{self._place.partition}: offset {offset} is below {self._bases[0]}"
+        for segment in reversed(self.all[kept:]):
+            segment.delete()
+        del self.all[kept:], self._bases[kept:]
+        self.active = self.all[-1]
+        self.active.begin_writing()
+        return self.active.truncate_to(offset)
+
+    def start_anew(self, offset: int) -> None:
+        """Removes everything; one empty segment remains, at `offset`."""
+        for segment in reversed(self.all):
+            segment.delete()
+        self.active = self._place.segment(offset, {})
+        self.all[:] = [self.active]
+        self._bases[:] = [offset]
+        self.active.log.create()
+        self.active.begin_writing()
+
+    # ---- files on their way out ----------------------------------------------------------------
+
+    def delete_first(self, count: int, now_ms: int) -> None:
+        """Removes the oldest `count` segments, not the active one."""
+        assert count < len(self.all), (count, len(self.all))
+        gone = self.all[:count]
+        del self.all[:count], self._bases[:count]
+        self._doom(gone, now_ms)
+
+    def _doom(self, segments: Sequence[Segment], now_ms: int) -> None:
+        """Renames segments, the oldest first, to be removed when their delay is over."""
+        due_ms = now_ms + self._place.config.file_delete_delay_ms
+        for segment in segments:
+            segment.discard_indexes()
+            segment.rename("", DELETED_SUFFIX)
+            self._doomed.append((due_ms, segment))
+        self._place.storage.sync_directory(self._place.directory)
+
+    def remove_doomed(self, now_ms: int) -> None:
+        """Removes the files whose delay is over."""
+        while self._doomed and self._doomed[0][0] <= now_ms:
+            _, segment = self._doomed.pop(0)
+            segment.delete()
+
+    # ---- compaction ----------------------------------------------------------------------------
+
+    def new_cleaned(self, base_offset: int, now_ms: int) -> Segment:
+        """A segment for what compaction keeps, to be filled and given to `replace`."""
+        place = self._place
+        segment = Segment(
+            place.storage, place.directory, base_offset, place.cache, now_ms, suffix=CLEANED_SUFFIX
+        )
+        segment.delete()  # a cleaning that failed may have left one
+        segment.begin_writing()
+        return segment
+
+    def replace(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> None:
+        """Puts `cleaned` where the neighbours `old` were; a crash leaves one or the other.
+
+        It has the base offset of the first of them. None of them is the active segment.
+        """
+        first = self.all.index(old[0])
+        assert self.all[first : first + len(old)] == list(old), "not neighbours"
+        assert old[-1] is not self.active, "the active segment is not cleaned"
+        assert cleaned.base_offset == old[0].base_offset, (cleaned.base_offset, old[0].base_offset)
+        storage, directory = self._place.storage, self._place.directory
+        cleaned.log.create()
+        cleaned.end_writing()
+        cleaned.sync()
+        cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
+        storage.sync_directory(directory)
+        self.all[first : first + len(old)] = [cleaned]
+        self._bases[first : first + len(old)] = [cleaned.base_offset]
+        self._doom(old, now_ms)
+        cleaned.rename(SWAP_SUFFIX, "")
+        storage.sync_directory(directory)
+
+    def close(self) -> None:
+        """Writes the last index entries and gives memory and descriptors back."""
+        for segment in self.all:
+            segment.close()
+
+    def abandon(self) -> None:
+        """Gives memory and descriptors back and writes nothing."""
+        for segment in self.all:
+            segment.abandon()

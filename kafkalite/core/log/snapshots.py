@@ -1,0 +1,130 @@
+"""A log's producer snapshots, and the batches after them: producers as they were.          [D]
+
+    00000000000000001200.snapshot    what was known below offset 1200  (producer_state.py)
+
+One is written when a segment is closed, under the next one's base offset, and when the log is
+closed. To know the producers again, the last good snapshot is read and the log after it.
+
+Owns   which snapshots there are.
+Never  waits for the disk: a snapshot that a crash tore is told by its CRC, and the one before it
+       serves.
+Source apache/kafka ProducerStateManager, LogLoader, UnifiedLog.rebuildProducerState.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kafkalite.core.log.place import Place
+from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.log.segment import SNAPSHOT_SUFFIX, Segment, offset_name
+from kafkalite.core.log.storage import Buffer
+from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.protocol.records import (
+    BatchHeader,
+    EndTransactionMarker,
+    decode,
+    parse_end_transaction_marker,
+)
+from kafkalite.errors import StorageError
+
+
+class Snapshots:
+    """The snapshot files of one log; `offsets` ascend."""
+
+    __slots__ = ("_place", "offsets")
+
+    def __init__(self, place: Place, offsets: list[int]) -> None:
+        self._place = place
+        self.offsets = offsets
+
+    def _path(self, offset: int) -> str:
+        return self._place.path(offset_name(offset) + SNAPSHOT_SUFFIX)
+
+    def write(self, producers: ProducerState, offset: int) -> None:
+        """Writes what is known below `offset`, unless that was done."""
+        if offset in self.offsets[-1:]:
+            return
+        file = self._place.storage.open(self._path(offset))
+        if file.size_bytes:
+            file.truncate(0)
+        file.append(producers.to_snapshot())
+        file.close()
+        self.offsets.append(offset)
+
+    def drop(self, is_stale: Callable[[int], bool]) -> None:
+        """Removes those whose offset `is_stale`."""
+        for offset in list(filter(is_stale, self.offsets)):
+            self._place.storage.delete(self._path(offset))
+            self.offsets.remove(offset)
+
+    def keep_needed(self, segments: Sequence[Segment]) -> None:
+        """Removes those that lie within a segment, except the last of all."""
+        needed = {segment.base_offset for segment in segments} | set(self.offsets[-1:])
+        self.drop(lambda offset: offset not in needed)
+
+    def reload(
+        self,
+        producers: ProducerState,
+        segments: Sequence[Segment],
+        log_start_offset: int,
+        end_offset: int,
+    ) -> None:
+        """Makes `producers` what they were when the log ended at `end_offset`.
+
+        Snapshots that cannot be right are removed.
+        """
+        offset = self._load_last(producers, end_offset)
+        offset = log_start_offset if offset is None else offset
+        for segment in segments if offset < end_offset else ():
+            for position, header in segment.headers(segment.position_of(offset)):
+                if header.base_offset >= end_offset:
+                    return
+                if header.base_offset >= offset and header.has_producer_id:
+                    size = header.size_bytes if header.is_control else 0
+                    replay(producers, header, segment.log.read(position, size) if size else b"")
+
+    def _load_last(self, producers: ProducerState, end_offset: int) -> int | None:
+        """Reads the last good snapshot up to `end_offset`: its offset, None without one."""
+        producers.clear()
+        for offset in [offset for offset in reversed(self.offsets) if offset <= end_offset]:
+            path = self._path(offset)
+            try:
+                producers.load_snapshot(self._place.storage.read_small(path) or b"", path)
+            except StorageError:
+                self.drop(offset.__eq__)
+            else:
+                return offset
+        return None
+
+
+def replay(
+    producers: ProducerState,
+    header: BatchHeader,
+    data: Buffer,
+    segment: Segment | None = None,
+) -> None:
+    """Tells `producers` of a batch that is in the log; an abort goes to `segment`'s index.
+
+    `data` is the batch; only a marker's is looked at.
+    """
+    if not header.has_producer_id:
+        return
+    if not header.is_control:
+        producers.append(header, header.base_offset, header.max_timestamp)
+        return
+    marker = marker_of(data)
+    if marker is None:
+        return
+    completed = producers.end_transaction(header, header.base_offset, marker)
+    if completed is not None and completed.is_aborted and segment is not None:
+        stable = producers.last_stable_offset_after(completed)
+        segment.transaction_index.append(AbortedTransaction(*completed[:3], stable))
+
+
+def marker_of(data: Buffer) -> EndTransactionMarker | None:
+    """The marker in a control batch; None for a control type that ends no transaction."""
+    columns = decode(data, check_crc=False)
+    if not len(columns):  # compaction kept the batch for its producer's sake
+        return None
+    return parse_end_transaction_marker(columns.keys[0], columns.values[0])

@@ -1,0 +1,368 @@
+"""Files: the port that the log is written against, and the only opener of files.          [IO]
+
+A log appends to files, reads slices of them, and renames and deletes them; small files are
+replaced whole. `Storage` and `File` say what it relies on:
+
+    append   at the end; several appends reach the disk in any state until `sync` returns
+    read     what was appended is readable at once, by anyone who holds a `Reader`, even after the
+             file was renamed or deleted
+    rename, delete, create    are durable, in order, once `sync_directory` returns
+    replace  is all or nothing, and durable when it returns
+
+Owns   file descriptors. At most `open_files_max` are open: the least recently used is closed and
+       opened again when it is needed, so a log of many segments costs nothing at rest.
+Never  knows what is in a file.
+Fails  with OSError, as the system says it; with DataDirectoryInUse when another process holds the
+       lock. A failed append may leave a part of its bytes: the caller truncates.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from kafkalite.errors import DataDirectoryInUse
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+OPEN_FILES_MAX: Final = 4096
+LOCK_NAME: Final = ".lock"
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+class Reader(Protocol):
+    """A file's bytes, readable as long as this is held: also once it is renamed or deleted."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`: fewer where the file ends."""
+        ...
+
+    def fileno(self) -> int | None:
+        """A descriptor for sendfile; None where there is none, and `read` is the way."""
+        ...
+
+
+class File(Protocol):
+    """An append-only file. It exists from the first append on, if it did not before."""
+
+    path: str
+    size_bytes: int
+
+    def append(self, data: Buffer) -> int:
+        """Writes all of `data` at the end; the position where it begins."""
+        ...
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`: fewer where the file ends."""
+        ...
+
+    def reader(self) -> Reader:
+        """A hold on the file's bytes that survives everything done to its name."""
+        ...
+
+    def create(self) -> None:
+        """Makes the file, empty, if it is not there."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes."""
+        ...
+
+    def sync(self) -> None:
+        """Returns when all bytes are on the disk. A file that is not there is in sync."""
+        ...
+
+    def rename(self, path: str) -> None:
+        """Gives the file another name; an existing file of that name goes."""
+        ...
+
+    def delete(self) -> None:
+        """Removes the file, if it is there."""
+        ...
+
+    def close(self) -> None:
+        """Gives the descriptor back; the next use opens it again."""
+        ...
+
+
+class Storage(Protocol):
+    """A tree of files below one data directory. Paths are relative, with `/`; `""` is the top."""
+
+    def open(self, path: str, size_bytes: int | None = None) -> File:
+        """A file that is or will be there. `size_bytes`, if known, spares asking for it."""
+        ...
+
+    def files(self, directory: str) -> dict[str, int]:
+        """Names and sizes of the files in `directory`; empty when that is not there."""
+        ...
+
+    def directories(self, directory: str) -> list[str]:
+        """Names of the directories in `directory`."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written to, epoch ms."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory; nothing to do when it is there."""
+        ...
+
+    def read_small(self, path: str) -> bytes | None:
+        """All of a small file, None when it is not there."""
+        ...
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a small file whole, durably: a reader sees the old bytes or the new."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Renames a file or directory."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Removes a file, or a directory with all in it; nothing to do when it is not there."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Returns when all renames, deletions and creations in `path` are on the disk."""
+        ...
+
+    def lock(self) -> None:
+        """Takes the directory for this process; DataDirectoryInUse."""
+        ...
+
+    def close(self) -> None:
+        """Closes all descriptors and gives the lock back."""
+        ...
+
+
+class Descriptor:
+    """An open file. It is closed when the last holder lets go of it, never under a reader."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`: fewer where the file ends."""
+        data = os.pread(self.fd, size, position)
+        if len(data) in (0, size):
+            return data
+        parts, have = [data], len(data)
+        while have < size and (data := os.pread(self.fd, size - have, position + have)):
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+
+    def fileno(self) -> int | None:
+        """The descriptor's number, valid as long as this object is held."""
+        return self.fd
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class DiskFile:
+    """A `File` below a `FileStorage`; its descriptor comes and goes."""
+
+    __slots__ = ("_descriptor", "_storage", "path", "recent", "size_bytes")
+
+    def __init__(self, storage: FileStorage, path: str, size_bytes: int) -> None:
+        self._storage = storage
+        self._descriptor: Descriptor | None = None
+        self.path = path
+        self.size_bytes = size_bytes
+        self.recent = False  # used since the storage last looked for a descriptor to close
+
+    def append(self, data: Buffer) -> int:
+        """Writes all of `data` at the end; the position where it begins."""
+        descriptor = self._descriptor or self._open()
+        self.recent = True
+        position = self.size_bytes
+        written = os.write(descriptor.fd, data)
+        self.size_bytes = position + written
+        while written < len(data):  # a full disk or a signal: the rest, or the error
+            more = os.write(descriptor.fd, memoryview(data)[written:])
+            written += more
+            self.size_bytes += more
+        return position
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`: fewer where the file ends."""
+        return self.reader().read(position, size)
+
+    def reader(self) -> Descriptor:
+        """A hold on the file's bytes that survives everything done to its name."""
+        self.recent = True
+        return self._descriptor or self._open()
+
+    def create(self) -> None:
+        """Makes the file, empty, if it is not there."""
+        self.reader()
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file to `size` bytes."""
+        os.ftruncate(self.reader().fd, size)
+        self.size_bytes = size
+
+    def sync(self) -> None:
+        """Returns when all bytes are on the disk. A file that is not there is in sync."""
+        if descriptor := self._descriptor:  # held: another thread may sync while we close
+            os.fdatasync(descriptor.fd)
+            return
+        absolute = self._storage.absolute(self.path)
+        if absolute.exists():
+            _sync_path(absolute)
+
+    def rename(self, path: str) -> None:
+        """Gives the file another name; an existing file of that name goes."""
+        self._storage.rename(self.path, path)
+        self.path = path
+
+    def delete(self) -> None:
+        """Removes the file, if it is there."""
+        self.close()
+        self._storage.delete(self.path)
+        self.size_bytes = 0
+
+    def close(self) -> None:
+        """Gives the descriptor back; the next use opens it again."""
+        self._descriptor = None
+        self._storage.forget(self)
+
+    def _open(self) -> Descriptor:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._storage.make_room(self)
+        descriptor = Descriptor(os.open(self._storage.absolute(self.path), flags, 0o644))
+        self._descriptor = descriptor
+        return descriptor
+
+
+class FileStorage:
+    """A `Storage` in a directory of the file system, which is made if it is not there."""
+
+    def __init__(self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+        assert open_files_max > 0, open_files_max
+        self.root = Path(root)
+        self._open_files_max = open_files_max
+        self._open: OrderedDict[DiskFile, None] = OrderedDict()
+        self._lock: Descriptor | None = None
+        self._root = str(self.root)
+        self.root.mkdir(parents=True, exist_ok=True)
+
+    def absolute(self, path: str) -> Path:
+        """Where `path` lies in the file system."""
+        return self.root / path
+
+    def make_room(self, file: DiskFile) -> None:
+        """Closes the least recently used descriptor when there are enough; counts `file` in."""
+        while len(self._open) >= self._open_files_max:
+            oldest, _ = self._open.popitem(last=False)
+            if oldest.recent:  # a second chance
+                oldest.recent = False
+                self._open[oldest] = None
+            else:
+                oldest.close()
+        self._open[file] = None
+
+    def forget(self, file: DiskFile) -> None:
+        """Counts `file` out: it is closed."""
+        self._open.pop(file, None)
+
+    def open(self, path: str, size_bytes: int | None = None) -> DiskFile:
+        """A file that is or will be there. `size_bytes`, if known, spares asking for it."""
+        if size_bytes is None:
+            try:
+                size_bytes = os.stat(self.absolute(path)).st_size
+            except FileNotFoundError:
+                size_bytes = 0
+        return DiskFile(self, path, size_bytes)
+
+    def files(self, directory: str) -> dict[str, int]:
+        """Names and sizes of the files in `directory`; empty when that is not there."""
+        try:
+            with os.scandir(self.absolute(directory)) as entries:
+                return {e.name: e.stat().st_size for e in entries if e.is_file()}
+        except FileNotFoundError:
+            return {}
+
+    def directories(self, directory: str) -> list[str]:
+        """Names of the directories in `directory`."""
+        with os.scandir(self.absolute(directory)) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written to, epoch ms."""
+        return os.stat(self.absolute(path)).st_mtime_ns // 1_000_000
+
+    def make_directory(self, path: str) -> None:
+        """Makes a directory; nothing to do when it is there."""
+        self.absolute(path).mkdir(parents=True, exist_ok=True)
+
+    def read_small(self, path: str) -> bytes | None:
+        """All of a small file, None when it is not there."""
+        try:
+            with open(self._root + "/" + path, "rb", buffering=0) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Writes a small file whole, durably: a reader sees the old bytes or the new."""
+        absolute = self.absolute(path)
+        temporary = absolute.with_name(absolute.name + TEMPORARY_SUFFIX)
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(absolute)
+        _sync_path(absolute.parent)
+
+    def rename(self, old: str, new: str) -> None:
+        """Renames a file or directory."""
+        self.absolute(old).replace(self.absolute(new))
+
+    def delete(self, path: str) -> None:
+        """Removes a file, or a directory with all in it; nothing to do when it is not there."""
+        absolute = self.absolute(path)
+        if absolute.is_dir():
+            shutil.rmtree(absolute)
+        else:
+            absolute.unlink(missing_ok=True)
+
+    def sync_directory(self, path: str) -> None:
+        """Returns when all renames, deletions and creations in `path` are on the disk."""
+        _sync_path(self.absolute(path))
+
+    def lock(self) -> None:
+        """Takes the directory for this process; DataDirectoryInUse names who has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = Descriptor(os.open(self.absolute(LOCK_NAME), flags, 0o644))
+        try:
+            fcntl.flock(descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = descriptor.read(0, 32).decode("ascii", "replace").strip() or "unknown"
+            raise DataDirectoryInUse(f"{self.root}: in use by process {pid}") from None
+        os.ftruncate(descriptor.fd, 0)
+        os.pwrite(descriptor.fd, b"%d\n" % os.getpid(), 0)
+        self._lock = descriptor
+
+    def close(self) -> None:
+        """Closes all descriptors and gives the lock back."""
+        for file in list(self._open):
+            file.close()
+        self._lock = None
+
+
+def _sync_path(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,230 @@
+"""All logs of one data directory: opened, made, deleted, checkpointed.                    [D]
+
+    .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint      (checkpoints.py)
+    orders-0/  orders-1/                      a log each                   (partition_log.py)
+    orders-2.18f2c1a-delete/                  a deleted one, on its way out
+
+Owns   which directory belongs to which partition, and whether the last shutdown was clean: then
+       opening a log scans nothing. Whoever opens the store first takes that knowledge with it, so
+       a crash from then on is one.
+Fails  with StorageError naming the partition or the file. A log that fails does not harm others,
+       but the shutdown is not clean then.
+Source apache/kafka LogManager.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+from uuid import UUID
+
+from kafkalite.core.config import LogConfig
+from kafkalite.core.log import checkpoints
+from kafkalite.core.log.index import IndexCache
+from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.storage import Storage
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
+
+DELETE_SUFFIX: Final = "-delete"
+NAME_LENGTH_MAX: Final = 255  # of a directory
+_PARTITION_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
+
+
+class LogStore:
+    """The logs below the top of `storage`. The storage's lock is for the caller to take."""
+
+    def __init__(self, storage: Storage, *, index_cache: IndexCache | None = None) -> None:
+        self._storage = storage
+        self._cache = index_cache if index_cache is not None else IndexCache()
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._doomed: list[tuple[int | None, str]] = []  # when which directory goes
+        self._deleted = 0
+        self._failed_to_open = False
+        try:
+            self.was_clean_shutdown: Final = checkpoints.take_clean_shutdown(storage)
+            self._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
+            self._start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
+            self._watermarks = checkpoints.read_offsets(storage, checkpoints.HIGH_WATERMARKS)
+            self._directories = self._find_directories()
+        except OSError as error:
+            raise StorageError(f"data directory: {error}") from error
+
+    def _find_directories(self) -> set[str]:
+        """The directories of partitions; those of deleted ones go now."""
+        found = set()
+        for name in self._storage.directories(""):
+            if name.endswith(DELETE_SUFFIX):
+                self._storage.delete(name)
+            elif _PARTITION_NAME.fullmatch(name):
+                found.add(name)
+        return found
+
+    # ---- logs ----------------------------------------------------------------------------------
+
+    def open(
+        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int
+    ) -> PartitionLog:
+        """The partition's log, made if it is not there; its high watermark as last written.
+
+        A directory that belongs to another topic of that name, deleted while nobody looked, goes.
+        StorageError.
+        """
+        assert where not in self.logs, f"{where} is open"
+        try:
+            log = self._open(where, topic_id, config, now_ms)
+        except StorageError:
+            self._failed_to_open = True
+            raise
+        log.high_watermark = self._watermarks.get(where, 0)
+        self.logs[where] = log
+        return log
+
+    def _open(
+        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int
+    ) -> PartitionLog:
+        try:
+            is_new = self._prepare(where, topic_id)
+        except OSError as error:
+            raise StorageError(f"{where}: cannot be opened: {error}") from error
+        return PartitionLog.open(
+            self._storage,
+            str(where),
+            where,
+            config,
+            now_ms,
+            clean_shutdown=self.was_clean_shutdown or is_new,
+            recovery_point=self._recovery_points.get(where, 0),
+            log_start_offset=self._start_offsets.get(where, 0),
+            is_new=is_new,
+            index_cache=self._cache,
+        )
+
+    def _prepare(self, where: TopicPartition, topic_id: UUID) -> bool:
+        """Sees to it that the partition has its directory; whether it is a new one."""
+        name = str(where)
+        if name in self._directories:
+            found = checkpoints.read_topic_id(self._storage, name)
+            if found == topic_id:
+                return False
+            if found is None:
+                checkpoints.write_topic_id(self._storage, name, topic_id)
+                return False
+            self._doom(where)
+        self._storage.make_directory(name)
+        checkpoints.write_topic_id(self._storage, name, topic_id)
+        self._directories.add(name)
+        return True
+
+    def unopened(self) -> list[TopicPartition]:
+        """Partitions that have a directory and were not opened."""
+        found = map(_PARTITION_NAME.fullmatch, sorted(self._directories))
+        partitions = [
+            TopicPartition(match["topic"], int(match["partition"])) for match in found if match
+        ]
+        return [where for where in partitions if where not in self.logs]
+
+    def delete(self, log: PartitionLog) -> None:
+        """Lets go of a log. Its directory gets another name at once and goes after the delay."""
+        log.abandon()
+        del self.logs[log.topic_partition]
+        self._guard(log.topic_partition, lambda: self._doom(log.topic_partition))
+
+    def delete_unopened(self, where: TopicPartition) -> None:
+        """The same for a partition of `unopened`."""
+        self._guard(where, lambda: self._doom(where))
+
+    def _guard(self, where: TopicPartition, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except OSError as error:
+            raise StorageError(f"{where}: deletion: {error}") from error
+
+    def _doom(self, where: TopicPartition) -> None:
+        name = str(where)
+        self._deleted += 1
+        suffix = f".{self._deleted:x}{DELETE_SUFFIX}"
+        gone = name[: NAME_LENGTH_MAX - len(suffix)] + suffix
+        self._directories.discard(name)
+        for offsets in (self._recovery_points, self._start_offsets, self._watermarks):
+            offsets.pop(where, None)
+        self._storage.rename(name, gone)
+        self._storage.sync_directory("")
+        self._doomed.append((None, gone))
+
+    # ---- time ----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int, delete_delay_ms: int = 60_000) -> None:
+        """Removes the directories of deleted logs once `delete_delay_ms` have passed."""
+        later: list[tuple[int | None, str]] = []
+        for due_ms, name in self._doomed:
+            if due_ms is None:
+                later.append((now_ms + delete_delay_ms, name))
+            elif due_ms > now_ms:
+                later.append((due_ms, name))
+            else:
+                try:
+                    self._storage.delete(name)
+                except OSError as error:
+                    raise StorageError(f"{name}: deletion: {error}") from error
+        self._doomed = later
+
+    def write_recovery_points(self) -> None:
+        """Writes up to where each log is on the disk: what a recovery need not look at."""
+        self._recovery_points |= {where: log.recovery_point for where, log in self.logs.items()}
+        self._write(checkpoints.RECOVERY_POINTS, self._recovery_points)
+
+    def write_log_start_offsets(self) -> None:
+        """Writes where each log begins, for those where the files alone would not tell."""
+        for where, log in self.logs.items():
+            if log.log_start_offset > log.segments[0].base_offset:
+                self._start_offsets[where] = log.log_start_offset
+            else:
+                self._start_offsets.pop(where, None)
+        self._write(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+
+    def write_high_watermarks(self) -> None:
+        """Writes the high watermarks."""
+        self._watermarks |= {where: log.high_watermark for where, log in self.logs.items()}
+        self._write(checkpoints.HIGH_WATERMARKS, self._watermarks)
+
+    def _write(self, name: str, offsets: checkpoints.Offsets) -> None:
+        try:
+            checkpoints.write_offsets(self._storage, name, offsets)
+        except OSError as error:
+            raise StorageError(f"{name}: {error}") from error
+
+    def close(self, now_ms: int) -> None:
+        """Closes all logs. When all went well the next start need not look into them.
+
+        StorageError names the first log that could not be closed; the others were.
+        """
+        is_clean = self._all_well()
+        failed = self._close_all(self.logs.values())
+        self.write_recovery_points()
+        self.write_log_start_offsets()
+        self.write_high_watermarks()
+        if failed is not None:
+            raise failed
+        if is_clean:
+            try:
+                checkpoints.mark_clean_shutdown(self._storage)
+            except OSError as error:
+                raise StorageError(f"{checkpoints.CLEAN_SHUTDOWN}: {error}") from error
+        self.logs.clear()
+
+    def _close_all(self, logs: Iterable[PartitionLog]) -> StorageError | None:
+        first: StorageError | None = None
+        for log in logs:
+            try:
+                log.close()
+            except StorageError as error:
+                first = first or error
+        return first
+
+    def _all_well(self) -> bool:
+        """Whether no log failed. One never opened after a crash still needs its recovery."""
+        if self._failed_to_open or any(log.failure for log in self.logs.values()):
+            return False
+        return self.was_clean_shutdown or not self.unopened()

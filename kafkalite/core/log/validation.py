@@ -1,0 +1,134 @@
+"""What a leader demands of a batch before it stores it, and what it changes in it.        [D]
+
+    size          max.message.bytes: MESSAGE_TOO_LARGE; segment.bytes: RECORD_LIST_TOO_LARGE
+    framing, CRC  records.check_produced: CORRUPT_MESSAGE, INVALID_RECORD
+    keys          every record of a compacted topic has one: INVALID_RECORD
+    timestamps    message.timestamp.before.max.ms, .after.max.ms: INVALID_TIMESTAMP
+    codec         compression.type other than the batch's: the batch is compressed anew
+
+Never  changes what it was given, unless that is what is returned.
+Fails  with ApiError, naming the partition and the numbers.
+Source apache/kafka LogValidator, UnifiedLog.analyzeAndValidateRecords.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from kafkalite.core.config import LogConfig
+from kafkalite.core.log.storage import Buffer
+from kafkalite.core.protocol.compression import Compression
+from kafkalite.core.protocol.records import (
+    BatchHeader,
+    TimestampType,
+    check_produced,
+    decode,
+    encode,
+    read_header,
+    verify_crc,
+)
+from kafkalite.core.types import NO_TIMESTAMP, Columns, TopicPartition
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
+
+_CODECS: Final = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_LONG_MAX: Final = (1 << 63) - 1
+_LOG_APPEND_TIME: Final = 0x08  # of the attributes
+
+
+def validated(
+    records: Buffer, config: LogConfig, partition: TopicPartition, now_ms: int, from_client: bool
+) -> tuple[bytearray | memoryview, BatchHeader]:
+    """The batch as it is to be stored, writable, and its header; ApiError.
+
+    `records` is a copy of itself only where it is read-only or compressed anew.
+    """
+    size = len(records)
+    if size > config.max_message_bytes:
+        _refuse_size(partition, size, config)
+    try:
+        if from_client:
+            header = check_produced(records, keys_required="compact" in config.cleanup_policy)
+        else:
+            header = _brokers_own(records)
+    except ApiError as error:
+        code = error.error_code
+        what = str(error).removesuffix(f": {code.name}")
+        raise ApiError(code, f"{partition}: {what}") from error
+    if from_client:
+        _check_timestamps(records, header, config, partition, now_ms)
+        if config.compression_type != "producer":
+            records, header = _recompressed(records, header, config, partition)
+    if len(records) > config.segment_bytes:
+        raise ApiError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"{partition}: batch of {len(records)} bytes, segment.bytes is {config.segment_bytes}",
+        )
+    if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
+        records = bytearray(records)
+    return records, header
+
+
+def _refuse_size(partition: TopicPartition, size: int, config: LogConfig) -> NoReturn:
+    raise ApiError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"{partition}: batch of {size} bytes, max.message.bytes is {config.max_message_bytes}",
+    )
+
+
+def _brokers_own(records: Buffer) -> BatchHeader:
+    """The header of a batch that this broker encoded: a coordinator's records, or a marker."""
+    try:
+        header = read_header(records)
+        verify_crc(records, 0, header)
+    except CorruptBatchError as error:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    assert header.size_bytes == len(records), (header.size_bytes, len(records))
+    return header
+
+
+def _check_timestamps(
+    records: Buffer, header: BatchHeader, config: LogConfig, partition: TopicPartition, now_ms: int
+) -> None:
+    if header.attributes & _LOG_APPEND_TIME:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP, f"{partition}: only a broker sets the log append time"
+        )
+    before_ms = config.message_timestamp_before_max_ms
+    after_ms = config.message_timestamp_after_max_ms
+    if before_ms == after_ms == _LONG_MAX or config.message_timestamp_type == "LogAppendTime":
+        return
+    for index, timestamp in enumerate(decode(records, check_crc=False).timestamps):
+        if timestamp != NO_TIMESTAMP and not -after_ms <= now_ms - timestamp <= before_ms:
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"{partition}: record {index} has timestamp {timestamp}, allowed is "
+                f"[{now_ms} - {before_ms}, {now_ms} + {after_ms}]",
+            )
+
+
+def _recompressed(
+    records: Buffer, header: BatchHeader, config: LogConfig, partition: TopicPartition
+) -> tuple[Buffer, BatchHeader]:
+    """The same records in the topic's codec; the producer's ids and sequences stay."""
+    compression = _CODECS[config.compression_type]
+    if header.compression is compression:
+        return records, header
+    columns = decode(records, check_crc=False)
+    data = encode(
+        Columns(columns.keys, columns.values, columns.timestamps, headers=columns.headers),
+        compression=compression,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+    if len(data) > config.max_message_bytes:
+        _refuse_size(partition, len(data), config)
+    assert header.timestamp_type is TimestampType.CREATE_TIME
+    return data, read_header(data)

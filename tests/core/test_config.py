@@ -1,0 +1,278 @@
+"""Settings: parsed, refused, fallen back to, described."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkalite.core.config import (
+    BROKER_KEYS,
+    TOPIC_KEYS,
+    BrokerConfig,
+    ConfigEntry,
+    ConfigSource,
+    ConfigType,
+    LogConfig,
+    parse_properties,
+    to_text,
+)
+from kafkalite.core.config_keys import IGNORED_BROKER_NAMES, SYNONYM_UNITS
+from kafkalite.errors import ConfigError
+
+
+def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
+    (found,) = [e for e in entries if e.key.name == name]
+    return found
+
+
+# ---- the declarations --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [*TOPIC_KEYS.values(), *BROKER_KEYS.values()], ids=lambda k: k.name)
+def test_every_default_is_valid_and_survives_its_text(key: object) -> None:
+    assert key.doc.endswith("."), key
+    if key.default is not None:
+        assert key.valid.complaint(key.default) is None
+        assert key.parse(to_text(key.default)) == key.default
+
+
+def test_synonyms_are_settings_of_the_broker() -> None:
+    for key in TOPIC_KEYS.values():
+        for name in key.synonyms:
+            assert name in BROKER_KEYS, f"{key.name} falls back to {name}"
+            units = SYNONYM_UNITS.get(name, 1) > 1 or name.endswith(".interval.ms")
+            assert units or BROKER_KEYS[name].type is key.type
+
+
+def test_what_is_ignored_is_not_also_declared() -> None:
+    assert not IGNORED_BROKER_NAMES & set(BROKER_KEYS)
+
+
+# ---- parsing -----------------------------------------------------------------------------------
+
+REFUSED = [
+    ("retention.ms", "abc", "retention.ms: 'abc' is not a long"),
+    ("retention.ms", "", "retention.ms: '' is not a long"),
+    ("retention.ms", "9223372036854775808", "'9223372036854775808' is not a long"),
+    ("retention.ms", "1_000", "'1_000' is not a long"),
+    ("retention.ms", "-2", "retention.ms: -2 is below -1"),
+    ("segment.bytes", "2147483648", "segment.bytes: '2147483648' is not an int"),
+    ("segment.bytes", "13", "segment.bytes: 13 is below 14"),
+    ("min.cleanable.dirty.ratio", "1.5", "1.5 is above 1"),
+    ("min.cleanable.dirty.ratio", "nan", "'nan' is not a double"),
+    ("preallocate", "yes", "preallocate: 'yes' is not true or false"),
+    ("cleanup.policy", "compact,shred", "'shred' is not one of compact, delete"),
+    ("compression.type", "brotli", "compression.type: 'brotli' is not one of uncompressed, zstd"),
+    ("message.timestamp.type", "createtime", "'createtime' is not one of CreateTime"),
+    ("remote.storage.enable", "true", "remote.storage.enable: 'true' is not one of false"),
+    ("retention.minutes", "1", "retention.minutes: not a setting of a topic (value '1')"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), REFUSED)
+def test_a_bad_setting_is_named(name: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        BrokerConfig.parse().topic({name: text})
+
+
+def test_values_have_their_types() -> None:
+    topic = BrokerConfig.parse().topic(
+        {
+            "cleanup.policy": "compact, delete",
+            "retention.ms": " -1 ",
+            "min.cleanable.dirty.ratio": "0.25",
+            "unclean.leader.election.enable": "TRUE",
+        }
+    )
+    assert topic["cleanup.policy"] == ("compact", "delete")
+    assert topic["retention.ms"] == -1
+    assert topic["min.cleanable.dirty.ratio"] == 0.25
+    assert topic["unclean.leader.election.enable"] is True
+    assert topic["segment.bytes"] == 1 << 30
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    broker = BrokerConfig.parse()
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms: 10 is above max"):
+        broker.topic({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
+    for bad, message in (
+        ({"node.id": "1", "broker.id": "2"}, "node.id: 1 contradicts broker.id 2"),
+        ({"log.retention.ms": "0"}, "log.retention.ms: 0 keeps nothing"),
+        ({"group.min.session.timeout.ms": "1800001"}, "1800001 is above group.max.session"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            BrokerConfig.parse(bad)
+
+
+def test_what_kafka_knows_is_accepted_and_what_it_does_not_is_refused() -> None:
+    broker = BrokerConfig.parse(
+        {
+            "process.roles": "broker,controller",
+            "num.io.threads": "8",
+            "listener.name.internal.ssl.keystore.location": "/x",
+            "group.share.max.groups": "3",
+            "num.partitions": "4",
+        }
+    )
+    assert broker.ignored == (
+        "group.share.max.groups",
+        "listener.name.internal.ssl.keystore.location",
+        "num.io.threads",
+        "process.roles",
+    )
+    assert broker["num.partitions"] == 4
+    with pytest.raises(ConfigError, match=r"num\.partition: not a setting of a broker"):
+        BrokerConfig.parse({"num.partition": "4"})
+
+
+def test_id_and_directories_have_two_names() -> None:
+    assert BrokerConfig.parse().node_id == -1
+    assert BrokerConfig.parse({"broker.id": "3"}).node_id == 3
+    assert BrokerConfig.parse({"node.id": "4", "broker.id": "4"}).node_id == 4
+    assert BrokerConfig.parse().log_dirs == ("/tmp/kafka-logs",)
+    assert BrokerConfig.parse({"log.dir": "/a"}).log_dirs == ("/a",)
+    assert BrokerConfig.parse({"log.dir": "/a", "log.dirs": "/b, /c"}).log_dirs == ("/b", "/c")
+
+
+# ---- fallback and description ------------------------------------------------------------------
+
+HOUR = 3_600_000
+FALLBACKS: list[tuple[Mapping[str, str], int]] = [
+    ({}, 168 * HOUR),
+    ({"log.retention.hours": "2"}, 2 * HOUR),
+    ({"log.retention.hours": "2", "log.retention.minutes": "5"}, 300_000),
+    ({"log.retention.hours": "2", "log.retention.minutes": "5", "log.retention.ms": "7"}, 7),
+    ({"log.retention.hours": "-1"}, -1),
+]
+
+
+@pytest.mark.parametrize(("static", "retention_ms"), FALLBACKS)
+def test_a_topic_falls_back_to_the_brokers_first_synonym(
+    static: Mapping[str, str], retention_ms: int
+) -> None:
+    assert BrokerConfig.parse(static).topic()["retention.ms"] == retention_ms
+    assert BrokerConfig.parse(static).topic({"retention.ms": "9"})["retention.ms"] == 9
+
+
+def test_dynamic_settings_win_over_static_ones() -> None:
+    broker = BrokerConfig.parse(
+        {"log.segment.bytes": "100"},
+        dynamic={"log.segment.bytes": "300"},
+        dynamic_default={"log.segment.bytes": "200", "message.max.bytes": "50"},
+    )
+    assert broker["log.segment.bytes"] == 300
+    assert broker.topic()["segment.bytes"] == 300
+    assert broker.topic()["max.message.bytes"] == 50
+    assert broker.with_dynamic({}).topic()["segment.bytes"] == 200
+    assert broker.with_dynamic({}, {}).topic()["segment.bytes"] == 100
+    with pytest.raises(ConfigError, match=r"num\.partitions: cannot be changed while"):
+        broker.with_dynamic({"num.partitions": "3"})
+
+
+def test_a_topics_description_says_where_each_value_comes_from() -> None:
+    broker = BrokerConfig.parse(
+        {"log.retention.minutes": "5"}, dynamic={"log.segment.bytes": "300"}
+    )
+    entries = broker.topic({"max.message.bytes": "77"}).describe()
+    assert [e.key.name for e in entries] == sorted(TOPIC_KEYS)
+
+    own = entry(entries, "max.message.bytes")
+    assert (own.value, own.source) == ("77", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert [(s.name, s.value, s.source.name) for s in own.synonyms] == [
+        ("max.message.bytes", "77", "DYNAMIC_TOPIC_CONFIG"),
+        ("message.max.bytes", "1048588", "DEFAULT_CONFIG"),
+    ]
+    retention = entry(entries, "retention.ms")
+    assert (retention.value, retention.source) == ("300000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert [(s.name, s.value) for s in retention.synonyms] == [
+        ("log.retention.minutes", "5"),
+        ("log.retention.hours", "168"),
+    ]
+    segment = entry(entries, "segment.bytes")
+    assert (segment.value, segment.source) == ("300", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    plain = entry(entries, "cleanup.policy")
+    assert (plain.value, plain.source) == ("delete", ConfigSource.DEFAULT_CONFIG)
+    assert plain.key.type is ConfigType.LIST
+    assert not plain.is_read_only
+
+
+def test_a_brokers_description_lists_everything() -> None:
+    entries = BrokerConfig.parse({"num.partitions": "3"}).describe()
+    assert [e.key.name for e in entries] == sorted(BROKER_KEYS)
+    partitions = entry(entries, "num.partitions")
+    assert (partitions.value, partitions.source) == ("3", ConfigSource.STATIC_BROKER_CONFIG)
+    assert partitions.is_read_only
+    assert not entry(entries, "log.retention.ms").is_read_only
+    assert entry(entries, "log.retention.ms").value is None
+    assert entry(entries, "advertised.listeners").value is None
+
+
+def test_the_log_reads_the_topics_values() -> None:
+    assert BrokerConfig.parse().topic().log == LogConfig()
+    log = (
+        BrokerConfig.parse({"producer.id.expiration.ms": "5", "log.roll.hours": "1"})
+        .topic({"cleanup.policy": "compact"})
+        .log
+    )
+    assert (log.producer_id_expiration_ms, log.segment_ms) == (5, HOUR)
+    assert (log.is_compacted, log.is_deleted) == (True, False)
+
+
+def test_the_deprecated_timestamp_bound_counts_where_the_new_ones_are_unset() -> None:
+    broker = BrokerConfig.parse()
+    log = broker.topic(
+        {"message.timestamp.difference.max.ms": "7", "message.timestamp.before.max.ms": "9"}
+    ).log
+    assert (log.message_timestamp_before_max_ms, log.message_timestamp_after_max_ms) == (9, 7)
+
+
+# ---- server.properties -------------------------------------------------------------------------
+
+
+def test_properties_are_read_as_java_reads_them() -> None:
+    text = (
+        "# a comment\r\n"
+        "! another\n"
+        "\n"
+        "num.partitions=3\n"
+        "  log.dirs : /a, \\\n"
+        "      /b\n"
+        "broker.rack eu west \n"
+        "path=c\\:\\\\logs\\tx\n"
+        "k\\=y=v\n"
+        "empty=\n"
+        "bare\n"
+        "unicode=\\u00e9\n"
+        "num.partitions=4\n"
+        "odd=a\\\\\\\nb\n"
+    )
+    assert parse_properties(text) == {
+        "num.partitions": "4",
+        "log.dirs": "/a, /b",
+        "broker.rack": "eu west",
+        "path": "c:\\logs\tx",
+        "k=y": "v",
+        "empty": "",
+        "bare": "",
+        "unicode": "é",
+        "odd": "a\\b",
+    }
+
+
+@given(st.text())
+def test_any_text_is_read_without_failing(text: str) -> None:
+    for name, value in parse_properties(text).items():
+        assert isinstance(name, str)
+        assert value == value.strip()
+
+
+WORDS = st.text(st.characters(categories=["L", "N"]), min_size=1)
+
+
+@given(st.dictionaries(WORDS, WORDS))
+def test_plain_pairs_survive(pairs: dict[str, str]) -> None:
+    assert parse_properties("".join(f"{k} = {v}\n" for k, v in pairs.items())) == pairs
