@@ -1,0 +1,286 @@
+"""One connection of a client to a broker: a request goes out, a future gets the answer.    [IO]
+
+The bytes are the business of `protocol.connection`; this puts a socket under it. Large frames are
+received straight into buffers of their own. A Kafka broker answers a connection's requests one
+after the other, so what may wait for long (a fetch, a join) gets a connection of its own.
+
+Owns   the socket, the futures of the requests in flight, their timeouts.
+Never  reconnects or retries: when the socket breaks, every future fails and that is the end of it.
+Fails  with BrokerUnavailable naming the address: refused, broken, or silent for too long.
+Source KIP-511 (versions are negotiated first), KIP-219; apache/kafka `NetworkClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar, cast
+
+from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafkalite.core.protocol.apis import API, ApiKey, key_of
+from kafkalite.core.protocol.codec import Request
+from kafkalite.core.protocol.connection import ClientConnection
+from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, WireError
+
+R = TypeVar("R")
+
+SOFTWARE_NAME: Final = "kafkalite"
+SOFTWARE_VERSION: Final = "0.1.0"
+JOIN_BELOW_BYTES: Final = 65_536  # parts smaller than this leave in one write
+SLICE_BYTES: Final = 262_144
+WRITE_BUFFER_BYTES: Final = 4 << 20  # beyond it `is_writable` says no
+
+# Where we speak fewer versions than we can read: topic ids in a fetch need their own bookkeeping.
+NEWEST: Final[Mapping[ApiKey, int]] = {ApiKey.FETCH: 12}
+
+Versions = Mapping[ApiKey, tuple[int, int]]
+
+
+class BrokerConnection(asyncio.BufferedProtocol):
+    """An open connection. `open_connection` makes one; `is_open` says whether it still lives."""
+
+    def __init__(self, address: str, client_id: str, request_timeout_ms: int) -> None:
+        self.address = address
+        self.versions: Versions = {}
+        self.is_open = False
+        self.is_writable = True
+        self._request_timeout_ms = request_timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._wire = ClientConnection(client_id)
+        self._transport: asyncio.Transport | None = None
+        self._in_flight: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
+        self._is_paused = False
+        self._writable: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._lost: asyncio.Future[None] = self._loop.create_future()
+
+    # ---- requests ----
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have not been answered."""
+        return len(self._in_flight)
+
+    def version_of(self, key: ApiKey) -> int:
+        """The newest version that both sides speak; ApiError naming the ranges if there is none."""
+        low, high = API[key].versions
+        high = NEWEST.get(key, high)
+        theirs = self.versions.get(key)
+        if theirs is None:
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {self.address} does not know {API[key].name}",
+            )
+        version = min(high, theirs[1])
+        if version < max(low, theirs[0]):
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {self.address} speaks {API[key].name} {theirs[0]} to {theirs[1]}, "
+                f"this client {low} to {high}",
+            )
+        return version
+
+    def submit(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+        """Sends a request at once. The future gets the answer, or BrokerUnavailable.
+
+        Raises BrokerUnavailable if the connection is closed, ApiError if the broker does not
+        speak the request's API, WireError if a value does not fit its field.
+        """
+        return self._send(request, self.version_of(key_of(request)), timeout_ms)
+
+    def tell(self, request: Request[Any]) -> None:
+        """Sends a request that nobody answers: a Produce with acks 0."""
+        self._check_open()
+        _, parts = self._wire.send(request, self.version_of(key_of(request)))
+        self._write(cast("list[Buffer]", parts))
+
+    async def writable(self) -> None:
+        """Waits until the peer has taken most of what was written, or the connection broke."""
+        if self.is_writable or not self.is_open:
+            return
+        if self._writable is None:
+            self._writable = self._loop.create_future()
+        await asyncio.shield(self._writable)
+
+    async def negotiate(self) -> None:
+        """Learns which versions the broker speaks; first of all."""
+        api = API[ApiKey.API_VERSIONS]
+        version = api.versions[1]
+        response = await self._ask_versions(version)
+        if response.error_code is ErrorCode.UNSUPPORTED_VERSION:
+            # Such a broker answers in v0 and names, if it is kind, the versions it knows.
+            known = {v.api_key: v.max_version for v in response.api_keys}
+            response = await self._ask_versions(min(version - 1, known.get(api.key, 0)))
+        if response.error_code is not ErrorCode.NONE:
+            raise ApiError(response.error_code, f"the broker at {self.address} refuses ApiVersions")
+        self.versions = {
+            ApiKey(v.api_key): (v.min_version, v.max_version)
+            for v in response.api_keys
+            if v.api_key in API
+        }
+
+    def _ask_versions(self, version: int) -> asyncio.Future[ApiVersionsResponse]:
+        request = ApiVersionsRequest(SOFTWARE_NAME, SOFTWARE_VERSION)
+        return self._send(request, version, None)
+
+    def _send(self, request: Request[R], version: int, timeout_ms: int | None) -> asyncio.Future[R]:
+        self._check_open()
+        correlation_id, parts = self._wire.send(request, version)
+        future: asyncio.Future[R] = self._loop.create_future()
+        timeout_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        timer = self._loop.call_later(timeout_ms / 1000, self._timed_out, request, timeout_ms)
+        self._in_flight[correlation_id] = (future, timer)
+        self._write(cast("list[Buffer]", parts))
+        return future
+
+    def _check_open(self) -> None:
+        if not self.is_open:
+            raise BrokerUnavailable(f"the connection to {self.address} is closed")
+
+    def _write(self, parts: list[Buffer]) -> None:
+        """Lets small parts leave together and large ones as they are."""
+        small: list[Buffer] = []
+        for part in parts:
+            if len(part) < JOIN_BELOW_BYTES:
+                small.append(part)
+                continue
+            self._unsent += [memoryview(b"".join(small)), memoryview(part)]
+            small = []
+        if small:
+            self._unsent.append(memoryview(b"".join(small)))
+        self._unsent_bytes += sum(map(len, parts))
+        self.is_writable = self._unsent_bytes < WRITE_BUFFER_BYTES
+        self._write_on()
+
+    def _write_on(self) -> None:
+        """Writes until the socket is full.
+
+        The transport copies what the socket does not take, so it gets a slice at a time and
+        nothing more while it holds any.
+        """
+        assert self._transport is not None
+        while self._unsent and not self._is_paused:
+            part = self._unsent[0]
+            self._transport.write(part[:SLICE_BYTES])
+            self._unsent_bytes -= min(len(part), SLICE_BYTES)
+            if len(part) > SLICE_BYTES:
+                self._unsent[0] = part[SLICE_BYTES:]
+            else:
+                self._unsent.popleft()
+
+    def _timed_out(self, request: Request[Any], timeout_ms: int) -> None:
+        name = API[key_of(request)].name
+        self._fail(
+            BrokerUnavailable(f"{self.address} did not answer {name} in {timeout_ms / 1000:g} s")
+        )
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Closes the socket; every request in flight fails."""
+        self._fail(BrokerUnavailable(f"the connection to {self.address} was closed"))
+
+    async def closed(self) -> None:
+        """Waits until the socket is gone."""
+        await asyncio.shield(self._lost)
+
+    def _fail(self, error: Exception) -> None:
+        """The connection has no future any more, and neither have its futures."""
+        self._error = self._error or error
+        self.is_open = False
+        in_flight, self._in_flight = self._in_flight, {}
+        for future, timer in in_flight.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(self._error)
+                future.exception()  # whoever still waits gets it; if nobody does, it is no news
+        self._unsent.clear()
+        self._let_write()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- asyncio calls these ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=0)
+        raw = transport.get_extra_info("socket")
+        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.is_open = True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The socket is gone."""
+        why = f": {error}" if error is not None else ""
+        self._fail(BrokerUnavailable(f"the connection to {self.address} broke{why}"))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Where the next bytes go."""
+        return self._wire.get_buffer(size_hint)
+
+    def buffer_updated(self, byte_count: int) -> None:
+        """Bytes have come: whole answers among them go to their futures."""
+        self._wire.buffer_updated(byte_count)
+        try:
+            while (event := self._wire.next_event()) is not None:
+                future, timer = self._in_flight.pop(event.correlation_id)
+                timer.cancel()
+                if not future.done():  # else whoever asked was cancelled
+                    future.set_result(event.message)
+        except WireError as error:
+            self._fail(WireError(f"{self.address} sent what is no answer: {error}"))
+
+    def pause_writing(self) -> None:
+        """The socket is full."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """The socket has taken all it was given."""
+        self._is_paused = False
+        if self.is_open:
+            self._write_on()
+        if self._unsent_bytes < WRITE_BUFFER_BYTES:
+            self._let_write()
+
+    def _let_write(self) -> None:
+        self.is_writable = True
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+
+async def open_connection(
+    host: str, port: int, *, client_id: str, request_timeout_ms: int, connect_timeout_ms: int
+) -> BrokerConnection:
+    """Connects and negotiates versions. BrokerUnavailable says which of the two failed."""
+    loop = asyncio.get_running_loop()
+    address = show_address(host, port)
+    connection = BrokerConnection(address, client_id, request_timeout_ms)
+    try:
+        async with asyncio.timeout(connect_timeout_ms / 1000):
+            await loop.create_connection(lambda: connection, host, port)
+            await connection.negotiate()
+    except TimeoutError:
+        connection.close()
+        seconds = connect_timeout_ms / 1000
+        raise BrokerUnavailable(f"{address} did not answer in {seconds:g} s") from None
+    except OSError as error:
+        raise BrokerUnavailable(f"cannot connect to {address}: {error}") from None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def show_address(host: str, port: int) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,165 @@
+"""What a connection still has to send: bytes from memory, and stretches of files.           [IO]
+
+Small answers go through asyncio's transport in one write. An answer with file parts goes past the
+transport, once that has nothing left to send: `os.sendfile` moves the bytes from the page cache to
+the socket without a copy into this process, and a duplicate of the socket's descriptor waits for
+room, since asyncio lets nobody else wait on the transport's own.
+
+Owns   the order of what is sent, and the duplicate descriptor.
+Never  holds more than one answer with files: the server reads no further request until `is_empty`.
+Fails  by aborting the connection: a file that ends before its promised size cannot be mended.
+Source sendfile(2); measured at a third to a half of the CPU time of `loop.sendfile`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+SENDFILE_BYTES_MAX: Final = 1 << 20  # per turn of the loop, so that others get theirs
+INLINE_BYTES_MAX: Final = 32_768  # below it, reading and one write is cheaper than sendfile
+MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
+HAS_SENDFILE: Final = hasattr(os, "sendfile")
+
+
+class FilePart(Protocol):
+    """A stretch of a file, kept open until it is sent."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes to send."""
+
+    @property
+    def position(self) -> int:
+        """Where in the file they begin."""
+
+    def fileno(self) -> int | None:
+        """The open file's descriptor; None where there is none, and `read` is the way."""
+
+    def read(self) -> bytes:
+        """The bytes themselves."""
+
+
+Part = bytes | bytearray | memoryview | FilePart
+
+
+class Outbox:
+    """Sends parts in order over one connection. `on_empty` is called when a delay has ended."""
+
+    __slots__ = ("_is_paused", "_loop", "_on_empty", "_parts", "_position", "_socket", "_transport")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        on_empty: Callable[[], None],
+    ) -> None:
+        transport.set_write_buffer_limits(high=0)  # so that it tells of every byte left unsent
+        self._loop = loop
+        self._transport = transport
+        self._on_empty = on_empty
+        self._parts: deque[Part] = deque()
+        self._position = 0  # how much of the first part is sent
+        self._is_paused = False  # the transport has bytes of its own to send first
+        self._socket: socket.socket | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has been handed to the kernel."""
+        return not self._is_paused and not self._parts
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Sends an answer, now as far as the socket takes it and the rest as it empties."""
+        if len(parts) == 1 and isinstance(parts[0], bytes) and not self._parts:
+            self._transport.write(parts[0])
+        elif not self._parts and (small := _inline(parts)) is not None:
+            self._transport.write(small)
+        else:
+            self._parts.extend(parts)
+            if not self._is_paused:
+                self._pump()
+
+    def pause_writing(self) -> None:
+        """The transport could not send all that it was given."""
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        """The transport has sent all that it was given."""
+        self._is_paused = False
+        if self._parts:
+            self._pump()
+        if self.is_empty:
+            self._on_empty()
+
+    def close(self) -> None:
+        """Drops what is unsent; the connection is gone."""
+        self._parts.clear()
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    # -- past the transport
+
+    def _pump(self) -> None:
+        """Sends until the socket is full or its share of this turn is used."""
+        if self._socket is None:
+            owned = self._transport.get_extra_info("socket")
+            self._socket = socket.socket(fileno=os.dup(owned.fileno()))
+        try:
+            while self._parts:
+                if not self._send_some(self._socket):
+                    self._loop.add_writer(self._socket, self._on_writable)
+                    return
+        except BlockingIOError:
+            self._loop.add_writer(self._socket, self._on_writable)
+        except OSError:
+            self._transport.abort()
+
+    def _on_writable(self) -> None:
+        assert self._socket is not None
+        self._loop.remove_writer(self._socket)
+        self._pump()
+        if self.is_empty:
+            self._on_empty()
+
+    def _send_some(self, out: socket.socket) -> bool:
+        """Sends some of the first part; False when a full share went out and others are due."""
+        part = self._parts[0]
+        if isinstance(part, bytes | bytearray | memoryview):
+            rest = memoryview(part)[self._position :]
+            self._advance(out.send(rest, MSG_MORE if len(self._parts) > 1 else 0), len(part))
+            return True
+        fileno = part.fileno() if HAS_SENDFILE else None
+        if fileno is None:
+            self._parts[0] = part.read()
+            return True
+        count = min(part.size_bytes - self._position, SENDFILE_BYTES_MAX)
+        sent = os.sendfile(out.fileno(), fileno, part.position + self._position, count)
+        if sent == 0 and count:
+            raise OSError(f"the file ended {part.size_bytes - self._position} bytes early")
+        self._advance(sent, part.size_bytes)
+        return sent < SENDFILE_BYTES_MAX
+
+    def _advance(self, sent: int, size: int) -> None:
+        self._position += sent
+        if self._position >= size:
+            self._parts.popleft()
+            self._position = 0
+
+
+def _inline(parts: Sequence[Part]) -> bytes | None:
+    """All parts as one piece, if that is small enough to be cheaper; else None."""
+    size = 0
+    for part in parts:
+        in_memory = isinstance(part, bytes | bytearray | memoryview)
+        size += len(cast(bytes, part)) if in_memory else cast(FilePart, part).size_bytes
+    if size > INLINE_BYTES_MAX:
+        return None
+    return b"".join(
+        part if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts
+    )
