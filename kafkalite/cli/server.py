@@ -1,0 +1,122 @@
+"""`kafkalite server start`: a broker in the foreground.                                    [IO]
+
+stdout gets one line, when clients can connect; stderr gets the log, a line an event. SIGTERM and
+SIGINT end the broker gracefully, and so does the end of stdin under --exit-with-parent, which the
+parent's death brings about however it dies.
+
+Fails  with one line: an unknown setting, an address in use, a data directory in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kafkalite.errors import ConfigError
+
+cli = typer.Typer(help="Run a broker.", no_args_is_help=True)
+
+
+@cli.callback()
+def commands() -> None:
+    """Run a broker."""
+
+
+@cli.command()
+def start(
+    data_dir: Annotated[Path, typer.Option(help="Where the log is kept; made if not there.")],
+    listen: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT; port 0 takes a free one.", show_default="127.0.0.1:9092"),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A server.properties with Kafka's settings.")
+    ] = None,
+    override: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, wins over the file; may be repeated.")
+    ] = None,
+    exit_with_parent: Annotated[
+        bool, typer.Option("--exit-with-parent", help="Stop when stdin ends.")
+    ] = False,
+) -> None:
+    """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
+    settings = _settings(config, override or [])
+    _log_to_stderr()
+    _allow_many_files()
+    asyncio.run(_run(data_dir, listen, settings, exit_with_parent))
+
+
+async def _run(
+    data_dir: Path, listen: str | None, settings: dict[str, str], exit_with_parent: bool
+) -> None:
+    from kafkalite.node import start_node
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if exit_with_parent:
+        _stop_at_end_of_stdin(loop, stop)
+    node = await start_node(data_dir, listen, settings)
+    print(f"kafkalite is ready at {node.address} (data in {data_dir})", flush=True)
+    try:
+        await stop.wait()
+    finally:
+        await node.close()
+
+
+def _settings(file: Path | None, overrides: list[str]) -> dict[str, str]:
+    from kafkalite.core.config import parse_properties
+
+    settings: dict[str, str] = {}
+    if file is not None:
+        try:
+            settings = parse_properties(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--config {file}: {error}") from error
+    for pair in overrides:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"'{pair}' is not KEY=VALUE", param_hint="--override")
+        settings[name.strip()] = value
+    return settings
+
+
+def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Whoever holds the other end of our stdin keeps us alive."""
+    stdin = sys.stdin.fileno()
+    if stat.S_ISREG(os.fstat(stdin).st_mode):
+        raise ConfigError("--exit-with-parent: stdin is a file, give the end of a pipe")
+
+    def readable() -> None:
+        if not os.read(stdin, 4096):
+            loop.remove_reader(stdin)
+            stop.set()
+
+    loop.add_reader(stdin, readable)
+
+
+def _log_to_stderr() -> None:
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _allow_many_files() -> None:
+    """A connection is a file, and so is a segment: takes as many as the system gives."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

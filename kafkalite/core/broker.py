@@ -1,0 +1,466 @@
+"""The broker: routes a request to its handler, owns partitions, coordinators and one timer. [IO]
+
+    answer ──> handler ──> partitions, coordinators, purgatory        at once, or Pending
+                  └──────> control: the controller's queue            one step at a time
+    timer  ──> purgatory.expire, coordinators' tick, duties
+
+All runs on one event loop. A handler runs to its end, so that partitions, coordinators and the
+image never change under it. What takes long (retention, loading, checkpoints) goes on in slices.
+
+Owns   the image in force, who waits for what, and when it wakes.
+Never  writes a file or a socket itself.
+Fails  by hanging up on what cannot be answered; a failing disk takes single partitions offline.
+Source apache/kafka `KafkaApis`, `ReplicaManager`, `BrokerMetadataPublisher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from kafkalite.core.cluster_store import ClusterStore
+from kafkalite.core.config import BrokerConfig
+from kafkalite.core.controller import (
+    AllocateProducerIds,
+    Controller,
+    ControllerRequest,
+    ProducerIdBlock,
+)
+from kafkalite.core.duties import Duties, Duty, Slices
+from kafkalite.core.group_coordinators import TOPIC as OFFSETS_TOPIC
+from kafkalite.core.group_coordinators import GroupCoordinators
+from kafkalite.core.handlers import ROUTES
+from kafkalite.core.handlers.api_versions import unsupported_version
+from kafkalite.core.image import ClusterImage, ClusterRecord, TopicImage, topic_of
+from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.store import LogStore
+from kafkalite.core.partition import Partition
+from kafkalite.core.pending import Pending
+from kafkalite.core.producer_ids import ProducerIds
+from kafkalite.core.protocol import codec
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.connection import RequestReceived
+from kafkalite.core.protocol.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicConfigs,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafkalite.core.purgatory import DelayedProduce, Operation, Purgatory
+from kafkalite.core.replication import PartitionReplication
+from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.errors import (
+    ApiError,
+    CoordinationError,
+    ErrorCode,
+    KafkaliteError,
+    StorageError,
+    UnanswerableError,
+)
+
+log: Final = logging.getLogger(__name__)
+
+CONTROL_QUEUE_MAX: Final = 1_000
+BROKER_DEFAULT: Final = -1
+NEVER_MS: Final = 1 << 62
+RETRY_MS: Final = 1_000
+HOUSEKEEPING_MS: Final = 10_000
+LOGS_PER_SLICE: Final = 32
+NOTE_AGAIN_MS: Final = 10_000  # the same message is told once in this time
+NOTES_MAX: Final = 1_000
+
+
+class Broker:
+    """One broker. `start` before the first request, `close` after the last."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        config: BrokerConfig,
+        image: ClusterImage,
+        cluster_store: ClusterStore,
+        logs: LogStore,
+        random: Random,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.node_id = node_id
+        self.config = config
+        self.now_ms = now_ms
+        self.logs = logs
+        self.fetch_bytes_max: int = config["fetch.max.bytes"]
+        self.producer_ids = ProducerIds(self._request_producer_ids)
+        self.groups = GroupCoordinators(self, config, random)
+        self._store = cluster_store
+        self._controller = Controller(config, random, self._describe_topic, image)
+        self._control_queue: asyncio.Queue[tuple[ControllerRequest, Pending[Any]]]
+        self._control_queue = asyncio.Queue(CONTROL_QUEUE_MAX)
+        self._controlling: asyncio.Task[None] | None = None
+        self._partitions: dict[str, dict[int, Partition]] = {}
+        self._purgatory: Purgatory[TopicPartition] = Purgatory()
+        self._noted_ms: dict[str, int] = {}
+        self._finished: deque[Operation[TopicPartition]] = deque()
+        self._duties = Duties(self._own_duties(), now_ms())
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = NEVER_MS
+        self._loop = asyncio.get_running_loop()
+
+    # -- life
+
+    async def start(self) -> None:
+        """Opens the logs of all partitions that the image places here, and begins to work."""
+        for topic in self.image.topics.values():
+            self._hold(topic)
+        self._remove_strays()
+        self._controlling = asyncio.create_task(self._control_in_turn(), name="controller")
+        self.run_slices(self.groups.load_all(), "loading groups")
+        self.wake_at(self._duties.next_ms())
+
+    async def close(self) -> None:
+        """Stops working. The logs stay open: they are the composition root's to close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._controlling is not None:
+            self._controlling.cancel()
+            await asyncio.gather(self._controlling, return_exceptions=True)
+
+    def add_duty(self, duty: Duty) -> None:
+        """Takes on work that another room brings, as compaction does."""
+        self._duties.add(duty, self.now_ms())
+        self.wake_at(self._duties.next_ms())
+
+    # -- requests
+
+    def answer(self, request: RequestReceived, client_host: str) -> Any:
+        """The response to one request; `Pending` if it must wait, None if it wants none."""
+        key, version, _, client_id = request.header
+        route = ROUTES.get(key)
+        if route is None:
+            raise UnanswerableError(f"{key.name} v{version} is not supported")
+        if not route.versions[0] <= version <= route.versions[1]:
+            if key is ApiKey.API_VERSIONS:
+                return codec.encode(unsupported_version(), 0)
+            first, last = route.versions
+            raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
+        message: Any = codec.decode(route.request, request.body, version)
+        return route.handler(self, message, RequestContext(version, client_id, f"/{client_host}"))
+
+    # -- what handlers ask for
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+        return self._controller.image
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that makes and unmakes topics."""
+        return self.node_id
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker holds. ApiError says what is wrong with the request."""
+        try:
+            return self._partitions[topic][index]
+        except KeyError:
+            pass
+        if self.image.partition(topic, index) is None:
+            code, words = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        else:
+            code, words = ErrorCode.NOT_LEADER_OR_FOLLOWER, f"not held by broker {self.node_id}"
+        raise ApiError(code, f"{topic}-{index}: {words}")
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """Tells whoever waits for records of `partition`."""
+        if self._purgatory.waits_on(partition.topic_partition):
+            high_watermark = partition.log.high_watermark
+            done = self._purgatory.advance(partition.topic_partition, high_watermark, byte_count)
+            self._finish(done)
+
+    def park(
+        self,
+        operation: Operation[TopicPartition],
+        keys: Sequence[TopicPartition],
+        deadline_ms: int,
+    ) -> bool:
+        """Lets `operation` wait; its token is called once it is complete or its time is up."""
+        parked = self._purgatory.park(operation, keys, deadline_ms)
+        if deadline_ms < self._timer_at_ms:
+            self.wake_at(deadline_ms)
+        return parked
+
+    def forget(self, operation: Operation[TopicPartition]) -> None:
+        """Nobody waits for `operation` any more."""
+        self._purgatory.cancel(operation)
+
+    def when_committed(self, partition: Partition, offset: int, then: Callable[[], None]) -> None:
+        """Calls `then` once the high watermark has reached `offset`: at once if it has."""
+        if partition.log.high_watermark >= offset:
+            then()
+            return
+        key = partition.topic_partition
+        operation: DelayedProduce[TopicPartition] = DelayedProduce(then, {key: offset})
+        self._purgatory.park(operation, (key,), NEVER_MS)
+
+    def note(self, message: str) -> None:
+        """Tells the operator, in one line; not again and again what clients try again and again."""
+        now_ms = self.now_ms()
+        if self._noted_ms.get(message, -NOTE_AGAIN_MS) + NOTE_AGAIN_MS <= now_ms:
+            if len(self._noted_ms) >= NOTES_MAX:
+                self._noted_ms.clear()
+            self._noted_ms[message] = now_ms
+            log.warning("%s", message)
+
+    # -- the controller
+
+    def control(self, request: ControllerRequest) -> Pending[Any]:
+        """Hands a request to the controller; answered once its records are in force."""
+        pending: Pending[Any] = Pending()
+        try:
+            self._control_queue.put_nowait((request, pending))
+        except asyncio.QueueFull:
+            words = f"{CONTROL_QUEUE_MAX} requests wait for the controller"
+            refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, words)
+            pending.complete(self._controller.refuse(request, refusal))
+        return pending
+
+    def create_topics(self, names: Iterable[str]) -> Pending[CreateTopicsResponse]:
+        """Makes topics as the broker's defaults say; internal ones as Kafka does."""
+        return self.control(CreateTopicsRequest(tuple(self._creatable(name) for name in names)))
+
+    def create_offsets_topic(self) -> Pending[CreateTopicsResponse]:
+        """Makes `__consumer_offsets`."""
+        return self.create_topics((OFFSETS_TOPIC,))
+
+    def _creatable(self, name: str) -> CreatableTopic:
+        if name != OFFSETS_TOPIC:
+            return CreatableTopic(name, BROKER_DEFAULT, BROKER_DEFAULT, (), ())
+        config = self.config
+        configs = (
+            CreatableTopicConfig("cleanup.policy", "compact"),
+            CreatableTopicConfig("compression.type", "producer"),
+            CreatableTopicConfig("segment.bytes", str(config["offsets.topic.segment.bytes"])),
+        )
+        replicas = min(config["offsets.topic.replication.factor"], len(self.image.brokers))
+        return CreatableTopic(name, config["offsets.topic.num.partitions"], replicas, (), configs)
+
+    async def _control_in_turn(self) -> None:
+        """Takes the controller's steps, one at a time."""
+        while True:
+            request, pending = await self._control_queue.get()
+            try:
+                outcome = self._controller.handle(request, RequestContext(0, token=pending))
+                if outcome.records:
+                    await self._store.append(outcome.records)
+                    await self.replay(outcome.records)
+                for reply in outcome.replies:
+                    reply.token.complete(reply.response)
+            except KafkaliteError as error:
+                log.error("the controller could not write: %s", error)
+                is_ours = isinstance(error, CoordinationError)
+                code = ErrorCode.NOT_CONTROLLER if is_ours else ErrorCode.KAFKA_STORAGE_ERROR
+                pending.complete(self._controller.refuse(request, ApiError(code, str(error))))
+
+    async def replay(self, records: Sequence[ClusterRecord]) -> None:
+        """Puts durable records of the cluster in force."""
+        before = self.image.topics
+        self._controller.replay(records)
+        names = dict.fromkeys(topic_of(record.path) for record in records)
+        gone: list[str] = []
+        for name in names:
+            if name is None:
+                continue
+            old, new = before.get(name), self.image.topics.get(name)
+            if old is not None and (new is None or new.topic_id != old.topic_id):
+                gone.append(name)
+                self._drop(old)
+            if new is not None:
+                self._hold(new)
+            await asyncio.sleep(0)  # making a log takes a while; others get their turn
+        if gone:
+            self.groups.topics_deleted(gone)
+
+    def _request_producer_ids(self) -> None:
+        def allocated(answer: ProducerIdBlock | ApiError) -> None:
+            if isinstance(answer, ApiError):
+                self.producer_ids.refuse(answer)
+            else:
+                self.producer_ids.add_block(answer.first, answer.size)
+
+        self.control(AllocateProducerIds()).when_done(allocated)
+
+    def _describe_topic(self, topic: TopicImage) -> Iterator[CreatableTopicConfigs]:
+        for entry in self.config.topic(topic.configs).describe():
+            value = None if entry.is_sensitive else entry.value
+            yield CreatableTopicConfigs(
+                entry.key.name, value, entry.is_read_only, int(entry.source), entry.is_sensitive
+            )
+
+    # -- partitions
+
+    def _hold(self, topic: TopicImage) -> None:
+        """Opens or makes the logs of the topic's partitions that are placed here."""
+        config = self.config.topic(topic.configs).log
+        held = self._partitions.setdefault(topic.name, {})
+        for index, image in enumerate(topic.partitions):
+            if self.node_id not in image.replicas:
+                continue
+            where = TopicPartition(topic.name, index)
+            partition = held.get(index)
+            if partition is None:
+                try:
+                    opened = self.logs.open(where, topic.topic_id, config, self.now_ms())
+                except StorageError as error:
+                    log.error("%s is offline until the broker starts again: %s", where, error)
+                    continue
+                partition = Partition(where, opened, PartitionReplication(where, self.node_id))
+                held[index] = partition
+            partition.log.config = config
+            partition.replication.replay(image, partition.log.log_end_offset)
+            partition.log.high_watermark = partition.replication.high_watermark
+
+    def _drop(self, topic: TopicImage) -> None:
+        """Lets go of a topic that is gone; whoever waits for it is told."""
+        for index, partition in self._partitions.pop(topic.name, {}).items():
+            self._finish(self._purgatory.drop(TopicPartition(topic.name, index)))
+            try:
+                self.logs.delete(partition.log)
+            except StorageError as error:
+                log.error("%s", error)
+
+    def _remove_strays(self) -> None:
+        """Removes the logs of topics that are gone: a crash came between record and files."""
+        for where in self.logs.unopened():
+            if self.image.partition(*where) is None:
+                log.warning("%s belongs to no topic and is removed", where)
+                self.logs.delete_unopened(where)
+
+    def _all_partitions(self) -> list[Partition]:
+        return [p for held in self._partitions.values() for p in held.values()]
+
+    # -- time
+
+    def wake_at(self, deadline_ms: int | None) -> None:
+        """Makes sure that what is due then is done then, or before."""
+        if deadline_ms is None or deadline_ms >= self._timer_at_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = deadline_ms
+        delay_ms = max(1, deadline_ms - self.now_ms())
+        self._timer = self._loop.call_later(delay_ms / 1_000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at_ms = None, NEVER_MS
+        now_ms = self.now_ms()
+        self._finish(self._purgatory.expire(now_ms))
+        try:
+            self.wake_at(self.groups.tick(now_ms))
+        except Exception:
+            log.exception("the group coordinators' clock")
+            self.wake_at(now_ms + RETRY_MS)
+        for duty, slices in self._duties.due(now_ms):
+            self.run_slices(slices, duty.name, partial(self._duty_done, duty))
+        self.wake_at(self._purgatory.next_deadline_ms())
+        self.wake_at(self._duties.next_ms())
+
+    def _duty_done(self, duty: Duty) -> None:
+        self._duties.done(duty, self.now_ms())
+        self.wake_at(self._duties.next_ms())
+
+    def _finish(self, operations: Iterable[Operation[TopicPartition]]) -> None:
+        """Calls the tokens of what has waited, after whatever runs now."""
+        is_idle = not self._finished
+        self._finished.extend(operations)
+        if is_idle and self._finished:
+            self._loop.call_soon(self._finish_now)
+
+    def _finish_now(self) -> None:
+        for _ in range(len(self._finished)):
+            operation = self._finished.popleft()
+            try:
+                operation.token()
+            except Exception:
+                log.exception("an answer that had waited")
+        if self._finished:
+            self._loop.call_soon(self._finish_now)
+
+    def run_slices(
+        self, slices: Slices, name: str, then: Callable[[], None] | None = None
+    ) -> None:
+        """Goes on with `slices`, one in each turn of the loop, then calls `then`.
+
+        A slice that yields a future is followed by the next one when the future is done.
+        """
+        try:
+            waits_for = next(slices)
+        except StopIteration:
+            pass
+        except Exception:
+            log.exception("%s failed", name)
+        else:
+            go_on = partial(self.run_slices, slices, name, then)
+            if waits_for is None:
+                self._loop.call_soon(go_on)
+            else:
+                waits_for.add_done_callback(lambda _: go_on())
+            return
+        if then is not None:
+            then()
+
+    # -- duties
+
+    def _own_duties(self) -> Iterator[Duty]:
+        config = self.config
+        yield Duty("retention", config["log.retention.check.interval.ms"], self._retain)
+        yield Duty("housekeeping", HOUSEKEEPING_MS, self._keep_house)
+        yield Duty("flush", config["log.flush.offset.checkpoint.interval.ms"], self._flush)
+
+    def _retain(self, now_ms: int) -> Slices:
+        """Deletes what is too old or too much."""
+        yield from self._each_log(lambda log: log.delete_old_segments(now_ms))
+
+    def _keep_house(self, now_ms: int) -> Slices:
+        """Removes files whose time has come, forgets silent producers, syncs under flush.ms."""
+        yield from self._each_log(lambda log: log.tick(now_ms))
+        self.logs.tick(now_ms)
+
+    def _flush(self, now_ms: int) -> Slices:
+        """Syncs logs that have rolled since, off the loop, and writes how far each log is synced:
+        what a recovery after a crash need not read."""
+        flushed = 0
+        for opened in [partition.log for partition in self._all_partitions()]:
+            if opened.failure is None and opened.segments[-1].base_offset > opened.recovery_point:
+                flush = opened.begin_flush()
+                done = self._loop.run_in_executor(None, flush.run)
+                yield done
+                if (error := done.exception()) is None:
+                    opened.end_flush(flush, now_ms)
+                    flushed += 1
+                else:
+                    log.error("%s takes no more records: %s", opened.topic_partition, error)
+                    opened.abandon()
+        if flushed:
+            self.logs.write_recovery_points()
+
+    def _each_log(self, act: Callable[[PartitionLog], object]) -> Slices:
+        """Does something to every log, LOGS_PER_SLICE at a time."""
+        for number, partition in enumerate(self._all_partitions(), start=1):
+            if partition.log.failure is None:
+                self._guarded(partition.log, act)
+            if number % LOGS_PER_SLICE == 0:
+                yield None
+
+    @staticmethod
+    def _guarded(opened: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
+        """What the disk refuses one log is told, and the others go on."""
+        try:
+            act(opened)
+        except (ApiError, StorageError) as error:
+            log.error("%s", error)

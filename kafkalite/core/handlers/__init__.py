@@ -1,0 +1,33 @@
+"""One module per API family, as in `protocol`: what the broker answers.                     [P]
+
+Importing this package fills `ROUTES`, from which ApiVersions is built: what is not here is not
+advertised.
+"""
+
+from kafkalite.core.handlers import (
+    api_versions,
+    configs,
+    fetch,
+    find_coordinator,
+    groups,
+    list_offsets,
+    metadata,
+    produce,
+    producer_ids,
+    topics,
+)
+from kafkalite.core.handlers.routes import ROUTES
+
+__all__ = [
+    "ROUTES",
+    "api_versions",
+    "configs",
+    "fetch",
+    "find_coordinator",
+    "groups",
+    "list_offsets",
+    "metadata",
+    "produce",
+    "producer_ids",
+    "topics",
+]

@@ -1,0 +1,47 @@
+"""ApiVersions: what this broker speaks, built from the handlers that exist.                [P]
+
+Source KIP-35, KIP-511. No features are advertised: transactions stay in their classic flow.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from kafkalite.core.handlers.routes import ROUTES, handles
+from kafkalite.core.protocol.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.types import RequestContext
+from kafkalite.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+
+@handles(ApiKey.API_VERSIONS, versions=(0, 4))
+def api_versions(
+    broker: Broker, request: ApiVersionsRequest, context: RequestContext
+) -> ApiVersionsResponse:
+    """Every API with a handler."""
+    return _supported()
+
+
+@cache
+def _supported() -> ApiVersionsResponse:
+    routes = sorted(ROUTES.values(), key=lambda route: route.key)
+    return ApiVersionsResponse(
+        api_keys=tuple(ApiVersion(int(route.key), *route.versions) for route in routes)
+    )
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """The answer, in v0, to an ApiVersions request newer than ours (KIP-511)."""
+    versions = ROUTES[ApiKey.API_VERSIONS].versions
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=(ApiVersion(int(ApiKey.API_VERSIONS), *versions),),
+    )

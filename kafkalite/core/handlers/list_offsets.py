@@ -1,0 +1,119 @@
+"""ListOffsets, OffsetForLeaderEpoch: offsets by time, and by leader epoch.                 [P]
+
+    -1  latest: the high watermark, under read_committed the last stable offset
+    -2  earliest: the log start offset          -4  earliest on local disk: the same
+    -3  the record with the greatest timestamp
+    >=0 the first record with that timestamp or a later one; -1 if there is none
+
+Source KIP-79, KIP-207, KIP-320, KIP-734.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafkalite.core.handlers.routes import handles
+from kafkalite.core.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderPartitionResult,
+    OffsetForLeaderTopicResult,
+)
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, RequestContext
+from kafkalite.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 8))
+def list_offsets(
+    broker: Broker, request: ListOffsetsRequest, context: RequestContext
+) -> ListOffsetsResponse:
+    """One offset for each partition, or why not."""
+    committed = request.isolation_level == READ_COMMITTED
+    isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                topic.name,
+                tuple(
+                    _list(broker, topic.name, wanted, isolation_level)
+                    for wanted in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _list(
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
+) -> ListOffsetsPartitionResponse:
+    index = wanted.partition_index
+    try:
+        partition = broker.partition(topic, index)
+        partition.replication.check_leader(wanted.current_leader_epoch)
+        timestamp, offset, epoch = _find(partition, wanted.timestamp, isolation_level)
+    except ApiError as error:
+        return ListOffsetsPartitionResponse(index, error.error_code)
+    return ListOffsetsPartitionResponse(index, ErrorCode.NONE, timestamp, offset, epoch)
+
+
+def _find(partition: Partition, timestamp: int, isolation_level: int) -> tuple[int, int, int]:
+    """Timestamp, offset and its leader epoch; -1 for what does not apply or match."""
+    log = partition.log
+    end = partition.end(isolation_level)
+    if timestamp == LATEST:
+        return NO_TIMESTAMP, end, partition.replication.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
+    if timestamp == MAX_TIMESTAMP:
+        found = log.max_timestamp_offset()
+    elif timestamp >= 0:
+        found = log.offset_for_timestamp(timestamp)
+    else:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known")
+    if found is None or found.offset >= end:
+        return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
+    return found
+
+
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
+def offset_for_leader_epoch(
+    broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
+) -> OffsetForLeaderEpochResponse:
+    """Where each leader epoch ends, so that a reader can tell whether its log was cut."""
+    return OffsetForLeaderEpochResponse(
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic.topic, tuple(_end_of(broker, topic.topic, each) for each in topic.partitions)
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _end_of(
+    broker: Broker, topic: str, wanted: OffsetForLeaderPartition
+) -> OffsetForLeaderPartitionResult:
+    try:
+        partition = broker.partition(topic, wanted.partition)
+        partition.replication.check_leader(wanted.current_leader_epoch)
+    except ApiError as error:
+        return OffsetForLeaderPartitionResult(error.error_code, wanted.partition)
+    epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    return OffsetForLeaderPartitionResult(ErrorCode.NONE, wanted.partition, epoch, end_offset)

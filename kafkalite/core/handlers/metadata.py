@@ -1,0 +1,253 @@
+"""Metadata, DescribeCluster, DescribeTopicPartitions: who is there, and who leads what.    [P]
+
+A topic that does not exist is made, where the broker's auto.create.topics.enable and the request
+allow it, and the answer waits for it, so that a producer's first request succeeds.
+
+Source KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations: all, there is no authorizer),
+KIP-700, KIP-966.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from kafkalite.core.handlers.routes import handles
+from kafkalite.core.image import ClusterImage, TopicImage
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.cluster import (
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kafkalite.core.protocol.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafkalite.core.protocol.topics import CreateTopicsResponse
+from kafkalite.core.topic_placement import check_name
+from kafkalite.core.types import RequestContext
+from kafkalite.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+NOT_ASKED: Final = -2_147_483_648
+# Bits of AclOperation: all that exist for the kind of resource.
+TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+AUTO_CREATE_CHOICE_V: Final = 4
+BROKER_ENDPOINTS: Final = 1
+PARTITIONS_PER_PAGE_MAX: Final = 2_000
+
+
+@handles(ApiKey.METADATA, versions=(0, 12))
+def metadata(
+    broker: Broker, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Pending[MetadataResponse]:
+    """The brokers, and the topics asked for."""
+    wanted = request.topics
+    if wanted is None or (context.api_version == 0 and not wanted):
+        return _response(broker, request, broker.image.topics.values())
+    missing = _to_create(broker, request, wanted, context)
+    if not missing:
+        return _answer(broker, request, wanted, {})
+    pending: Pending[MetadataResponse] = Pending()
+
+    def created(response: CreateTopicsResponse) -> None:
+        refused = {t.name: t.error_code for t in response.topics}
+        pending.complete(_answer(broker, request, wanted, refused))
+
+    broker.create_topics(missing).when_done(created)
+    return pending
+
+
+def _to_create(
+    broker: Broker,
+    request: MetadataRequest,
+    wanted: Iterable[MetadataRequestTopic],
+    context: RequestContext,
+) -> list[str]:
+    """The topics that asking makes."""
+    allowed = request.allow_auto_topic_creation or context.api_version < AUTO_CREATE_CHOICE_V
+    if not allowed or not broker.config["auto.create.topics.enable"]:
+        return []
+    names = dict.fromkeys(t.name for t in wanted if t.name and t.name not in broker.image.topics)
+    return [name for name in names if name is not None and not _name_refusal(name)]
+
+
+def _name_refusal(name: str) -> ErrorCode:
+    try:
+        check_name(name)
+    except ApiError as error:
+        return error.error_code
+    return ErrorCode.NONE
+
+
+def _answer(
+    broker: Broker,
+    request: MetadataRequest,
+    wanted: Iterable[MetadataRequestTopic],
+    refused: dict[str, ErrorCode],
+) -> MetadataResponse:
+    """The topics that are known, the others with why they are not."""
+    image = broker.image
+    found: dict[str, TopicImage] = {}
+    unknown: list[MetadataResponseTopic] = []
+    for topic in dict.fromkeys(wanted):
+        name = topic.name
+        known = image.topic_by_id(topic.topic_id) if name is None else image.topics.get(name)
+        if known is not None:
+            found[known.name] = known
+        elif name is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            unknown.append(MetadataResponseTopic(error_code=code, topic_id=topic.topic_id))
+        else:
+            code = _name_refusal(name) or _why_missing(refused.get(name, ErrorCode.NONE))
+            unknown.append(MetadataResponseTopic(error_code=code, name=name))
+    return _response(broker, request, found.values(), unknown)
+
+
+def _why_missing(refusal: ErrorCode) -> ErrorCode:
+    """A topic that was made a moment ago and is gone again is simply not there."""
+    made = refusal in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if made else refusal
+
+
+def _response(
+    broker: Broker,
+    request: MetadataRequest,
+    topics: Iterable[TopicImage],
+    unknown: Iterable[MetadataResponseTopic] = (),
+) -> MetadataResponse:
+    image = broker.image
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    wants_cluster = request.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=tuple(
+            MetadataResponseBroker(node.node_id, node.host, node.port, image.racks.get(node_id))
+            for node_id, node in image.brokers.items()
+        ),
+        cluster_id=image.cluster_id,
+        controller_id=broker.controller_id,
+        topics=(*(_topic(image, topic, operations) for topic in topics), *unknown),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
+    )
+
+
+def _topic(image: ClusterImage, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    live = image.brokers
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            MetadataResponsePartition(
+                error_code=_leader_error(image, partition.leader),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.in_sync_replicas,
+                offline_replicas=tuple(node for node in partition.replicas if node not in live),
+            )
+            for index, partition in enumerate(topic.partitions)
+        ),
+        topic_authorized_operations=operations,
+    )
+
+
+def _leader_error(image: ClusterImage, leader: int) -> ErrorCode:
+    return ErrorCode.NONE if leader in image.brokers else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@handles(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1))
+def describe_cluster(
+    broker: Broker, request: DescribeClusterRequest, context: RequestContext
+) -> DescribeClusterResponse:
+    """The brokers; there are no separate controllers to ask for."""
+    if request.endpoint_type != BROKER_ENDPOINTS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"endpoint type {request.endpoint_type}: only brokers (1) are known",
+            endpoint_type=request.endpoint_type,
+        )
+    image = broker.image
+    wants_operations = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=broker.controller_id,
+        brokers=tuple(
+            DescribeClusterBroker(node.node_id, node.host, node.port, image.racks.get(node_id))
+            for node_id, node in image.brokers.items()
+        ),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
+    )
+
+
+@handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
+def describe_topic_partitions(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> DescribeTopicPartitionsResponse:
+    """A page of partitions, topics in the order of their names."""
+    image = broker.image
+    names = sorted({topic.name for topic in request.topics} or image.topics)
+    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
+    first_partition = 0
+    if request.cursor is not None:
+        names = names[bisect_left(names, request.cursor.topic_name) :]
+        if names and names[0] == request.cursor.topic_name:
+            first_partition = max(0, request.cursor.partition_index)
+    described: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None:
+            code = _name_refusal(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            described.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
+            continue
+        last = min(len(topic.partitions), first_partition + room)
+        if room == 0 or last < len(topic.partitions):
+            if room:
+                described.append(_described(image, topic, range(first_partition, last)))
+            cursor = Cursor(name, last if room else first_partition)
+            return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=cursor)
+        described.append(_described(image, topic, range(first_partition, last)))
+        room -= last - min(first_partition, last)
+        first_partition = 0
+    return DescribeTopicPartitionsResponse(topics=tuple(described))
+
+
+def _described(
+    image: ClusterImage, topic: TopicImage, indexes: range
+) -> DescribeTopicPartitionsResponseTopic:
+    partitions = [(index, topic.partitions[index]) for index in indexes]
+    return DescribeTopicPartitionsResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=_leader_error(image, partition.leader),
+                partition_index=index,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.in_sync_replicas,
+                offline_replicas=tuple(n for n in partition.replicas if n not in image.brokers),
+            )
+            for index, partition in partitions
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

@@ -1,0 +1,164 @@
+"""Produce: append batches, answer when as many replicas have them as was asked.            [P]
+
+    acks  0   no answer; an error closes the connection, so that the client learns of it
+          1   answered once the leader has the batch
+         -1   answered once every in-sync replica has it, or after the request's timeout
+
+Versions below 3 are advertised, because librdkafka before 2.11.1 takes their absence for a broker
+without compression (KAFKA-18659), and refused: their message sets are no record batches.
+
+Source KIP-98, KIP-467 (error messages), KIP-896; apache/kafka `ReplicaManager.appendRecords`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafkalite.core.handlers.routes import handles
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.protocol.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kafkalite.core.purgatory import DelayedProduce
+from kafkalite.core.replication import ACKS_ALL, ACKS_NONE
+from kafkalite.core.types import NO_TIMESTAMP, RequestContext, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode, UnanswerableError
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+RECORD_BATCH_V: Final = 3
+ATTRIBUTES_POSITION: Final = 22  # of the low byte, in a batch
+TRANSACTIONAL: Final = 0x10
+
+Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a partition's batch
+
+
+@handles(ApiKey.PRODUCE, versions=(0, 11))
+def produce(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> ProduceResponse | Pending[ProduceResponse] | None:
+    """Appends each partition's batch by itself: one refused does not keep back the others."""
+    refusal = _refusal(request, context)
+    wanted: Wanted = {}
+    response = ProduceResponse(
+        tuple(
+            TopicProduceResponse(
+                topic.name,
+                tuple(
+                    _append(broker, request.acks, topic, data, wanted)
+                    if refusal is None
+                    else _refused(data.index, refusal)
+                    for data in topic.partition_data
+                ),
+            )
+            for topic in request.topic_data
+        )
+    )
+    if request.acks == ACKS_NONE:
+        _raise_first_error(response)
+        return None
+    if not wanted:
+        return response
+    return _when_replicated(broker, request, response, wanted)
+
+
+def _refusal(request: ProduceRequest, context: RequestContext) -> ApiError | None:
+    if context.api_version < RECORD_BATCH_V:
+        version = f"Produce v{context.api_version} carries message sets"
+        return ApiError(ErrorCode.UNSUPPORTED_VERSION, version)
+    if request.transactional_id is not None:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return ApiError(code, "transactions are not supported by this broker")
+    return None
+
+
+def _append(
+    broker: Broker, acks: int, topic: TopicProduceData, data: PartitionProduceData, wanted: Wanted
+) -> PartitionProduceResponse:
+    """One partition's batch. `wanted` notes what must still be replicated."""
+    try:
+        partition = broker.partition(topic.name, data.index)
+        records = _checked(partition.topic_partition, data.records)
+        appended = partition.append(records, acks, broker.now_ms())
+    except ApiError as error:
+        return _refused(data.index, error)
+    if not appended.duplicate:
+        broker.appended(partition, len(records))
+    if acks == ACKS_ALL and partition.log.high_watermark <= appended.last_offset:
+        wanted[partition.topic_partition] = appended.last_offset + 1
+    return PartitionProduceResponse(
+        data.index,
+        ErrorCode.NONE,
+        appended.base_offset,
+        appended.log_append_time_ms,
+        appended.log_start_offset,
+    )
+
+
+def _checked(topic_partition: TopicPartition, records: object) -> Buffer:
+    if not isinstance(records, bytes | bytearray | memoryview):
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{topic_partition}: no record batch")
+    if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        raise ApiError(code, f"{topic_partition}: a transactional batch without a transaction")
+    return records
+
+
+def _refused(index: int, error: ApiError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index, error.error_code, -1, NO_TIMESTAMP, error_message=str(error)
+    )
+
+
+def _raise_first_error(response: ProduceResponse) -> None:
+    """With acks=0 there is no other way to tell the producer that its metadata is stale."""
+    for topic in response.responses:
+        for partition in topic.partition_responses:
+            if partition.error_code is not ErrorCode.NONE:
+                where = TopicPartition(topic.name, partition.index)
+                raise UnanswerableError(
+                    f"acks=0 to {where} failed: {partition.error_message}"
+                )
+
+
+def _when_replicated(
+    broker: Broker, request: ProduceRequest, response: ProduceResponse, wanted: Wanted
+) -> Pending[ProduceResponse] | ProduceResponse:
+    """Waits for the followers; at the deadline, what is still missing timed out."""
+    pending: Pending[ProduceResponse] = Pending()
+
+    def finish() -> None:
+        pending.complete(_timed_out(response, wanted) if wanted else response)
+
+    operation = DelayedProduce(finish, wanted)
+    deadline_ms = broker.now_ms() + max(0, request.timeout_ms)
+    if not broker.park(operation, tuple(wanted), deadline_ms):
+        return _timed_out(response, wanted)
+    pending.when_abandoned(lambda: broker.forget(operation))
+    return pending
+
+
+def _timed_out(response: ProduceResponse, missing: Wanted) -> ProduceResponse:
+    def checked(topic: str, answer: PartitionProduceResponse) -> PartitionProduceResponse:
+        where = TopicPartition(topic, answer.index)
+        if where not in missing:
+            return answer
+        message = f"{where}: not replicated to offset {missing[where]} in time"
+        return _refused(answer.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+
+    return ProduceResponse(
+        tuple(
+            TopicProduceResponse(
+                topic.name, tuple(checked(topic.name, each) for each in topic.partition_responses)
+            )
+            for topic in response.responses
+        )
+    )

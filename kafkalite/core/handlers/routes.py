@@ -1,0 +1,52 @@
+"""Which function answers which API, in which versions.                                     [P]
+
+    @handles(ApiKey.HEARTBEAT, versions=(0, 4))
+    def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> ...:
+
+A handler returns the response; a `Pending` when it must wait; None when the request wants no
+answer (Produce with acks=0). It runs to its end without yielding, so it sees one state.
+
+Owns   `ROUTES`, filled as the modules of this package are imported; ApiVersions is built from it.
+Never  lets a handler claim versions whose messages are not defined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kafkalite.core.protocol.apis import API, ApiKey
+from kafkalite.core.types import RequestContext
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+    Handler = Callable[[Broker, Any, RequestContext], Any]
+    H = TypeVar("H", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One API that the broker answers. `versions` are the first and the last, advertised so."""
+
+    key: ApiKey
+    versions: tuple[int, int]
+    request: type
+    handler: Handler
+
+
+ROUTES: Final[dict[int, Route]] = {}
+
+
+def handles(key: ApiKey, versions: tuple[int, int]) -> Callable[[H], H]:
+    """Makes the decorated function the answer to an API."""
+
+    def register(handler: H) -> H:
+        first, last = API[key].versions
+        assert first <= versions[0] <= versions[1] <= last, f"{key.name}: {versions}"
+        assert key not in ROUTES, f"{key.name} has two handlers"
+        ROUTES[key] = Route(key, versions, API[key].request, handler)
+        return handler
+
+    return register

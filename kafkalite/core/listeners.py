@@ -1,0 +1,55 @@
+"""Addresses as they are written in settings, and as clients are told them.                 [P]
+
+    HOST:PORT   [IPV6]:PORT   :PORT   PLAINTEXT://HOST:PORT   NAME://HOST:PORT (mapped to PLAINTEXT)
+
+Fails  with ConfigError naming the text.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafkalite.errors import ConfigError
+
+PLAINTEXT = "PLAINTEXT"
+EVERYWHERE = ("", "0.0.0.0", "::")
+
+
+class Address(NamedTuple):
+    """A host, empty for all of this machine's addresses, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether it stands for all of this machine's addresses."""
+        return self.host in EVERYWHERE
+
+
+def parse_address(text: str, protocols: str = "") -> Address:
+    """The one address in `text`; `protocols` is listener.security.protocol.map."""
+    if "," in text:
+        raise ConfigError(f"listeners '{text}': exactly one is supported")
+    name, scheme, rest = text.strip().rpartition("://")
+    if scheme and _protocol(name, protocols) != PLAINTEXT:
+        raise ConfigError(f"listener '{text}': only {PLAINTEXT} is supported")
+    host, colon, port = rest.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"listener '{text}': an IPv6 address needs brackets")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"listener '{text}': expected HOST:PORT")
+    return Address(host, int(port))
+
+
+def _protocol(name: str, protocols: str) -> str:
+    """The security protocol that a listener's name stands for; its own name if nothing says."""
+    pairs = (pair.partition(":") for pair in protocols.split(","))
+    named = {listener.strip().upper(): protocol.strip() for listener, _, protocol in pairs}
+    return named.get(name.strip().upper(), name.strip()).upper()

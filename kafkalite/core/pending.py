@@ -1,0 +1,79 @@
+"""An answer that is not there yet.                                                         [P]
+
+A handler that must wait (a long poll, a join, the controller) returns a `Pending` at once; whoever
+learns the answer completes it, and the connection, which was told with `when_done`, writes it. If
+the peer leaves before that, the connection abandons it, and what is parked for it can go.
+
+Owns   nothing but the moment. Completed once; a completion after abandonment is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Pending(Generic[R]):
+    """A response to come."""
+
+    __slots__ = ("_on_abandon", "_on_done", "_response", "is_abandoned")
+
+    def __init__(self) -> None:
+        self._response: R | None = None
+        self._on_done: Callable[[R], None] | None = None
+        self._on_abandon: Callable[[], None] | None = None
+        self.is_abandoned = False
+
+    @property
+    def response(self) -> R | None:
+        """The answer, None while it is open."""
+        return self._response
+
+    def complete(self, response: R) -> None:
+        """Gives the answer."""
+        assert self._response is None, "answered twice"
+        if self.is_abandoned:
+            return
+        self._response = response
+        if self._on_done is not None:
+            self._on_done(response)
+
+    def when_done(self, on_done: Callable[[R], None]) -> None:
+        """Calls `on_done` with the answer, now if it is there already."""
+        assert self._on_done is None, "one listener only"
+        self._on_done = on_done
+        if self._response is not None:
+            on_done(self._response)
+
+    def when_abandoned(self, on_abandon: Callable[[], None]) -> None:
+        """Calls `on_abandon` if nobody wants the answer any more."""
+        self._on_abandon = on_abandon
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more."""
+        if self._response is None and not self.is_abandoned:
+            self.is_abandoned = True
+            if self._on_abandon is not None:
+                self._on_abandon()
+
+
+def when_all(answers: Sequence[Any], combine: Callable[[list[Any]], R]) -> R | Pending[R]:
+    """One answer made of several, each a response or a `Pending`, in their order."""
+    parts = [each.response if isinstance(each, Pending) else each for each in answers]
+    open_places = [place for place, part in enumerate(parts) if part is None]
+    if not open_places:
+        return combine(parts)
+    whole: Pending[R] = Pending()
+    missing = set(open_places)
+
+    def put(place: int, response: Any) -> None:
+        parts[place] = response
+        missing.discard(place)
+        if not missing:
+            whole.complete(combine(parts))
+
+    for place in open_places:
+        answers[place].when_done(lambda response, place=place: put(place, response))
+    return whole

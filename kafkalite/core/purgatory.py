@@ -1,0 +1,143 @@
+"""Requests that wait: a fetch for bytes, a produce for replicas, each until its deadline.    [P]
+
+What waits says on which keys (partitions) something must happen, and decides itself with every
+event whether it is complete. An operation leaves once: complete, expired or cancelled.
+
+Owns   who waits on which key, and the heap of deadlines.
+Never  reads a clock; never answers anybody: it hands operations back.
+Fails  not at all; `park` refuses when `capacity` operations wait, and the caller answers at once.
+Source KAFKA-1430 ("purgatory redesign"); apache/kafka `DelayedOperationPurgatory`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
+
+CAPACITY: Final = 100_000
+STALE_MAX: Final = 1_024  # finished operations that the heap may hold beyond the live ones
+
+
+class Operation(Protocol[K_contra]):
+    """Something that waits. Identity matters, so two equal operations are still two."""
+
+    token: Any  # the rim's handle for the answer
+
+    def advance(self, key: K_contra, high_watermark: int, bytes_added: int) -> bool:
+        """Takes note that `key` moved on; True once nothing more is waited for."""
+
+
+@dataclass(slots=True, eq=False)
+class DelayedFetch(Generic[K_contra]):
+    """A fetch that found too little: complete once `bytes_missing` more can be read."""
+
+    token: Any
+    bytes_missing: int
+
+    def advance(self, key: K_contra, high_watermark: int, bytes_added: int) -> bool:
+        """Counts the bytes that became readable."""
+        self.bytes_missing -= bytes_added
+        return self.bytes_missing <= 0
+
+
+@dataclass(slots=True, eq=False)
+class DelayedProduce(Generic[K]):
+    """An acks=all produce: complete once each high watermark has passed its last record."""
+
+    token: Any
+    offsets_wanted: dict[K, int]  # key -> the high watermark that acknowledges it
+
+    def advance(self, key: K, high_watermark: int, bytes_added: int) -> bool:
+        """Drops the partitions whose records are replicated."""
+        wanted = self.offsets_wanted.get(key)
+        if wanted is not None and high_watermark >= wanted:
+            del self.offsets_wanted[key]
+        return not self.offsets_wanted
+
+
+@dataclass(slots=True)
+class Purgatory(Generic[K]):
+    """The waiting room of one broker."""
+
+    capacity: int = CAPACITY
+    _keys: dict[Operation[K], tuple[K, ...]] = field(default_factory=dict)
+    _waiting: dict[K, dict[Operation[K], None]] = field(default_factory=dict)  # in order of arrival
+    _deadlines: list[tuple[int, int, Operation[K]]] = field(default_factory=list)
+    _arrivals: int = 0
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def waits_on(self, key: K) -> bool:
+        """Whether anything waits on `key`: the cheap question before `advance`."""
+        return key in self._waiting
+
+    def park(self, operation: Operation[K], keys: Iterable[K], deadline_ms: int) -> bool:
+        """Lets `operation` wait for events on `keys`; False, and nothing happens, when full."""
+        if len(self._keys) >= self.capacity:
+            return False
+        self._keys[operation] = watched = tuple(keys)
+        for key in watched:
+            self._waiting.setdefault(key, {})[operation] = None
+        self._arrivals += 1
+        heappush(self._deadlines, (deadline_ms, self._arrivals, operation))
+        return True
+
+    def advance(self, key: K, high_watermark: int, bytes_added: int = 0) -> list[Operation[K]]:
+        """Tells what waits on `key` of its progress; returns what is complete now."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return []
+        done = [each for each in waiting if each.advance(key, high_watermark, bytes_added)]
+        for operation in done:
+            self.cancel(operation)
+        return done
+
+    def drop(self, key: K) -> list[Operation[K]]:
+        """Releases all that waits on `key`, which is going away (leadership lost, deleted)."""
+        done = list(self._waiting.get(key, ()))
+        for operation in done:
+            self.cancel(operation)
+        return done
+
+    def cancel(self, operation: Operation[K]) -> bool:
+        """Forgets `operation`, as when its connection is gone; False if it had already left."""
+        keys = self._keys.pop(operation, None)
+        if keys is None:
+            return False
+        for key in keys:
+            waiting = self._waiting.get(key)
+            if waiting is not None:
+                waiting.pop(operation, None)
+                if not waiting:
+                    del self._waiting[key]
+        self._forget_stale_deadlines()
+        return True
+
+    def expire(self, now_ms: int) -> list[Operation[K]]:
+        """What has waited long enough, earliest deadline first."""
+        expired: list[Operation[K]] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            operation = heappop(self._deadlines)[2]
+            if self.cancel(operation):
+                expired.append(operation)
+        return expired
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has work to do; may be early, where what waited is already gone."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def waiting(self) -> Mapping[Operation[K], tuple[K, ...]]:
+        """All that waits, with its keys."""
+        return self._keys
+
+    def _forget_stale_deadlines(self) -> None:
+        """Keeps the heap in proportion: most fetches complete long before their deadline."""
+        if len(self._deadlines) > 2 * len(self._keys) + STALE_MAX:
+            self._deadlines = [entry for entry in self._deadlines if entry[2] in self._keys]
+            heapify(self._deadlines)

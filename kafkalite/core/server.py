@@ -1,0 +1,317 @@
+"""The listening socket and its connections.                                                [IO]
+
+          bytes                     requests                  responses, or Pending
+    peer ───────> ServerConnection ──────────> Service.answer ──────────────────────> Outbox
+
+One request of a connection is answered at a time, in order. While its answer is pending or not yet
+sent, nothing more of that connection is read than one buffer, which is all the back pressure there
+is to know about: a peer that does not read its answers is not asked for more questions.
+
+Owns   sockets: how many, for how long idle, and their ends.
+Never  knows an API. No task is made for a request and no line is logged for one.
+Fails  by closing the one connection at fault, with one line that names the peer and the reason.
+Source asyncio.BufferedProtocol; apache/kafka `SocketServer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
+
+from kafkalite.core.outbox import Outbox
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.connection import (
+    FRAME_BYTES_MAX,
+    Parts,
+    RequestHeader,
+    RequestReceived,
+    ServerConnection,
+    UnknownApi,
+)
+from kafkalite.errors import KafkaliteError, UnanswerableError
+
+log: Final = logging.getLogger(__name__)
+
+REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
+DRAIN_SECONDS_MAX: Final = 5.0
+NEVER: Final = -1
+
+
+class Service(Protocol):
+    """Whoever answers requests."""
+
+    def answer(self, request: RequestReceived, client_host: str) -> Any:
+        """A response; a `Pending` one; None where none is due.
+
+        UnanswerableError or WireError where only hanging up is left.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What peers may take up; the names are those of Kafka's settings."""
+
+    socket_request_max_bytes: int = FRAME_BYTES_MAX
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    connections_max_idle_ms: int = 600_000  # NEVER: no limit
+    socket_send_buffer_bytes: int = -1  # -1: the system's own, which grows with the need
+    socket_receive_buffer_bytes: int = -1
+    backlog: int = 50
+
+
+class Server:
+    """Listens on one address and serves whoever connects."""
+
+    def __init__(self, service: Service, limits: ServerLimits) -> None:
+        self.service = service
+        self.limits = limits
+        self.connections: set[_Connection] = set()
+        self.connections_by_host: Counter[str] = Counter()
+        self._listener: asyncio.Server | None = None
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Event = asyncio.Event()
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Takes the address without accepting yet; returns it, port 0 replaced by a free one.
+
+        OSError when the address is taken or is not ours.
+        """
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: _Connection(self, loop),
+            host,
+            port,
+            backlog=self.limits.backlog,
+            start_serving=False,
+        )
+        bound = self._listener.sockets[0].getsockname()
+        return bound[0], bound[1]
+
+    async def start(self) -> None:
+        """Begins to accept."""
+        assert self._listener is not None, "bind first"
+        await self._listener.start_serving()
+        if self.limits.connections_max_idle_ms != NEVER:
+            self._check_for_idle(asyncio.get_running_loop())
+
+    def stop_accepting(self) -> None:
+        """Closes the listening socket; connections go on."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+
+    async def close(self) -> None:
+        """Hangs up on everyone, once what was answered is sent, or DRAIN_SECONDS_MAX later."""
+        self.stop_accepting()
+        for connection in tuple(self.connections):
+            connection.finish()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._all_gone.wait(), DRAIN_SECONDS_MAX)
+            except TimeoutError:
+                log.warning("%d connections did not drain and are cut", len(self.connections))
+                for connection in tuple(self.connections):
+                    connection.abort()
+                await asyncio.sleep(0)
+
+    def admit(self, connection: _Connection, host: str) -> str | None:
+        """Takes a new connection in; why not, if it is one too many."""
+        limits = self.limits
+        refusal = None
+        if len(self.connections) >= limits.max_connections:
+            refusal = f"max.connections is {limits.max_connections}"
+        elif self.connections_by_host[host] >= limits.max_connections_per_ip:
+            refusal = f"max.connections.per.ip is {limits.max_connections_per_ip}"
+        self.connections.add(connection)
+        self.connections_by_host[host] += 1
+        self._all_gone.clear()
+        return refusal
+
+    def forget(self, connection: _Connection, host: str) -> None:
+        """Notes that a connection is gone."""
+        self.connections.discard(connection)
+        self.connections_by_host[host] -= 1
+        if not self.connections_by_host[host]:
+            del self.connections_by_host[host]
+        if not self.connections:
+            self._all_gone.set()
+
+    def _check_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle_seconds = self.limits.connections_max_idle_ms / 1_000
+        for connection in tuple(self.connections):
+            connection.close_if_idle_since(loop.time() - idle_seconds)
+        self._idle_check = loop.call_later(idle_seconds / 4, self._check_for_idle, loop)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One peer."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._frames = ServerConnection(server.limits.socket_request_max_bytes)
+        self._pending: Pending[Any] | None = None
+        self._is_reading = True
+        self._is_closing = False
+        self._last_active = loop.time()
+        self._peer = self._client_host = "?"
+
+    # -- what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._outbox = Outbox(self._loop, self._transport, self._on_sent)
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self._client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        self._set_options(transport.get_extra_info("socket"))
+        refusal = self._server.admit(self, self._client_host)
+        if refusal is not None:
+            self._hang_up(f"one connection too many: {refusal}")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.get_buffer(sizehint)
+
+    def buffer_updated(self, byte_count: int) -> None:
+        self._last_active = self._loop.time()
+        self._frames.buffer_updated(byte_count)
+        if self._pending is not None or not self._outbox.is_empty:
+            self._read(False)  # enough: what has come is answered first
+        else:
+            self._work()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes, after what is unsent
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._outbox.close()
+        if self._pending is not None:
+            self._pending.abandon()
+            self._pending = None
+        self._server.forget(self, self._client_host)
+
+    def pause_writing(self) -> None:
+        self._outbox.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume_writing()
+
+    # -- requests
+
+    def _work(self) -> None:
+        """Answers what has arrived, until something must be waited for."""
+        try:
+            for _ in range(REQUESTS_PER_TURN):
+                request = self._frames.next_event()
+                if request is None:
+                    self._read(True)
+                    return
+                self._serve(request)
+                if self._pending is not None or not self._outbox.is_empty or self._is_closing:
+                    return
+        except KafkaliteError as error:
+            self._hang_up(str(error))
+            return
+        except Exception:
+            self._fail()
+            return
+        self._read(False)
+        self._loop.call_soon(self._work_on)
+
+    def _work_on(self) -> None:
+        if not self._is_closing and self._pending is None and self._outbox.is_empty:
+            self._work()
+
+    def _serve(self, request: RequestReceived | UnknownApi) -> None:
+        if isinstance(request, UnknownApi):
+            raise UnanswerableError(f"API key {request.api_key} is unknown")
+        response = self._server.service.answer(request, self._client_host)
+        if isinstance(response, Pending):
+            if response.response is None:
+                self._pending = response
+                response.when_done(lambda done: self._on_answer(request.header, done))
+                return
+            response = response.response
+        if response is not None:
+            self._send(request.header, response)
+
+    def _on_answer(self, header: RequestHeader, response: Any) -> None:
+        """What was waited for is there. Called from within whatever made it so."""
+        self._pending = None
+        self._last_active = self._loop.time()
+        try:
+            self._send(header, response)
+        except Exception:
+            self._fail()
+            return
+        if self._outbox.is_empty:
+            self._on_sent()
+
+    def _send(self, header: RequestHeader, response: Any) -> None:
+        parts: Parts = self._frames.send(header, response)
+        self._outbox.send(cast(Any, parts))
+
+    def _on_sent(self) -> None:
+        """There is room again for the next answer."""
+        self._last_active = self._loop.time()
+        if self._is_closing:
+            self._transport.close()
+        else:
+            self._loop.call_soon(self._work_on)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Hangs up once what is answered is sent; what is pending will not be answered."""
+        self._is_closing = True
+        if self._pending is not None:
+            self._pending.abandon()
+            self._pending = None
+        if self._outbox.is_empty:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        self._transport.abort()
+
+    def close_if_idle_since(self, deadline: float) -> None:
+        """Hangs up on a peer that was silent for too long and is owed nothing."""
+        if self._pending is None and self._last_active < deadline:
+            log.info("%s: idle for connections.max.idle.ms, closed", self._peer)
+            self.finish() if self._outbox.is_empty else self.abort()
+
+    def _hang_up(self, reason: str) -> None:
+        log.warning("%s: closed: %s", self._peer, reason)
+        self._is_closing = True
+        self._transport.close()
+
+    def _fail(self) -> None:
+        """A fault of ours: told once in full, and only this connection pays for it."""
+        log.exception("%s: closed: an unexpected error", self._peer)
+        self._is_closing = True
+        self._transport.abort()
+
+    def _read(self, wanted: bool) -> None:
+        if wanted is not self._is_reading and not self._transport.is_closing():
+            self._is_reading = wanted
+            change: Callable[[], None] = (
+                self._transport.resume_reading if wanted else self._transport.pause_reading
+            )
+            change()
+
+    def _set_options(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        limits = self._server.limits
+        for option, size in (
+            (socket.SO_SNDBUF, limits.socket_send_buffer_bytes),
+            (socket.SO_RCVBUF, limits.socket_receive_buffer_bytes),
+        ):
+            if size > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)

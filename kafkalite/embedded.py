@@ -1,0 +1,118 @@
+"""A broker as a child process, for as long as it is needed.                               [IO]
+
+    with EmbeddedBroker("kafkalite-data") as broker:
+        Producer(broker.bootstrap_servers)
+
+The child holds the reading end of a pipe whose writing end is ours: when this process ends, however
+it ends, the child hears of it and stops.
+
+Owns   the child process.
+Fails  with BrokerUnavailable and the child's last line of stderr when it does not come up.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+from kafkalite.errors import BrokerUnavailable
+
+READY: Final = "kafkalite is ready at "
+READY_SECONDS_MAX: Final = 60.0  # after a crash the child first reads what is not known to be whole
+STOP_SECONDS_MAX: Final = 30.0
+STDERR_LINES_KEPT: Final = 50
+
+
+class EmbeddedBroker:
+    """A broker of our own on a free port. It is up when the constructor returns."""
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        overrides: Mapping[str, str] | None = None,
+        ready_seconds_max: float = READY_SECONDS_MAX,
+    ) -> None:
+        command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--exit-with-parent"]
+        command += ["--data-dir", str(data_dir), "--listen", listen]
+        for name, value in (overrides or {}).items():
+            command += ["--override", f"{name}={value}"]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+        self._stderr: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
+        self._stderr_reader = _reading(self._process.stderr, self._stderr.append)
+        self.bootstrap_servers = self._wait_until_ready(ready_seconds_max)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """Stops the child gracefully, and by force if that takes too long."""
+        process = self._process
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._stderr_reader.join()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def __enter__(self) -> EmbeddedBroker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _wait_until_ready(self, seconds_max: float) -> str:
+        """The address in the child's one line; BrokerUnavailable when the line does not come."""
+        lines: list[str] = []
+        reader = _reading(self._process.stdout, lines.append, first_only=True)
+        reader.join(seconds_max)
+        if lines and lines[0].startswith(READY):
+            return lines[0].removeprefix(READY).split(" ", 1)[0]
+        if reader.is_alive():
+            self._process.kill()
+            why = f"it was not ready after {seconds_max:g} s"
+        else:
+            why = f"it ended with code {self._process.wait()}"
+        self.close()
+        said = f": {self._stderr[-1]}" if self._stderr else ""
+        raise BrokerUnavailable(f"the embedded broker did not start, {why}{said}")
+
+
+def _reading(
+    stream: IO[str] | None, take: object, *, first_only: bool = False
+) -> threading.Thread:
+    """A thread that hands the lines of `stream` to `take`: a full pipe would stop the child."""
+    assert stream is not None
+    assert callable(take)
+
+    def read() -> None:
+        for line in stream:
+            take(line.rstrip("\n"))
+            if first_only:
+                return
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    return thread

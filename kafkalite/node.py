@@ -1,0 +1,229 @@
+"""The composition root: one broker process, or a broker within a test.                     [IO]
+
+    storage (lock) ── coordination ── cluster store ── image
+          └────────── logs ──────────────┬── broker ── server (socket)
+
+Owns   the order of starting and stopping. The socket is bound first, so that an address in use is
+       known before a long recovery, and accepts last, when the broker can answer.
+Fails  with DataDirectoryInUse, StorageError, or ConfigError naming setting, address or directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from kafkalite.core import image as images
+from kafkalite.core.broker import Broker
+from kafkalite.core.cluster_store import ClusterStore
+from kafkalite.core.config import BrokerConfig
+from kafkalite.core.image import ClusterImage
+from kafkalite.core.listeners import Address, parse_address
+from kafkalite.core.local_coordination import JOURNAL, LocalCoordination
+from kafkalite.core.log import checkpoints
+from kafkalite.core.log.storage import FileStorage
+from kafkalite.core.log.store import LogStore
+from kafkalite.core.server import Server, ServerLimits
+from kafkalite.core.types import Node as NodeAddress
+from kafkalite.errors import ConfigError, StorageError
+
+log: Final = logging.getLogger(__name__)
+
+DEFAULT_LISTEN: Final = "127.0.0.1:9092"
+DEFAULT_NODE_ID: Final = 1
+A_FAR_ADDRESS: Final = ("192.0.2.1", 9)  # of a net for documentation; nothing is sent to it
+
+
+@dataclass(slots=True)
+class Node:
+    """A running broker. `address` is what clients are told."""
+
+    address: Address
+    data_dir: Path
+    broker: Broker
+    _server: Server
+    _storage: FileStorage
+    _coordination: LocalCoordination
+
+    async def close(self) -> None:
+        """Stops gracefully: answers what was asked, writes what is not on the disk, and says so."""
+        await self._server.close()
+        await self.broker.close()
+        self.broker.logs.close(now_ms())
+        await self._coordination.close()
+        self._storage.close()
+
+
+def now_ms() -> int:
+    """The wall clock, epoch ms."""
+    return time.time_ns() // 1_000_000
+
+
+async def start_node(
+    data_dir: str | Path,
+    listen: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Node:
+    """Starts a broker on this event loop; clients can connect when it returns.
+
+    `listen` is HOST:PORT, where port 0 takes a free one; without it the setting `listeners` counts,
+    and without that 127.0.0.1:9092. `overrides` are Kafka's settings as text.
+    """
+    config = BrokerConfig.parse(overrides)
+    for name in config.ignored:
+        log.info("%s is accepted and has no effect", name)
+    wanted = _wanted_address(config, listen)
+    storage = _open_storage(Path(data_dir))
+    try:
+        coordination = LocalCoordination(storage)
+        return await _start(config, wanted, Path(data_dir), storage, coordination)
+    except BaseException:
+        storage.close()
+        raise
+
+
+async def _start(
+    config: BrokerConfig,
+    wanted: Address,
+    data_dir: Path,
+    storage: FileStorage,
+    coordination: LocalCoordination,
+) -> Node:
+    store = ClusterStore(coordination)
+    image = images.replay(ClusterImage(), await store.load())
+    logs = LogStore(storage)
+    if not image.cluster_id:
+        if logs.unopened():
+            raise StorageError(f"{data_dir}: there are partitions, but no {JOURNAL} to tell whose")
+        record = images.cluster_record(_new_cluster_id())
+        await store.append((record,))
+        image = images.replay(image, (record,))
+    node_id = _claim(storage, image.cluster_id, config)
+    broker = Broker(
+        node_id=node_id,
+        config=config,
+        image=image,
+        cluster_store=store,
+        logs=logs,
+        random=Random(os.urandom(32)),
+        now_ms=now_ms,
+    )
+    server = Server(broker, _limits(config))
+    bound = await _bind(server, wanted)
+    try:
+        address = _advertised(config, wanted, bound)
+        record = images.broker_record(NodeAddress(node_id, *address), config["broker.rack"])
+        await store.append((record,), ephemeral=True)
+        await broker.replay((record,))
+        await broker.start()
+        await server.start()
+    except BaseException:
+        server.stop_accepting()
+        raise
+    return Node(address, data_dir, broker, server, storage, coordination)
+
+
+# ---- addresses ---------------------------------------------------------------------------------
+
+
+def _wanted_address(config: BrokerConfig, listen: str | None) -> Address:
+    """Where to listen."""
+    protocols = config["listener.security.protocol.map"]
+    if listen is not None:
+        return parse_address(listen, protocols)
+    if "listeners" in config.static:
+        return parse_address(config["listeners"], protocols)
+    return parse_address(DEFAULT_LISTEN)
+
+
+async def _bind(server: Server, wanted: Address) -> Address:
+    """Takes the address; ConfigError in one line when it cannot be had."""
+    host = wanted.host or "0.0.0.0"
+    try:
+        return Address(*await server.bind(host, wanted.port))
+    except socket.gaierror as error:
+        raise ConfigError(f"cannot listen on {wanted}: {error.strerror}") from error
+    except OSError as error:
+        in_use = error.errno == errno.EADDRINUSE
+        why = "the address is in use" if in_use else error.strerror or str(error)
+        raise ConfigError(f"cannot listen on {wanted}: {why}") from error
+
+
+def _advertised(config: BrokerConfig, wanted: Address, bound: Address) -> Address:
+    """What clients are told: a numeric address, as a name may resolve to one we do not serve."""
+    if config["advertised.listeners"] is not None:
+        protocols = config["listener.security.protocol.map"]
+        told = parse_address(config["advertised.listeners"], protocols)
+        if told.is_everywhere:
+            raise ConfigError(f"advertised.listeners: {told} is no address to connect to")
+        return told if told.port else Address(told.host, bound.port)
+    if not wanted.is_everywhere:
+        return bound
+    own = Address(_own_host(), bound.port)
+    log.info("listening on %s, clients are told %s (advertised.listeners decides)", bound, own)
+    return own
+
+
+def _own_host() -> str:
+    """This machine's address on the way to others; loopback where there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(A_FAR_ADDRESS)  # sends nothing
+            host: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return host
+
+
+# ---- the parts ---------------------------------------------------------------------------------
+
+
+def _open_storage(data_dir: Path) -> FileStorage:
+    """The data directory, locked."""
+    try:
+        storage = FileStorage(data_dir)
+        storage.lock()
+    except OSError as error:
+        raise StorageError(f"{data_dir}: {error.strerror or error}") from error
+    return storage
+
+
+def _claim(storage: FileStorage, cluster_id: str, config: BrokerConfig) -> int:
+    """Writes whose data directory this is; ConfigError if it is another broker's."""
+    known = checkpoints.read_meta_properties(storage)
+    wanted = config.node_id if config.node_id >= 0 else int(known.get("node.id", DEFAULT_NODE_ID))
+    mine = {"cluster.id": cluster_id, "node.id": str(wanted)}
+    for name, value in mine.items():
+        if known.get(name, value) != value:
+            where = f"{storage.root}/{checkpoints.META_PROPERTIES}"
+            raise ConfigError(f"{where}: {name} is {known[name]}, this broker's is {value}")
+    if not mine.keys() <= known.keys():
+        checkpoints.write_meta_properties(storage, known | mine)
+    return wanted
+
+
+def _new_cluster_id() -> str:
+    """A random id in the form of Kafka's: 16 bytes, base64 for URLs."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _limits(config: BrokerConfig) -> ServerLimits:
+    return ServerLimits(
+        socket_request_max_bytes=config["socket.request.max.bytes"],
+        max_connections=config["max.connections"],
+        max_connections_per_ip=config["max.connections.per.ip"],
+        connections_max_idle_ms=config["connections.max.idle.ms"],
+        socket_send_buffer_bytes=config["socket.send.buffer.bytes"],
+        socket_receive_buffer_bytes=config["socket.receive.buffer.bytes"],
+        backlog=config["socket.listen.backlog.size"],
+    )

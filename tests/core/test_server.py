@@ -1,0 +1,340 @@
+"""Sockets: order, back pressure, limits, and peers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kafkalite.core.outbox import INLINE_BYTES_MAX
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.connection import ClientConnection, RequestReceived
+from kafkalite.core.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
+from kafkalite.core.protocol.metadata import MetadataRequest
+from kafkalite.core.server import Server, ServerLimits
+from kafkalite.errors import ErrorCode
+
+
+@dataclass
+class FileStretch:
+    path: Path
+    position: int
+    size_bytes: int
+    has_fileno: bool = True
+    fd: int = -1
+
+    def fileno(self) -> int | None:
+        if self.fd < 0:
+            self.fd = os.open(self.path, os.O_RDONLY)
+        return self.fd if self.has_fileno else None
+
+    def read(self) -> bytes:
+        return self.path.read_bytes()[self.position : self.position + self.size_bytes]
+
+
+@dataclass
+class FakeService:
+    """ApiVersions is answered at once, Heartbeat when told, Fetch from files, Metadata fails."""
+
+    waiting: list[Pending[Any]] = field(default_factory=list)
+    files: list[FileStretch] = field(default_factory=list)
+    asked: list[ApiKey] = field(default_factory=list)
+
+    def answer(self, request: RequestReceived, client_host: str) -> Any:
+        key = request.header.api_key
+        self.asked.append(key)
+        if key is ApiKey.API_VERSIONS:
+            return ApiVersionsResponse(throttle_time_ms=len(self.asked))
+        if key is ApiKey.HEARTBEAT:
+            pending: Pending[Any] = Pending()
+            self.waiting.append(pending)
+            return pending
+        if key is ApiKey.FETCH:
+            partitions = tuple(PartitionData(i, records=f) for i, f in enumerate(self.files))
+            return FetchResponse(responses=(FetchableTopicResponse("t", partitions=partitions),))
+        raise RuntimeError("a fault of the service")
+
+
+class Peer:
+    """A client without manners of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.frames = ClientConnection("test")
+
+    def send(self, request: Any, version: int) -> None:
+        self.writer.write(b"".join(self.frames.send(request, version)[1]))  # type: ignore[arg-type]
+
+    async def receive(self) -> Any:
+        while (event := self.frames.next_event()) is None:
+            data = await self.reader.read(1 << 20)
+            if not data:
+                raise EOFError
+            self.frames.receive_data(data)
+        return event.message
+
+    async def is_hung_up_on(self) -> bool:
+        try:
+            return not await self.reader.read(1)
+        except ConnectionError:
+            return True
+
+
+Connect = Callable[[], Awaitable[Peer]]
+
+
+@asynccontextmanager
+async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Server, Connect]]:
+    server = Server(service, ServerLimits(**limits))
+    host, port = await server.bind("127.0.0.1", 0)
+    await server.start()
+    peers: list[Peer] = []
+
+    async def connect() -> Peer:
+        peers.append(Peer(*await asyncio.open_connection(host, port)))
+        return peers[-1]
+
+    try:
+        yield server, connect
+    finally:
+        for peer in peers:
+            peer.writer.close()
+        await server.close()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Lets the loop run until something is so; the suite's timeout is the limit."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_answers_come_in_order_also_when_one_must_wait() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            peer = await connect()
+            peer.send(ApiVersionsRequest(), 1)
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            for _ in range(100):
+                peer.send(ApiVersionsRequest(), 1)
+            assert (await peer.receive()).throttle_time_ms == 1
+            await until(lambda: service.waiting)
+            assert service.asked == [ApiKey.API_VERSIONS, ApiKey.HEARTBEAT]
+            service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
+            assert (await peer.receive()).error_code is ErrorCode.ILLEGAL_GENERATION
+            assert [(await peer.receive()).throttle_time_ms for _ in range(100)] == [*range(3, 103)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", [10, INLINE_BYTES_MAX, 3_000_000])
+@pytest.mark.parametrize("has_fileno", [True, False])
+def test_file_parts_arrive_whole_and_in_place(tmp_path: Path, size: int, has_fileno: bool) -> None:
+    async def story() -> None:
+        data = Random(size).randbytes(size + 100)
+        path = tmp_path / "file"
+        path.write_bytes(data)
+        service = FakeService(files=[FileStretch(path, n, size, has_fileno) for n in (0, 50, 100)])
+        async with serving(service) as (_, connect):
+            peer = await connect()
+            for _ in range(3):
+                peer.send(FetchRequest(), 11)
+            for _ in range(3):
+                (topic,) = (await peer.receive()).responses
+                assert [bytes(p.records) for p in topic.partitions] == [
+                    data[n : n + size] for n in (0, 50, 100)
+                ]
+        for file in service.files:
+            if file.fd >= 0:
+                os.close(file.fd)
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_does_not_read_is_not_served_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "file"
+        path.write_bytes(bytes(32 << 20))
+        service = FakeService(files=[FileStretch(path, 0, 32 << 20)])
+        async with serving(service) as (_, connect):
+            slow, other = await connect(), await connect()
+            for _ in range(5):
+                slow.send(FetchRequest(), 11)
+            await until(lambda: service.asked)
+            for _ in range(20):
+                other.send(ApiVersionsRequest(), 0)
+                await other.receive()
+            assert service.asked.count(ApiKey.FETCH) == 1
+            await slow.receive()
+            await until(lambda: service.asked.count(ApiKey.FETCH) == 2)
+
+    asyncio.run(story())
+
+
+def test_a_file_that_ends_early_costs_the_connection(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "file"
+        path.write_bytes(bytes(100_000))
+        service = FakeService(files=[FileStretch(path, 0, 200_000)])
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.send(FetchRequest(), 11)
+            with pytest.raises((EOFError, ConnectionError)):
+                await peer.receive()
+            await until(lambda: not server.connections)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (struct.pack(">i", -1), "a frame of -1 bytes"),
+        (struct.pack(">i", 1_000_001), "a frame of 1000001 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
+        (struct.pack(">ihhi", 8, 999, 0, 1), "API key 999 is unknown"),
+        (struct.pack(">ih", 2, 18), "a request of 2 bytes"),
+        (struct.pack(">ihhih", 10, 18, 0, 1, 500), "runs past"),
+    ],
+)
+def test_nonsense_ends_its_connection_with_one_line(
+    sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with serving(FakeService(), socket_request_max_bytes=1_000_000) as (_, connect):
+            good, bad = await connect(), await connect()
+            bad.writer.write(sent)
+            assert await bad.is_hung_up_on()
+            good.send(ApiVersionsRequest(), 0)
+            await good.receive()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(story())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("127.0.0.1:")
+    assert reason in line
+
+
+def test_a_fault_of_the_service_is_told_once_and_ends_one_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with serving(FakeService()) as (_, connect):
+            good, bad = await connect(), await connect()
+            bad.send(MetadataRequest(), 1)
+            assert await bad.is_hung_up_on()
+            good.send(ApiVersionsRequest(), 0)
+            await good.receive()
+
+    asyncio.run(story())
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "a fault of the service" in str(record.exc_info[1])
+
+
+def test_a_peer_that_leaves_abandons_its_pending_request() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            left: list[bool] = []
+            service.waiting[0].when_abandoned(lambda: left.append(True))
+            peer.writer.close()
+            await until(lambda: not server.connections)
+            assert left == [True]
+            service.waiting[0].complete(HeartbeatResponse())  # nobody listens, nothing breaks
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+def test_one_connection_too_many_is_closed(limit: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with serving(FakeService(), **{limit: 2}) as (server, connect):
+            first, second = await connect(), await connect()
+            await until(lambda: len(server.connections) == 2)
+            assert await (await connect()).is_hung_up_on()
+            first.writer.close()
+            await until(lambda: len(server.connections) == 1)
+            again = await connect()
+            for peer in (second, again):
+                peer.send(ApiVersionsRequest(), 0)
+                await peer.receive()
+
+    asyncio.run(story())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert limit.replace("_", ".") in line
+
+
+def test_the_idle_are_closed_but_not_those_who_wait_for_us() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, connections_max_idle_ms=50) as (server, connect):
+            idle, waiting = await connect(), await connect()
+            waiting.send(HeartbeatRequest("g", 1, "m"), 0)
+            assert await idle.is_hung_up_on()
+            assert len(server.connections) == 1
+            service.waiting[0].complete(HeartbeatResponse())
+            await waiting.receive()
+            assert await waiting.is_hung_up_on()
+
+    asyncio.run(story())
+
+
+def test_closing_sends_what_was_answered_and_drops_what_waits() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (server, connect):
+            peer, waiting = await connect(), await connect()
+            waiting.send(HeartbeatRequest("g", 1, "m"), 0)
+            peer.send(ApiVersionsRequest(), 0)
+            await until(lambda: len(service.asked) == 2)
+            await server.close()
+            await peer.receive()
+            assert await peer.is_hung_up_on()
+            assert await waiting.is_hung_up_on()
+            assert service.waiting[0].is_abandoned
+            with pytest.raises(ConnectionError):
+                await connect()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hostile_bytes_harm_nobody_else(seed: int) -> None:
+    async def story() -> None:
+        random = Random(seed)
+        async with serving(FakeService(), socket_request_max_bytes=10_000) as (server, connect):
+            good = await connect()
+            whole = b"".join(ClientConnection("x").send(ApiVersionsRequest("a", "b"), 3)[1])  # type: ignore[arg-type]
+            for _ in range(40):
+                bad = await connect()
+                data = bytearray(whole * 2)
+                for _ in range(random.randrange(4)):
+                    data[random.randrange(len(data))] = random.randrange(256)
+                bad.writer.write(data[: random.randrange(1, len(data) + 1)])
+                bad.writer.close()
+                good.send(ApiVersionsRequest(), 0)
+                await good.receive()
+            await until(lambda: len(server.connections) == 1)
+
+    asyncio.run(story())
