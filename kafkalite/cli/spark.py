@@ -1,0 +1,137 @@
+"""`kafkalite-spark`: load topics into a warehouse of Parquet tables and ask it in SQL.     [IO]
+
+Fails  with one line and exit code 1: a broker that is not there, a topic that does not exist,
+       Spark not installed, no Java.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkalite.cli import run_command
+from kafkalite.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kafkalite.spark.warehouse import TopicLoad
+
+cli = typer.Typer(help="Load topics into a warehouse with Spark.", no_args_is_help=True)
+
+
+@cli.callback()
+def commands() -> None:
+    """Load topics into a warehouse with Spark."""
+
+
+@cli.command()
+def load(
+    topics: Annotated[list[str], typer.Argument(help="Topics, each a table of its own.")],
+    bootstrap_servers: Annotated[str, typer.Option(help="HOST:PORT[,…] of a broker.")],
+    warehouse: Annotated[Path, typer.Option(help="The folder of the tables.")] = Path("warehouse"),
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="TOPIC=string, or TOPIC=windowed:1h for windowed keys. Else binary."),
+    ] = None,
+    value: Annotated[
+        list[str] | None, typer.Option(help="TOPIC=binary or TOPIC=string. Else Avro.")
+    ] = None,
+    query: Annotated[
+        Path | None, typer.Option(help="A file with one SQL query to run and print at the end.")
+    ] = None,
+) -> None:
+    """Bring the tables up to the end of their topics: each offset range exactly once."""
+    keys, values = _by_topic("--key", key, topics), _by_topic("--value", value, topics)
+    sql = _read_query(query)
+    loads = _topic_loads(topics, keys, values)
+    from kafkalite.spark.log import partitions_of
+
+    partitions_of(bootstrap_servers, topics)  # before a JVM starts: is anybody there?
+    from kafkalite.spark.session import local_session
+
+    started = time.monotonic()
+    spark = local_session("kafkalite-load")
+    typer.echo(f"Spark {spark.version} is up after {time.monotonic() - started:.1f} s")
+    try:
+        _run(spark, bootstrap_servers, loads, warehouse, sql)
+    finally:
+        spark.stop()
+
+
+def _topic_loads(
+    topics: list[str], keys: dict[str, str], values: dict[str, str]
+) -> list[TopicLoad]:
+    try:
+        from kafkalite.spark.warehouse import TopicLoad
+    except ImportError as error:
+        raise ConfigError(
+            f"Spark is not installed ({error}): pip install 'kafkalite[spark]'"
+        ) from error
+    return [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro")) for t in topics]
+
+
+def _run(
+    spark: SparkSession,
+    bootstrap_servers: str,
+    loads: list[TopicLoad],
+    warehouse: Path,
+    sql: str | None,
+) -> None:
+    from kafkalite.spark.warehouse import load_topic, read_table
+
+    started, records = time.monotonic(), 0
+    for wanted in loads:
+        done = load_topic(spark, bootstrap_servers, wanted, warehouse)
+        records += done.records
+        what = (
+            f"{done.records:,} new rows in {done.files:,} files" if done.records else "up to date"
+        )
+        typer.echo(f"{wanted.topic} -> {warehouse / wanted.table}: {what}")
+        read_table(spark, warehouse, wanted)
+    seconds = time.monotonic() - started
+    typer.echo(
+        f"loaded: {records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s)"
+    )
+    if sql:
+        show(spark.sql(sql))
+
+
+def show(answer: DataFrame) -> None:
+    """Prints a query's answer as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*answer.columns)
+    for row in answer.collect():
+        table.add_row(*(f"{v:,.1f}" if isinstance(v, float) else str(v) for v in row))
+    Console().print(table)
+
+
+def _by_topic(option: str, given: list[str] | None, topics: list[str]) -> dict[str, str]:
+    pairs = [entry.partition("=")[::2] for entry in given or []]
+    for topic, kind in pairs:
+        if topic not in topics or not kind:
+            raise ConfigError(f"{option} {topic}={kind}: give TOPIC=FORMAT for a topic to load")
+    return dict(pairs)
+
+
+def _read_query(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip().rstrip(";")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+
+
+def main() -> None:
+    """The console script."""
+    run_command(cli)
+
+
+if __name__ == "__main__":
+    main()

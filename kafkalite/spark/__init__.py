@@ -1,0 +1,1 @@
+"""Spark: a source, a sink and warehouse loads, through PySpark alone.                    [IO]"""

@@ -1,0 +1,158 @@
+"""Columns of bytes to Arrow record batches, with the schema that Spark was told.        [P]
+
+Columns of the official connector: key, value, topic, partition, offset, timestamp,
+timestampType, optional headers. With `value.format=avro` the value is a struct of the reader's
+schema; with a windowed key the key is a struct (key, start, end).
+
+Owns   the mapping between Avro, Arrow and Spark types.
+Fails  with SchemaError for an Avro type that has no column type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from kafkalite.core.types import Columns
+from kafkalite.errors import ConfigError, SchemaError, SerdeError
+from kafkalite.serde import Codec, Serde, bytes_, string, windowed
+from kafkalite.spark.options import SourceOptions
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+CREATE_TIME: Final = 0
+PRIMITIVES: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+LOGICAL: Final[dict[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": TIMESTAMP,
+    "timestamp-micros": TIMESTAMP,
+}
+WINDOWED: Final = pa.struct([("key", pa.string()), ("start", TIMESTAMP), ("end", TIMESTAMP)])
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def arrow_type(avro: Any, path: str = "value") -> pa.DataType:
+    """The column type of an Avro schema; a union of null and one type is that type, nullable."""
+    if isinstance(avro, list):
+        branches = [branch for branch in avro if branch != "null"]
+        if len(branches) != 1:
+            raise SchemaError(f"{path}: a union of {len(branches)} types is no column type")
+        return arrow_type(branches[0], path)
+    kind = avro if isinstance(avro, str) else avro["type"]
+    if isinstance(avro, dict):
+        if avro.get("logicalType") in LOGICAL:
+            return LOGICAL[avro["logicalType"]]
+        if kind == "array":
+            return pa.list_(arrow_type(avro["items"], f"{path}[]"))
+        if kind == "map":
+            return pa.map_(pa.string(), arrow_type(avro["values"], f"{path}{{}}"))
+        if kind in ("record", "error"):
+            fields = avro["fields"]
+            return pa.struct(
+                [(f["name"], arrow_type(f["type"], f"{path}.{f['name']}")) for f in fields]
+            )
+        if not isinstance(kind, str):
+            return arrow_type(kind, path)
+    if kind not in PRIMITIVES:
+        raise SchemaError(f"{path}: Avro type {kind!r} is no column type")
+    return PRIMITIVES[kind]
+
+
+def key_serde(key_format: str) -> Serde:
+    """The serde that a `key.format` names."""
+    kind, _, size = key_format.partition(":")
+    if kind == "windowed":
+        return windowed(string(), size=size or None)
+    return string() if kind == "string" else bytes_()
+
+
+def arrow_schema(options: SourceOptions, avro_schema: Any | None) -> pa.Schema:
+    """The columns that the source gives."""
+    key = {"windowed": WINDOWED, "string": pa.string(), "binary": pa.binary()}
+    value = {"string": pa.string(), "binary": pa.binary()}
+    fields = [
+        ("key", key[options.key_format.partition(":")[0]]),
+        ("value", arrow_type(avro_schema) if avro_schema else value[options.value_format]),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("timestampType", pa.int32()),
+    ]
+    return pa.schema([*fields, ("headers", HEADERS)] if options.include_headers else fields)
+
+
+def to_record_batch(
+    columns: Columns,
+    topic: str,
+    partition: int,
+    schema: pa.Schema,
+    codecs: tuple[Codec, Codec],
+) -> pa.RecordBatch:
+    """One batch; keys and values pass through their codecs a column at a time."""
+    n = len(columns)
+    key_codec, value_codec = codecs
+    try:
+        keys: Sequence[Any] = key_codec.deserialize(topic, columns.keys)
+        values = value_codec.deserialize(topic, columns.values)
+    except SerdeError as error:
+        index = getattr(error, "index", None)
+        where = f" offset {columns.offsets[index]}" if columns.offsets and index is not None else ""
+        raise SerdeError(f"{topic}-{partition}{where}: {error}") from error
+    if schema.field("key").type == WINDOWED:
+        keys = [k and {"key": k.key, "start": k.start * 1000, "end": k.end * 1000} for k in keys]
+    arrays = {
+        "key": keys,
+        "value": values,
+        "topic": [topic] * n,
+        "partition": [partition] * n,
+        "offset": columns.offsets,
+        "timestamp": [timestamp * 1000 for timestamp in columns.timestamps],
+        "timestampType": [CREATE_TIME] * n,
+    }
+    if "headers" in schema.names:
+        headers = columns.headers or [()] * n
+        arrays["headers"] = [[{"key": k, "value": v} for k, v in row] for row in headers]
+    try:
+        made = [pa.array(list(arrays[field.name] or ()), field.type) for field in schema]
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise SerdeError(
+            f"{topic}-{partition}: a value does not fit its column: {error}"
+        ) from error
+    return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A warehouse row: the value's fields side by side, then where the record came from.
+
+    A windowed key becomes key, window_start, window_end; other columns get a leading underscore.
+    """
+    value = batch.column("value")
+    columns: dict[str, pa.Array] = {}
+    if pa.types.is_struct(value.type):
+        for field, array in zip(value.type, value.flatten(), strict=True):
+            columns[field.name] = array
+    else:
+        columns["value"] = value
+    key = batch.column("key")
+    if key.type == WINDOWED:
+        of_key = dict(zip(("key", "window_start", "window_end"), key.flatten(), strict=True))
+    else:
+        of_key = {"key": key}
+    origin = {f"_{n}": batch.column(n) for n in ("topic", "partition", "offset", "timestamp")}
+    for name, array in (of_key | origin).items():
+        if name in columns:
+            raise ConfigError(f"the value has a field {name!r}, which is a column of ours")
+        columns[name] = array
+    return pa.RecordBatch.from_pydict(columns)

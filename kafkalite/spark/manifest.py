@@ -1,0 +1,99 @@
+"""A table's manifest: which offset ranges its files hold.                               [IO]
+
+    TABLE/_kafkalite/00000007.json    a load that is done: its ranges, committed by a rename
+    TABLE/_kafkalite/pending.json     a load that was planned and may be half written
+
+A load is planned first, written under names that follow from the plan, then committed. After a
+crash the same plan runs again and replaces the same files, so a range is in the table once.
+
+Owns   the folder `_kafkalite` of one table. Spark and other readers skip names with a leading _.
+Fails  with StorageError when the manifest cannot be read, naming the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
+from kafkalite.spark.ranges import OffsetRange, ranges_between
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The manifest of the table in the folder `table`."""
+
+    table: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the manifest lives."""
+        return self.table / "_kafkalite"
+
+    @property
+    def pending(self) -> Path:
+        """The plan of a load that is not committed."""
+        return self.folder / "pending.json"
+
+    def loads(self) -> list[Path]:
+        """The committed loads, oldest first."""
+        return sorted(self.folder.glob("[0-9]*.json"))
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """For each partition the first offset that the table does not hold."""
+        ends: dict[TopicPartition, int] = {}
+        for load in self.loads():
+            for done in _read(load):
+                ends[done.topic_partition] = max(ends.get(done.topic_partition, 0), done.end)
+        return ends
+
+    def plan(
+        self, first: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+    ) -> list[OffsetRange]:
+        """The ranges to load now: those of a load that broke off, else all up to `end`.
+
+        `first` is where each log begins; what retention deleted before it was loaded is gone.
+        """
+        if self.pending.exists():
+            return _read(self.pending)
+        done = self.committed()
+        start = {tp: max(done.get(tp, 0), first.get(tp, 0)) for tp in end}
+        ranges = ranges_between(start, end)
+        if ranges:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write(self.pending, ranges)
+        return ranges
+
+    def commit(self) -> None:
+        """The pending load is in the table now."""
+        self.pending.replace(self.folder / f"{len(self.loads()):08}.json")
+        _sync(self.folder)
+
+
+def _read(path: Path) -> list[OffsetRange]:
+    try:
+        return [OffsetRange(**entry) for entry in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise StorageError(f"{path}: not a manifest of offset ranges: {error}") from error
+
+
+def _write(path: Path, ranges: Sequence[OffsetRange]) -> None:
+    fresh = path.with_suffix(".tmp")
+    with fresh.open("w") as file:
+        json.dump([asdict(wanted) for wanted in ranges], file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

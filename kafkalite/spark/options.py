@@ -1,0 +1,163 @@
+"""The options of `format("kafkalite")`: the official connector's names, and a few of ours. [P]
+
+    subscribe | assign                  topics, or {"topic": [0, 1]}
+    kafka.bootstrap.servers             required; also bootstrap.servers
+    startingOffsets, endingOffsets      earliest, latest, or {"topic": {"0": 23, "1": -2}}
+    maxOffsetsPerTrigger                records a micro-batch takes at the most
+    failOnDataLoss                      true: deleted offsets are an error, not a gap
+    includeHeaders                      adds the column headers
+    key.format                          binary (default), string, windowed, windowed:SIZE
+    value.format                        binary (default), string, avro
+
+Fails  with ConfigError, naming the option and its value.
+Source Spark's Structured Streaming + Kafka integration guide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ConfigError
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+KNOWN: Final = frozenset(
+    {
+        "subscribe", "assign", "kafka.bootstrap.servers", "bootstrap.servers", "startingoffsets",
+        "endingoffsets", "maxoffsetspertrigger", "failondataloss", "includeheaders", "key.format",
+        "value.format", "path",
+    }
+)  # fmt: skip
+VALUE_FORMATS: Final = ("binary", "string", "avro")
+KEY_FORMATS: Final = ("binary", "string", "windowed")
+
+Offsets = str | dict[TopicPartition, int]  # "earliest", "latest", or one per partition
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The parsed options; `partitions` is None where whole topics are read."""
+
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...] | None
+    starting_offsets: Offsets
+    ending_offsets: Offsets
+    max_offsets_per_trigger: int | None
+    fail_on_data_loss: bool
+    include_headers: bool
+    key_format: str
+    value_format: str
+
+
+def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Checks and types what the user gave; names are case-insensitive as everywhere in Spark."""
+    given = {name.lower(): value for name, value in options.items()}
+    unknown = [n for n in given if n not in KNOWN and not n.startswith("kafka.")]
+    if unknown:
+        raise ConfigError(f"option {unknown[0]!r} is not one of format('kafkalite')")
+    topics, partitions = _topics(given)
+    value_format = _one_of(given, "value.format", VALUE_FORMATS)
+    if value_format == "avro" and len(topics) != 1:
+        raise ConfigError(f"value.format avro reads one topic, not {len(topics)}: {topics}")
+    starting = "latest" if streaming else "earliest"
+    return SourceOptions(
+        bootstrap_servers=_bootstrap(given),
+        topics=topics,
+        partitions=partitions,
+        starting_offsets=_offsets(given, "startingOffsets", starting),
+        ending_offsets=_offsets(given, "endingOffsets", "latest"),
+        max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        include_headers=_boolean(given, "includeHeaders", default=False),
+        key_format=_one_of(given, "key.format", KEY_FORMATS),
+        value_format=value_format,
+    )
+
+
+def _bootstrap(given: Mapping[str, str]) -> str:
+    found = given.get("kafka.bootstrap.servers") or given.get("bootstrap.servers")
+    if not found:
+        raise ConfigError("option 'kafka.bootstrap.servers' is missing")
+    return found
+
+
+def _topics(
+    given: Mapping[str, str],
+) -> tuple[tuple[str, ...], tuple[TopicPartition, ...] | None]:
+    if ("subscribe" in given) == ("assign" in given):
+        raise ConfigError("give one of the options 'subscribe' and 'assign'")
+    if "subscribe" in given:
+        topics = tuple(t.strip() for t in given["subscribe"].split(",") if t.strip())
+        if not topics:
+            raise ConfigError("option 'subscribe' names no topic")
+        return topics, None
+    try:
+        assigned = {
+            str(topic): [int(p) for p in partitions]
+            for topic, partitions in json.loads(given["assign"]).items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"assign: {given['assign']!r} is not {{topic: [partitions]}}") from error
+    pairs = tuple(TopicPartition(t, p) for t, numbers in assigned.items() for p in numbers)
+    return tuple(assigned), pairs
+
+
+def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
+    text = given.get(name.lower(), default)
+    if text in ("earliest", "latest"):
+        return text
+    try:
+        return parse_offsets(text)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
+
+
+def parse_offsets(text: str) -> dict[TopicPartition, int]:
+    """`{"topic": {"0": 23}}` as a dict; offsets below 0 are EARLIEST (-2) and LATEST (-1)."""
+    try:
+        found = {
+            TopicPartition(str(topic), int(partition)): int(offset)
+            for topic, offsets in json.loads(text).items()
+            for partition, offset in offsets.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{text!r} is not {{topic: {{partition: offset}}}}") from error
+    if any(offset < EARLIEST for offset in found.values()):
+        raise ConfigError(f"{text!r} has an offset below -2")
+    return found
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """The inverse of `parse_offsets`, with sorted keys."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(nested)
+
+
+def _positive(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{name}: {text!r} is not a positive number")
+    return int(text)
+
+
+def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name}: {text!r} is neither true nor false")
+    return text == "true"
+
+
+def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    text = given.get(name, allowed[0])
+    if text.split(":")[0] not in allowed:
+        raise ConfigError(f"{name}: {text!r} is not one of {', '.join(allowed)}")
+    return text

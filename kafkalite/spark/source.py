@@ -1,0 +1,222 @@
+"""`format("kafkalite")`: the log as a table and as a stream, through PySpark alone.       [IO]
+
+One Spark partition reads one offset range and yields Arrow record batches. A stream's offsets are
+`{"topic": {"0": 23}}`; a fresh query starts from a sentinel that the first `latestOffset` resolves
+once, so that a restart before the first commit reads from the same place.
+
+Owns   nothing between calls: Spark pickles readers and runs them in other processes.
+Fails  with ConfigError for options, StorageError for records that are gone.
+Source Spark's Python data source API (4.2), the official Kafka connector's options.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.spark.options import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    SourceOptions,
+    format_offsets,
+    parse_offsets,
+    parse_options,
+)
+from kafkalite.spark.ranges import OffsetRange, limited, ranges_between
+
+START = "start"  # in an end offset: where the query's first batch began
+
+
+class RangePartition(InputPartition):
+    """One Spark partition: one offset range."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class KafkaliteSource(DataSource):
+    """The data source. Constructed often and in many processes: it does nothing until asked."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return "kafkalite"
+
+    def schema(self) -> StructType:
+        """The columns, from the options and the registry."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(Reading(dict(self.options)).arrow_schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader."""
+        return BatchReader(dict(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream reader; never the simple kind, which ignores limits."""
+        return StreamReader(dict(self.options))
+
+
+class Reading:
+    """What batch and stream readers share: the options and how a range becomes Arrow batches."""
+
+    def __init__(self, options: Mapping[str, str], *, streaming: bool = False) -> None:
+        self.options: SourceOptions = parse_options(options, streaming=streaming)
+        self.avro_schema = self._reader_schema() if self.options.value_format == "avro" else None
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns."""
+        from kafkalite.spark.arrow import arrow_schema
+
+        return arrow_schema(self.options, self.avro_schema and json.loads(self.avro_schema))
+
+    def _reader_schema(self) -> str:
+        """The latest schema of the topic's values: every record is resolved to it."""
+        from kafkalite.serde.registry_log import registry_at
+
+        subject = f"{self.options.topics[0]}-value"
+        return registry_at(self.options.bootstrap_servers).latest(subject).text
+
+    def partitions(self) -> list[TopicPartition]:
+        """Every partition to read, as the cluster stands now."""
+        from kafkalite.spark.log import partitions_of
+
+        if self.options.partitions is not None:
+            return list(self.options.partitions)
+        return partitions_of(self.options.bootstrap_servers, self.options.topics)
+
+    def resolve(self, offsets: Offsets) -> dict[TopicPartition, int]:
+        """Numbers for `earliest`, `latest`, -2 and -1."""
+        from kafkalite.spark.log import offsets_of
+
+        partitions = self.partitions()
+        first, end = offsets_of(self.options.bootstrap_servers, partitions)
+        if isinstance(offsets, str):
+            return first if offsets == "earliest" else end
+        given = {tp: offsets.get(tp, EARLIEST) for tp in partitions}
+        symbolic = {EARLIEST: first, LATEST: end}
+        return {tp: symbolic[o][tp] if o in symbolic else o for tp, o in given.items()}
+
+    def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of one range, in a worker process."""
+        from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
+        from kafkalite.serde.registry_log import registry_at
+        from kafkalite.spark.arrow import key_serde, to_record_batch
+        from kafkalite.spark.log import read_range
+
+        servers = self.options.bootstrap_servers
+        value: Serde = string() if self.options.value_format == "string" else bytes_()
+        registry = None
+        if self.avro_schema is not None:
+            value, registry = avro(schema=self.avro_schema), registry_at(servers)
+        codecs = (
+            key_serde(self.options.key_format).open(SerdeContext(None, is_key=True)),
+            value.open(SerdeContext(registry, is_key=False)),
+        )
+        schema = self.arrow_schema
+        for columns in read_range(
+            servers, wanted, fail_on_data_loss=self.options.fail_on_data_loss
+        ):
+            if len(columns):
+                yield to_record_batch(columns, wanted.topic, wanted.partition, schema, codecs)
+
+
+class BatchReader(DataSourceReader):
+    """Reads what lies between the starting and the ending offsets, once."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.reading = Reading(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """A Spark partition for each range."""
+        options = self.reading.options
+        start = self.reading.resolve(options.starting_offsets)
+        end = self.reading.resolve(options.ending_offsets)
+        return [RangePartition(wanted) for wanted in ranges_between(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range."""
+        assert isinstance(partition, RangePartition)
+        return self.reading.read(partition.wanted)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads micro-batches."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+        self._target: dict[TopicPartition, int] | None = None
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Made when first asked for: Spark constructs readers that it never uses."""
+        return Reading(self._options, streaming=True)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The sentinel; Spark may ask more than once before the first batch is committed."""
+        return {START: None}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """`maxOffsetsPerTrigger`, or no limit."""
+        records = self.reading.options.max_offsets_per_trigger
+        return ReadAllAvailable() if records is None else ReadMaxRows(records)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Notes the end as it is now; the query stops there."""
+        self._target = self.reading.resolve("latest")
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends."""
+        first = self._resolved(start)
+        end = self._target or self.reading.resolve("latest")
+        end = {tp: max(offset, first.get(tp, 0)) for tp, offset in end.items()}
+        if isinstance(limit, ReadMaxRows):
+            end = limited(first, end, limit.max_rows)
+        if end == first and START not in start:
+            return start
+        result: dict[str, Any] = {"offsets": format_offsets(end)}
+        if START in start:
+            result["from"] = format_offsets(first)
+        return result
+
+    def _resolved(self, offset: dict[str, Any]) -> dict[TopicPartition, int]:
+        if START in offset:
+            return self.reading.resolve(self.reading.options.starting_offsets)
+        return parse_offsets(offset["offsets"])
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets; the first batch's start is kept in its end."""
+        first = parse_offsets(end["from"] if START in start else start["offsets"])
+        return [RangePartition(r) for r in ranges_between(first, parse_offsets(end["offsets"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of one range."""
+        assert isinstance(partition, RangePartition)
+        return self.reading.read(partition.wanted)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the checkpoint has the offsets."""
+
+    def stop(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,191 @@
+"""Loads: topics into Parquet tables, each offset range exactly once.                     [IO]
+
+    WAREHOUSE/TABLE/day=2013-01-01/flights-2-0-84213.parquet     topic-partition-start-end
+    WAREHOUSE/TABLE/_kafkalite/00000000.json                     what is in the table
+
+Spark reads each planned range with our source; the task that has read it writes its rows by UTC
+day of the record's timestamp, under names that the plan fixes: a file is complete or absent, and
+a second try replaces it.
+
+Owns   the tables below one warehouse folder. One load at a time writes a table.
+Fails  with the first error of Spark, the log or the disk; the next load finishes the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import KafkaliteError
+from kafkalite.spark.arrow import flattened
+from kafkalite.spark.log import offsets_of, partitions_of
+from kafkalite.spark.manifest import Manifest
+from kafkalite.spark.options import format_offsets
+from kafkalite.spark.ranges import OffsetRange
+
+ROW_SCHEMA = "file string, records long"
+WRITE_ROWS_MAX = 500_000  # of one day held in memory by one task before they become a row group
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLoad:
+    """A topic, and how its bytes are read: see `kafkalite.spark.options`."""
+
+    topic: str
+    key_format: str = "binary"
+    value_format: str = "avro"
+
+    @property
+    def table(self) -> str:
+        """The table's name, which SQL can say."""
+        return self.topic.replace("-", "_").replace(".", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a load did."""
+
+    topic: str
+    records: int
+    files: int
+    ranges: tuple[OffsetRange, ...]
+
+
+def load_topic(
+    spark: SparkSession, bootstrap_servers: str, load: TopicLoad, warehouse: Path
+) -> Loaded:
+    """Brings the table of `load.topic` up to the end of the log as it is now."""
+    table = warehouse.resolve() / load.table
+    manifest = Manifest(table)
+    partitions = partitions_of(bootstrap_servers, [load.topic])
+    ranges = manifest.plan(*offsets_of(bootstrap_servers, partitions))
+    if not ranges:
+        return Loaded(load.topic, 0, 0, ())
+    rows = (
+        spark.read.format("kafkalite")
+        .options(**_source_options(bootstrap_servers, load, ranges))
+        .load()
+        .mapInArrow(RangeWriter(table, tuple(ranges)), ROW_SCHEMA)
+        .collect()
+    )
+    manifest.commit()
+    return Loaded(load.topic, sum(row.records for row in rows), len(rows), tuple(ranges))
+
+
+def _source_options(
+    bootstrap_servers: str, load: TopicLoad, ranges: Sequence[OffsetRange]
+) -> dict[str, str]:
+    assigned: dict[str, list[int]] = {}
+    for wanted in ranges:
+        assigned.setdefault(wanted.topic, []).append(wanted.partition)
+    start: dict[TopicPartition, int] = {r.topic_partition: r.start for r in ranges}
+    end: dict[TopicPartition, int] = {r.topic_partition: r.end for r in ranges}
+    return {
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "assign": str(assigned).replace("'", '"'),
+        "startingOffsets": format_offsets(start),
+        "endingOffsets": format_offsets(end),
+        "key.format": load.key_format,
+        "value.format": load.value_format,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class RangeWriter:
+    """Runs in a Spark task over the batches of one range; writes a file for each day in it."""
+
+    table: Path
+    ranges: tuple[OffsetRange, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the files it wrote with their counts of records."""
+        days: dict[str, DayFile] = {}
+        wanted: OffsetRange | None = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            wanted = wanted or self._range_of(batch)
+            for day, rows in by_day(flattened(batch)):
+                if day not in days:
+                    days[day] = DayFile(self._path(day, wanted), rows.schema)
+                days[day].add(rows)
+        for file in days.values():
+            file.close()
+        yield pa.RecordBatch.from_pydict(
+            {
+                "file": pa.array([str(file.path) for file in days.values()], pa.string()),
+                "records": pa.array([file.records for file in days.values()], pa.int64()),
+            }
+        )
+
+    def _range_of(self, batch: pa.RecordBatch) -> OffsetRange:
+        topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+        for wanted in self.ranges:
+            if (wanted.topic, wanted.partition) == (topic, partition):
+                return wanted
+        raise KafkaliteError(f"{topic}-{partition} is in no planned range")
+
+    def _path(self, day: str, wanted: OffsetRange) -> Path:
+        name = f"{wanted.topic}-{wanted.partition}-{wanted.start}-{wanted.end}.parquet"
+        return self.table / f"day={day}" / name
+
+
+class DayFile:
+    """The rows of one range and one day, a Parquet file that appears when it is complete."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.records = 0
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows_waiting = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    @property
+    def _fresh(self) -> Path:
+        return self.path.with_name(f"_{self.path.name}.tmp")
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Takes rows; many small pieces become one row group."""
+        self._waiting.append(rows)
+        self._rows_waiting += rows.num_rows
+        self.records += rows.num_rows
+        if self._rows_waiting >= WRITE_ROWS_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._fresh, self._schema)
+        self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+        self._waiting, self._rows_waiting = [], 0
+
+    def close(self) -> None:
+        """Writes what waits and gives the file its name."""
+        self._flush()
+        assert self._writer is not None, "a day has rows"
+        self._writer.close()
+        self._fresh.replace(self.path)
+
+
+def by_day(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Splits rows by the UTC day of their timestamp, keeping their order within a day."""
+    days = pc.cast(rows.column("_timestamp"), pa.date32(), safe=False)
+    for day in pc.unique(days).to_pylist():
+        yield day.isoformat(), rows.filter(pc.equal(days, pa.scalar(day, pa.date32())))
+
+
+def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
+    """Makes the table visible to SQL under its name; False while nothing was ever loaded."""
+    table = warehouse / load.table
+    if not Manifest(table).loads():
+        return False
+    spark.read.parquet(str(table)).createOrReplaceTempView(load.table)
+    return True

@@ -1,0 +1,53 @@
+"""A table's manifest: every offset range once, whatever breaks off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the spark extra is not installed")
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
+from kafkalite.spark.manifest import Manifest
+from kafkalite.spark.ranges import OffsetRange, limited, ranges_between
+
+A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def test_a_committed_range_is_not_planned_again(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    assert manifest.plan({A: 0, B: 0}, {A: 10, B: 0}) == [OffsetRange("orders", 0, 0, 10)]
+    manifest.commit()
+    assert manifest.plan({A: 0, B: 0}, {A: 10, B: 0}) == []
+    assert manifest.plan({A: 0, B: 0}, {A: 12, B: 5}) == [
+        OffsetRange("orders", 0, 10, 12),
+        OffsetRange("orders", 1, 0, 5),
+    ]
+
+
+def test_a_load_that_broke_off_is_planned_as_it_was(tmp_path: Path) -> None:
+    planned = Manifest(tmp_path).plan({A: 0}, {A: 10})
+    assert Manifest(tmp_path).plan({A: 0}, {A: 99}) == planned
+    Manifest(tmp_path).commit()
+    assert Manifest(tmp_path).plan({A: 0}, {A: 99}) == [OffsetRange("orders", 0, 10, 99)]
+
+
+def test_what_retention_deleted_is_not_waited_for(tmp_path: Path) -> None:
+    assert Manifest(tmp_path).plan({A: 7}, {A: 10}) == [OffsetRange("orders", 0, 7, 10)]
+
+
+def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.folder.mkdir()
+    (manifest.folder / "00000000.json").write_text("{nonsense")
+    with pytest.raises(StorageError, match=r"00000000\.json: not a manifest"):
+        manifest.committed()
+
+
+def test_a_limit_is_shared_by_lag_and_starves_nobody() -> None:
+    end = limited({A: 0, B: 0}, {A: 1_000_000, B: 10}, 100)
+    assert 0 < end[B] <= 10
+    assert 90 <= end[A] <= 100
+    assert ranges_between({A: 5}, {A: 5}) == []
