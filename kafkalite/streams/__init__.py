@@ -1,0 +1,55 @@
+"""Topologies in Python over the log: what users import.                                  [IO]
+
+    from kafkalite.streams import Streams, avro, count, string, tumbling
+"""
+
+from kafkalite.core.types import Columns, Windowed
+from kafkalite.serde import avro, bytes_, float64, int64, json, msgpack, string, windowed
+from kafkalite.streams.aggregates import (
+    collect,
+    collect_set,
+    count,
+    first,
+    fold,
+    last,
+    max_,
+    mean,
+    min_,
+    reduce_,
+    sum_,
+    top_k,
+)
+from kafkalite.streams.app import Streams
+from kafkalite.streams.driver import TopologyTestDriver
+from kafkalite.streams.record import Record
+from kafkalite.streams.windows import hopping, tumbling
+
+__all__ = [
+    "Columns",
+    "Record",
+    "Streams",
+    "TopologyTestDriver",
+    "Windowed",
+    "avro",
+    "bytes_",
+    "collect",
+    "collect_set",
+    "count",
+    "first",
+    "float64",
+    "fold",
+    "hopping",
+    "int64",
+    "json",
+    "last",
+    "max_",
+    "mean",
+    "min_",
+    "msgpack",
+    "reduce_",
+    "string",
+    "sum_",
+    "top_k",
+    "tumbling",
+    "windowed",
+]

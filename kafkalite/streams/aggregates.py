@@ -1,0 +1,467 @@
+"""Aggregates: what is kept per key, and how a column of records changes it.               [P]
+
+An aggregate keeps one *partial* per key in a dict of its own and takes a batch at once: keys and
+arguments side by side. Several aggregates of one table are several dicts; a row is put together
+only when somebody looks at it.
+
+    keys       a b a          count   {a: 2, b: 1}
+    arguments  3 5 4          sum_    {a: 7, b: 5}      row of a: {"n": 2, "total": 7}
+
+Arguments that are None are left out, but for `count()` and `fold`. Partials are values: what goes
+out of `results` is never changed afterwards.
+
+Owns   the rules of each aggregate; dicts belong to the store.
+Never  catches what a user function raises. `arguments` is an iterator so that whoever catches it
+       can tell from its length hint which record it was.
+Source Kafka Streams' aggregate, reduce and count; facts about nulls and deletion in grouping.py.
+"""
+
+from __future__ import annotations
+
+from bisect import insort_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from kafkalite.errors import TopologyError
+from kafkalite.streams.functions import Function, check_arguments, function_of
+
+Partials = dict[Any, Any]
+MISSING: Final[Any] = object()
+PLAIN_TYPES: Final = (int, float, str, bytes, bool, tuple, frozenset, type(None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """One aggregate of a table. `argument` is the function of the value that it takes."""
+
+    argument: Function | None = None
+
+    word: ClassVar[str]  # what users call it
+    can_subtract: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = True  # whether a partial is already the result
+    may_be_none: ClassVar[bool] = True  # whether a row may come out as None, which deletes it
+    copies: ClassVar[bool] = False  # whether partials change in place
+
+    def partials(self) -> Partials:
+        """An empty dict to add to."""
+        return {}
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Adds a column of arguments, in order."""
+        raise NotImplementedError
+
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """Takes out what was added. Only asked when `can_subtract`."""
+        raise NotImplementedError
+
+    def result(self, partial: Any) -> Any:
+        """The value of a partial, MISSING where nothing was added."""
+        return None if partial is MISSING else partial
+
+    def results(self, partials: Partials, keys: Iterable[Any]) -> list[Any]:
+        """The value for each key."""
+        if self.is_plain and self.may_be_none:
+            return list(map(partials.get, keys))
+        return [self.result(partials.get(key, MISSING)) for key in keys]
+
+    def load(self, stored: Any) -> Any:
+        """A partial from what `dump` gave and a serde carried."""
+        return stored
+
+    def dump(self, partial: Any) -> Any:
+        """A partial as plain data for the changelog."""
+        return partial
+
+    def __str__(self) -> str:
+        """As a user would write it, as far as that can be told."""
+        if self.argument is None:
+            return f"{self.word}()"
+        return f"{self.word}({self.argument.field!r})" if self.argument.field else f"{self.word}(f)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count(Aggregate):
+    """How many records, or with an argument how many of them have one."""
+
+    word = "count"
+    can_subtract = True
+    may_be_none = False
+
+    def partials(self) -> Partials:
+        """A Counter: it counts a column in C."""
+        return Counter()
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """One for each record."""
+        if self.argument is not None:
+            keys = [key for key, x in zip(keys, arguments, strict=True) if x is not None]
+        partials.update(keys)  # a Counter's update counts
+
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """One less."""
+        if self.argument is None or argument is not None:
+            partials[key] = partials.get(key, 0) - 1
+
+    def result(self, partial: Any) -> Any:
+        """Zero when nothing was counted."""
+        return 0 if partial is MISSING else partial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sum(Aggregate):
+    """The sum; 0 of nothing."""
+
+    word = "sum_"
+    can_subtract = True
+    may_be_none = False
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Adds up."""
+        get = partials.get
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                partials[key] = get(key, 0) + x
+
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """Takes off."""
+        if argument is not None:
+            partials[key] = partials.get(key, 0) - argument
+
+    def result(self, partial: Any) -> Any:
+        """Zero when nothing was added."""
+        return 0 if partial is MISSING else partial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mean(Aggregate):
+    """The arithmetic mean, None of nothing. A partial is (sum, count)."""
+
+    word = "mean"
+    can_subtract = True
+    is_plain = False
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Adds up and counts."""
+        get = partials.get
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                total, n = get(key, (0, 0))
+                partials[key] = (total + x, n + 1)
+
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """Takes off and counts down."""
+        if argument is not None:
+            total, n = partials.get(key, (0, 0))
+            partials[key] = (total - argument, n - 1)
+
+    def result(self, partial: Any) -> Any:
+        """Sum by count."""
+        return None if partial is MISSING or not partial[1] else partial[0] / partial[1]
+
+    def load(self, stored: Any) -> Any:
+        """A tuple again, whatever the serde made of it."""
+        return tuple(stored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Min(Aggregate):
+    """The smallest; the first of equal ones."""
+
+    word = "min_"
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Keeps the smaller."""
+        get = partials.get
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                best = get(key)
+                if best is None or x < best:
+                    partials[key] = x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Max(Aggregate):
+    """The largest; the first of equal ones."""
+
+    word = "max_"
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Keeps the larger."""
+        get = partials.get
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                best = get(key)
+                if best is None or x > best:
+                    partials[key] = x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class First(Aggregate):
+    """The one that came first."""
+
+    word = "first"
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Keeps what is there."""
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None and key not in partials:
+                partials[key] = x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Last(Aggregate):
+    """The one that came last."""
+
+    word = "last"
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Keeps the new."""
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                partials[key] = x
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collect(Aggregate):
+    """All of them, in the order in which they came."""
+
+    word = "collect"
+    can_subtract = True
+    is_plain = False
+    may_be_none = False
+    copies = True
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Appends."""
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                partials.setdefault(key, []).append(x)
+
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """Removes the first that is equal."""
+        if argument is not None and argument in partials.get(key, ()):
+            partials[key].remove(argument)
+
+    def result(self, partial: Any) -> Any:
+        """A list of its own."""
+        return [] if partial is MISSING else list(partial)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectSet(Aggregate):
+    """The different ones, in the order in which they first came. They must be hashable."""
+
+    word = "collect_set"
+    is_plain = False
+    may_be_none = False
+    copies = True
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Appends what is new."""
+        for key, x in zip(keys, arguments, strict=True):
+            if x is not None:
+                partials.setdefault(key, {}).setdefault(x)
+
+    def result(self, partial: Any) -> Any:
+        """A list of its own."""
+        return [] if partial is MISSING else list(partial)
+
+    def load(self, stored: Any) -> Any:
+        """A dict keeps the order and finds fast."""
+        return dict.fromkeys(stored)
+
+    def dump(self, partial: Any) -> Any:
+        """A list."""
+        return list(partial)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopK(Aggregate):
+    """The `k` largest, largest first, the earlier first of equal ones. A partial ascends."""
+
+    k: int
+    word = "top_k"
+    is_plain = False
+    may_be_none = False
+    copies = True
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Sorts in what is large enough."""
+        k = self.k
+        for key, x in zip(keys, arguments, strict=True):
+            if x is None:
+                continue
+            top = partials.setdefault(key, [])
+            if len(top) < k or x > top[0]:
+                insort_left(top, x)
+                del top[:-k]
+
+    def result(self, partial: Any) -> Any:
+        """Descending."""
+        return [] if partial is MISSING else partial[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold(Aggregate):
+    """`add(aggregate, value)` over every value, None too, starting from `init()`. None deletes."""
+
+    init: Callable[[], Any]
+    adder: Callable[[Any, Any], Any]
+    merger: Callable[[Any, Any], Any] | None = None
+    subtractor: Callable[[Any, Any], Any] | None = None
+    word = "fold"
+
+    def step(self, partial: Any, value: Any) -> Any:
+        """The partial after one more value."""
+        return self.adder(self.init() if partial is MISSING else partial, value)
+
+    def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
+        """Folds in."""
+        get, step = partials.get, self.step
+        for key, x in zip(keys, arguments, strict=True):
+            partial = step(get(key, MISSING), x)
+            if partial is None:
+                partials.pop(key, None)
+            else:
+                partials[key] = partial
+
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """Folds out."""
+        assert self.subtractor is not None
+        partial = self.subtractor(partials[key], argument)
+        if partial is None:
+            del partials[key]
+        else:
+            partials[key] = partial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce(Fold):
+    """`f(aggregate, value)` over all values but None; the first one is the result as it is."""
+
+    word = "reduce_"
+
+    def step(self, partial: Any, value: Any) -> Any:
+        """The partial after one more value."""
+        if value is None:
+            return None if partial is MISSING else partial
+        return value if partial is MISSING else self.adder(partial, value)
+
+
+Argument = Callable[[Any], Any] | str | None
+
+
+def count(of: Argument = None) -> Count:
+    """How many records; with an argument, how many for which it is not None."""
+    return Count(argument=_argument("count", of))
+
+
+def sum_(of: Argument = None) -> Sum:
+    """The sum of a field or function of the value, or of the value itself."""
+    return Sum(argument=_argument("sum_", of))
+
+
+def mean(of: Argument = None) -> Mean:
+    """The arithmetic mean of a field or function of the value, or of the value itself."""
+    return Mean(argument=_argument("mean", of))
+
+
+def min_(of: Argument = None) -> Min:
+    """The smallest of a field or function of the value, or of the values themselves."""
+    return Min(argument=_argument("min_", of))
+
+
+def max_(of: Argument = None) -> Max:
+    """The largest of a field or function of the value, or of the values themselves."""
+    return Max(argument=_argument("max_", of))
+
+
+def first(of: Argument = None) -> First:
+    """The one that arrived first."""
+    return First(argument=_argument("first", of))
+
+
+def last(of: Argument = None) -> Last:
+    """The one that arrived last."""
+    return Last(argument=_argument("last", of))
+
+
+def collect(of: Argument = None) -> Collect:
+    """A list of all, as they came."""
+    return Collect(argument=_argument("collect", of))
+
+
+def collect_set(of: Argument = None) -> CollectSet:
+    """A list of the different ones, as they first came."""
+    return CollectSet(argument=_argument("collect_set", of))
+
+
+def top_k(k: int, of: Argument = None) -> TopK:
+    """A list of the `k` largest, largest first."""
+    if not isinstance(k, int) or k < 1:
+        raise TopologyError(f"top_k: expected a number of at least 1, got {k!r}")
+    return TopK(k=k, argument=_argument("top_k", of))
+
+
+def fold(
+    init: Any,
+    add: Callable[[Any, Any], Any],
+    merge: Callable[[Any, Any], Any] | None = None,
+    subtract: Callable[[Any, Any], Any] | None = None,
+) -> Fold:
+    """`add(aggregate, value)` over every value, from `init`: a value, or a function that makes one.
+
+    None deletes the row. `subtract(aggregate, value)` is needed on groups of a table.
+    """
+    check_arguments(add, 2, "fold: add", "aggregate and value")
+    if subtract is not None:
+        check_arguments(subtract, 2, "fold: subtract", "aggregate and value")
+    if merge is not None:
+        check_arguments(merge, 2, "fold: merge", "two aggregates")
+    if callable(init):
+        check_arguments(init, 0, "fold: init", "nothing")
+    return Fold(init=_initializer(init), adder=add, merger=merge, subtractor=subtract)
+
+
+def reduce_(
+    f: Callable[[Any, Any], Any], subtract: Callable[[Any, Any], Any] | None = None
+) -> Reduce:
+    """`f(aggregate, value)` over the values; the first is the aggregate as it is."""
+    check_arguments(f, 2, "reduce_", "aggregate and value")
+    if subtract is not None:
+        check_arguments(subtract, 2, "reduce_: subtract", "aggregate and value")
+    return Reduce(init=_nothing, adder=f, merger=f, subtractor=subtract)
+
+
+def subtracts(aggregate: Aggregate) -> bool:
+    """Whether rows of a table can be taken out of `aggregate` again."""
+    if isinstance(aggregate, Fold):
+        return aggregate.subtractor is not None
+    return aggregate.can_subtract
+
+
+def snapshot(aggregate: Aggregate, partials: Partials, keys: Sequence[Any]) -> Partials:
+    """The partials of `keys` as they are now, to put back after a failure."""
+    found = {key: partials[key] for key in keys if key in partials}
+    return {key: copy(value) for key, value in found.items()} if aggregate.copies else found
+
+
+def _argument(word: str, of: Argument) -> Function | None:
+    return None if of is None else function_of(of, word)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _initializer(init: Any) -> Callable[[], Any]:
+    """A function that gives each row an init of its own."""
+    if callable(init):
+        function: Callable[[], Any] = init
+        return function
+    if isinstance(init, PLAIN_TYPES):
+        return lambda: init
+    return lambda: deepcopy(init)

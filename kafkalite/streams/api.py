@@ -1,0 +1,140 @@
+"""The fluent builder: Kafka Streams' operators as methods. Building runs nothing.          [P]
+
+    app = StreamsBuilder("clicks-by-user", key=string())
+    clicks = app.stream("clicks", value=json())
+    clicks.filter("valid").group_by("user").window(tumbling("1m")).count().final().to("counts")
+
+Every method adds a node to the plan and returns what can be built upon it. Functions take the
+value; `with_key=True` passes key and value, `with_record=True` one `Record`; a field name stands
+for a function that takes the field out of the value. `name=` names the operator, else its place
+does. `on_error=` says what becomes of records on which the operator fails: "fail", "skip", "dlq".
+
+Owns   the nodes of one topology until `plan()` hands them out as data.
+Fails  with TopologyError, which names the operator, where the mistake stands.
+Source Kafka Streams' StreamsBuilder, KStream, KGroupedStream, KTable, KGroupedTable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final, Literal
+from zlib import crc32
+
+from kafkalite.errors import TopologyError
+from kafkalite.serde.primitives import bytes_
+from kafkalite.serde.serde import Serde
+from kafkalite.streams import plan as p
+from kafkalite.streams.describe import Format, describe
+from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none, topics_of
+from kafkalite.streams.durations import Duration
+from kafkalite.streams.flow import Grouped, Stream, Table, UserFunction
+from kafkalite.streams.functions import function_of
+from kafkalite.streams.naming import check_name
+
+__all__ = ["Grouped", "Stream", "StreamsBuilder", "Table"]
+
+RESETS: Final = ("earliest", "latest")
+
+
+class StreamsBuilder(NotBuilt):
+    """A topology under construction.
+
+    `application_id` prefixes internal topics and names the consumer group; `key` and `value` are
+    the serdes where nothing else says one. `on_error="dlq"` needs a `dead_letter_topic`.
+    """
+
+    not_built = frozenset({"global_table"})
+
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        on_error: p.OnError = "fail",
+        dead_letter_topic: str | None = None,
+    ) -> None:
+        self.application_id = check_name(application_id, "application id")
+        self._key = serde_or_none(key, "key=", application_id)
+        self._value = serde_or_none(value, "value=", application_id)
+        if dead_letter_topic is not None:
+            check_name(dead_letter_topic, f"{application_id}: dead_letter_topic")
+        self._dead_letter_topic = dead_letter_topic
+        self._draft = Draft(has_dead_letters=dead_letter_topic is not None)
+        self._on_error = self._draft.policy(on_error, application_id) or "fail"
+
+    def plan(self) -> p.Plan:
+        """The topology as it is now: immutable, and not changed by what is built later."""
+        return p.Plan(
+            self.application_id,
+            tuple(self._draft.nodes),
+            self._key,
+            self._value,
+            self._on_error,
+            self._dead_letter_topic,
+        )
+
+    def describe(self, format: Format = "text") -> str:  # noqa: A002 - the word users know
+        """Sub-topologies, operators, stores and topics, in one of several forms."""
+        return describe(self.plan(), format)
+
+    def stream(
+        self,
+        topics: str | Sequence[str] | re.Pattern[str],
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        timestamp: UserFunction | None = None,
+        offset_reset: Literal["earliest", "latest"] = "earliest",
+        name: str | None = None,
+        on_error: p.OnError | None = None,
+    ) -> Stream:
+        """One topic, several, or all that match a pattern, as a stream.
+
+        `timestamp`: a function of the value that gives epoch ms; else the record's own is taken.
+        """
+        operator = f"stream({topics!r})"
+        if offset_reset not in RESETS:
+            raise TopologyError(f"{operator}: offset_reset is earliest or latest: {offset_reset!r}")
+        pattern = topics if isinstance(topics, re.Pattern) else None
+        listed = () if pattern else topics_of(topics, operator)
+        source = p.Source(
+            name=self._draft.name(_source_name(listed, pattern), None, name),
+            on_error=self._draft.policy(on_error, operator),
+            topics=listed,
+            pattern=pattern,
+            key=serde_or_none(key, "key=", operator) or self._key or bytes_(),
+            value=serde_or_none(value, "value=", operator) or self._value or bytes_(),
+            timestamp=None if timestamp is None else function_of(timestamp, operator),
+            offset_reset=offset_reset,
+        )
+        return Stream(self._draft, self._draft.read(source, operator))
+
+    def table(
+        self,
+        topic: str,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        name: str | None = None,
+        history: Duration | None = None,
+        on_error: p.OnError | None = None,
+    ) -> Table:
+        """A topic as a table: the latest value per key; a null value deletes. Named: a store."""
+        operator = f"table({topic!r})"
+        refuse_history(history, operator)
+        source = p.TableSource(
+            name=self._draft.name(topic, None, name),
+            on_error=self._draft.policy(on_error, operator),
+            topics=topics_of(topic, operator),
+            key=serde_or_none(key, "key=", operator) or self._key or bytes_(),
+            value=serde_or_none(value, "value=", operator) or self._value or bytes_(),
+            named=name is not None,
+        )
+        return Table(self._draft, self._draft.read(source, operator))
+
+
+def _source_name(topics: Sequence[str], pattern: re.Pattern[str] | None) -> str:
+    """A source is called by its first topic, or by a hash of its pattern."""
+    return topics[0] if pattern is None else f"pattern-{crc32(pattern.pattern.encode()):08x}"

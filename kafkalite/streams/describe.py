@@ -1,0 +1,158 @@
+"""What a topology looks like: as text, as a mermaid flowchart, as JSON.                   [P]
+
+    text      sub-topologies, each with its operators, stores and topics, as Kafka Streams prints
+    mermaid   a flowchart, topics as cylinders, for a README
+    json      the same facts for programs
+
+The plan is shown as it will run: repartition topics, stores and serdes included.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from kafkalite.errors import TopologyError
+from kafkalite.streams import plan as p
+from kafkalite.streams.durations import spell
+from kafkalite.streams.functions import Function
+from kafkalite.streams.rewrites import SubTopology, sub_topologies
+
+Format = Literal["text", "mermaid", "json"]
+
+
+def describe(plan: p.Plan, format: Format = "text") -> str:  # noqa: A002 - the word users know
+    """`plan` in one of the forms above. TopologyError for another form."""
+    forms = {"text": _text, "mermaid": _mermaid, "json": _json}
+    if format not in forms:
+        raise TopologyError(f"describe: expected one of {', '.join(forms)}, got {format!r}")
+    return forms[format](plan, sub_topologies(plan))
+
+
+def detail(node: p.Node) -> str:
+    """What a node does, in the user's words, as far as data can tell."""
+    match node:
+        case p.Source():
+            read = ", ".join(node.topics) or f"/{node.pattern.pattern if node.pattern else ''}/"
+            return f"topics: {read}; key {node.key!r}, value {node.value!r}"
+        case p.Sink():
+            topic = node.topic if isinstance(node.topic, str) else _name(node.topic)
+            return f"topic: {topic}; key {node.key!r}, value {node.value!r}"
+        case p.Aggregate():
+            parts = [str(part) for part in node.aggregates]
+            if node.fields is not None:
+                parts = [f"{f}={a}" for f, a in zip(node.fields, parts, strict=True)]
+            over = "" if node.window is None else f" over {node.window}"
+            return ", ".join(parts) + over
+        case p.Final():
+            return "" if node.idle_ms is None else f"stream.idle: {spell(node.idle_ms)}"
+        case p.Branch():
+            functions = [_function(f) for f in node.predicates]
+            return ", ".join(functions + ["default"] * node.default)
+        case p.MapBatch():
+            return _name(node.function)
+    function = getattr(node, "function", None)
+    return _function(function) if isinstance(function, Function) else ""
+
+
+def kind(node: p.Node) -> str:
+    """The operator's word: `filter`, `select_key`."""
+    name = type(node).__name__
+    words = "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+    negated = isinstance(node, p.Filter | p.TableFilter) and node.negate
+    return f"{words}_not" if negated else words
+
+
+def _function(function: Function) -> str:
+    return repr(function.field) if function.field else _name(function.call)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _text(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
+    lines = [f"Topology: {plan.application_id}"]
+    for sub in subs:
+        lines.append(f"  Sub-topology: {sub.id}")
+        children = {node: [c for c in sub.nodes if node in c.parents] for node in sub.nodes}
+        for node in sub.nodes:
+            what = detail(node)
+            lines.append(f"    {kind(node)}: {node.name}" + (f" ({what})" if what else ""))
+            if children[node]:
+                lines.append(f"      --> {', '.join(child.name for child in children[node])}")
+        lines += [
+            f"    store: {store.name} (changelog: {store.changelog_topic}; "
+            f"key {store.key!r}, value {store.value!r})"
+            for store in sub.stores
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _mermaid(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
+    lines = ["flowchart TD"]
+    topics: dict[str, str] = {}
+    edges: list[str] = []
+
+    def topic(name: str) -> str:
+        return topics.setdefault(name, f"t{len(topics)}")
+
+    for sub in subs:
+        ids = {node: f"n{sub.id}_{index}" for index, node in enumerate(sub.nodes)}
+        lines.append(f'  subgraph s{sub.id}["sub-topology {sub.id}"]')
+        for node in sub.nodes:
+            what = "" if isinstance(node, p.Source | p.Sink) else detail(node)
+            label = "<br/>".join(_escape(part) for part in (kind(node), node.name, what) if part)
+            lines.append(f'    {ids[node]}["{label}"]')
+            edges += [f"  {ids[parent]} --> {ids[node]}" for parent in node.parents]
+            if isinstance(node, p.Source):
+                read = node.topics or (f"/{node.pattern.pattern if node.pattern else ''}/",)
+                edges += [f"  {topic(name)} --> {ids[node]}" for name in read]
+            elif isinstance(node, p.Sink):
+                written = node.topic if isinstance(node.topic, str) else f"{_name(node.topic)}()"
+                edges.append(f"  {ids[node]} --> {topic(written)}")
+        lines.append("  end")
+        for store in sub.stores:
+            edges.append(f"  {ids[store.node]} -.- {topic(store.changelog_topic)}")
+    lines += [f'  {id_}[("{_escape(name)}")]' for name, id_ in topics.items()]
+    return "\n".join(lines + edges) + "\n"
+
+
+def _escape(text: str) -> str:
+    """Characters that mermaid would read as its own."""
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+
+
+def _json(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
+    document = {
+        "application_id": plan.application_id,
+        "sub_topologies": [_json_of(sub) for sub in subs],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _json_of(sub: SubTopology) -> dict[str, Any]:
+    return {
+        "id": sub.id,
+        "nodes": [
+            {
+                "name": node.name,
+                "operator": kind(node),
+                "detail": detail(node),
+                "parents": [parent.name for parent in node.parents],
+            }
+            for node in sub.nodes
+        ],
+        "stores": [
+            {
+                "name": store.name,
+                "changelog": store.changelog_topic,
+                "key": repr(store.key),
+                "value": repr(store.value),
+            }
+            for store in sub.stores
+        ],
+        "source_topics": [t if isinstance(t, str) else f"/{t.pattern}/" for t in sub.source_topics],
+        "sink_topics": list(sub.sink_topics),
+        "internal_topics": [topic.name for topic in sub.internal_topics],
+    }

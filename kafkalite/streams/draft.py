@@ -1,0 +1,111 @@
+"""A topology while it is built: its nodes so far, their names, who reads which topic.       [P]
+
+Owns   the rule that a topic has one reader within a topology.
+Fails  with TopologyError, which names the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from kafkalite.errors import TopologyError
+from kafkalite.serde.serde import Serde
+from kafkalite.streams import plan as p
+from kafkalite.streams.durations import Duration
+from kafkalite.streams.functions import Function
+from kafkalite.streams.naming import Names, check_name
+
+N = TypeVar("N", bound=p.Node)
+ON_ERROR: Final = ("fail", "skip", "dlq")
+
+
+class NotBuilt:
+    """Mixed into the builder's classes: what the API names and this version lacks says so."""
+
+    not_built: ClassVar[frozenset[str]] = frozenset()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name in self.not_built:
+                raise TopologyError(f"{type(self).__name__}.{name} is not supported yet")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+class Draft:
+    """The nodes of one topology under construction, shared by all its streams and tables."""
+
+    def __init__(self, *, has_dead_letters: bool) -> None:
+        self.nodes: list[p.Node] = []
+        self._has_dead_letters = has_dead_letters
+        self._names = Names()
+        self._readers: dict[str, p.Source] = {}  # topic -> the node that reads it
+
+    def add(self, node: N) -> N:
+        """Takes `node` into the topology."""
+        self.nodes.append(node)
+        return node
+
+    def read(self, source: p.Source, operator: str) -> p.Source:
+        """Takes a source in. The same source once more is the one that is there."""
+        for topic in source.topics:
+            reader = self._readers.get(topic)
+            if reader is None:
+                continue
+            if _identity(reader) == _identity(source):
+                return reader
+            raise TopologyError(
+                f"{operator}: {topic!r} is read by {reader.name!r} already, in another way; "
+                "a topic has one reader, from which several streams can be built"
+            )
+        self._readers.update(dict.fromkeys(source.topics, source))
+        return self.add(source)
+
+    def name(self, operator: str, above: str | None, given: str | None) -> str:
+        """The name of a new operator: the given one, or one derived from its place."""
+        if given is not None:
+            return self._names.give(given, operator)
+        return self._names.derive(operator, above)
+
+    def policy(self, on_error: p.OnError | None, operator: str) -> p.OnError | None:
+        """`on_error` once it is known to be possible."""
+        if on_error is not None and on_error not in ON_ERROR:
+            raise TopologyError(f"{operator}: on_error is one of {ON_ERROR}, got {on_error!r}")
+        if on_error == "dlq" and not self._has_dead_letters:
+            raise TopologyError(
+                f'{operator}: on_error="dlq" needs a dead_letter_topic= of the application'
+            )
+        return on_error
+
+
+def serde_or_none(serde: Serde | None, what: str, operator: str) -> Serde | None:
+    """`serde` once it is known to be one. A common slip is `string` for `string()`."""
+    if serde is None or (hasattr(serde, "open") and not isinstance(serde, type)):
+        return serde
+    hint = f"; did you mean {getattr(serde, '__name__', serde)}()?" if callable(serde) else ""
+    raise TopologyError(f"{operator}: {what} expected a serde, got {serde!r}{hint}")
+
+
+def topics_of(topics: object, operator: str) -> tuple[str, ...]:
+    """The names of one topic or several."""
+    listed = (topics,) if isinstance(topics, str) else topics
+    if not isinstance(listed, Sequence) or not listed:
+        raise TopologyError(f"{operator}: expected a topic, several topics or a compiled pattern")
+    if len(set(listed)) < len(listed):
+        raise TopologyError(f"{operator}: a topic is named twice")
+    return tuple(check_name(topic, f"{operator}: topic") for topic in listed)
+
+
+def refuse_history(history: Duration | None, operator: str) -> None:
+    """Versioned tables are not built."""
+    if history is not None:
+        raise TopologyError(f"{operator}: versioned tables (history=) are not supported yet")
+
+
+def _identity(source: p.Source) -> tuple[Any, ...]:
+    """What makes two sources the same, names apart."""
+    values = [getattr(source, f.name) for f in fields(source) if f.name != "name"]
+    parts = ((v.passes, v.field or v.call) if isinstance(v, Function) else v for v in values)
+    return (type(source), *parts)

@@ -1,0 +1,1 @@
+"""The local engine: a plan compiled to operators from columns to columns.               [P]"""

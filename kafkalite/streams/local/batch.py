@@ -1,0 +1,178 @@
+"""A batch on its way through a task: columns of objects and of bytes, and where they are from. [P]
+
+A column is there only when something below needs it. Keys and values that no operator has changed
+since their topic keep their bytes (`raw_keys`, `raw_values`), so that stores are keyed by bytes
+and a sink with the same serde writes them as they came.
+
+An `Origin` leads from a record of a batch back to the record that was read. It is followed only
+when somebody asks: for an error, a `Record`, a dead letter.
+
+Never  changed after it was made; operators make new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
+
+from kafkalite.core.types import Columns, Headers
+
+
+class Place(NamedTuple):
+    """A record as it was read from a topic."""
+
+    topic: str
+    partition: int
+    columns: Columns  # of bytes, as fetched
+    at: int  # its index in them
+
+    @property
+    def offset(self) -> int:
+        """Its offset."""
+        offsets = self.columns.offsets
+        assert offsets is not None, f"{self.topic}: records without offsets"
+        return offsets[self.at]
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}, partition {self.partition}, offset {self.offset}"
+
+
+class Origin(Protocol):
+    """Where the records of a batch are from."""
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """The record that each came from; None where it was not read but made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Straight from a topic."""
+
+    topic: str
+    partition: int
+    columns: Columns
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """The records themselves."""
+        return [Place(self.topic, self.partition, self.columns, i) for i in indexes]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Some records of another batch, by a mask."""
+
+    above: Origin
+    keep: Sequence[object]
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """Of the records that were kept."""
+        kept = list(compress(range(len(self.keep)), self.keep))
+        return self.above.places([kept[i] for i in indexes])
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Records of another batch, by their indexes there."""
+
+    above: Origin
+    indexes: Sequence[int]
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """Of the records that were taken."""
+        return self.above.places([self.indexes[i] for i in indexes])
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Not read: updates of a table that several records led to."""
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """No single records."""
+        return [None] * len(indexes)
+
+
+MADE: Origin = Made()
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Records side by side. Columns that are not needed are None, those that are have one length.
+
+    `olds`: of a table's updates, the rows they replace. `headers` None: no record has any.
+    """
+
+    timestamps: Sequence[int]
+    origin: Origin
+    keys: Sequence[Any] | None = None
+    raw_keys: Sequence[bytes | None] | None = None
+    values: Sequence[Any] | None = None
+    raw_values: Sequence[bytes | None] | None = None
+    olds: Sequence[Any] | None = None
+    headers: Sequence[Headers] | None = None
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def where(self, keep: Sequence[object]) -> Batch:
+        """The records whose entry in `keep` is true."""
+        if all(keep):
+            return self
+        return self._each(lambda column: list(compress(column, keep)), Kept(self.origin, keep))
+
+    def take(self, indexes: Sequence[int]) -> Batch:
+        """The records at `indexes`, in that order; one may come several times."""
+        if not indexes:
+            return self.slice(0, 0)
+        pick = itemgetter(*indexes)
+        single = len(indexes) == 1  # itemgetter of one index gives no tuple
+        return self._each(
+            lambda column: [pick(column)] if single else pick(column), Taken(self.origin, indexes)
+        )
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The records [start, stop)."""
+        if start == 0 and stop == len(self):
+            return self
+        return self._each(lambda column: column[start:stop], Taken(self.origin, range(start, stop)))
+
+    def _each(self, change: Callable[[Sequence[Any]], Sequence[Any]], origin: Origin) -> Batch:
+        raw_keys = None if self.raw_keys is None else change(self.raw_keys)
+        raw_values = None if self.raw_values is None else change(self.raw_values)
+        # Bytes that are their own objects stand in two places and are changed once.
+        if self.keys is None or self.keys is self.raw_keys:
+            keys = self.keys and raw_keys
+        else:
+            keys = change(self.keys)
+        if self.values is None or self.values is self.raw_values:
+            values = self.values and raw_values
+        else:
+            values = change(self.values)
+        olds = None if self.olds is None else change(self.olds)
+        headers = None if self.headers is None else change(self.headers)
+        timestamps = change(self.timestamps)
+        return Batch(timestamps, origin, keys, raw_keys, values, raw_values, olds, headers)
+
+    def nulls(self) -> Sequence[Any]:
+        """A column that is None where the value is: the objects, or else the bytes."""
+        column = self.raw_values if self.values is None else self.values
+        assert column is not None
+        return column
+
+
+Push = Callable[[Batch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Records for a topic, as bytes. `partitions` None: by the hash of the key.
+
+    `sink` is the operator that wrote them.
+    """
+
+    topic: str
+    columns: Columns
+    partitions: Sequence[int] | None
+    sink: str = ""

@@ -1,0 +1,90 @@
+"""User functions over batches: which columns they take, and what becomes of failures.     [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Any
+
+from kafkalite.streams import plan as p
+from kafkalite.streams.functions import Function, Passes
+from kafkalite.streams.local.batch import Batch
+from kafkalite.streams.local.failures import Failures
+from kafkalite.streams.local.runtime import Needs
+from kafkalite.streams.record import Record
+
+Results = tuple[Batch, list[Any]]
+
+
+def records(batch: Batch) -> list[Record]:
+    """The records of a batch as objects, with the places they were read from."""
+    assert batch.keys is not None
+    assert batch.values is not None
+    places = batch.origin.places(range(len(batch)))
+    headers = repeat(()) if batch.headers is None else batch.headers
+    return [
+        Record(key, value, timestamp, header)
+        if place is None
+        else Record(key, value, timestamp, header, place.topic, place.partition, place.offset)
+        for key, value, timestamp, header, place in zip(
+            batch.keys, batch.values, batch.timestamps, headers, places, strict=False
+        )
+    ]
+
+
+def arguments(function: Function, batch: Batch) -> Sequence[Sequence[Any]]:
+    """The columns that `function` is called with."""
+    if function.passes is Passes.RECORD:
+        return (records(batch),)
+    assert batch.values is not None
+    if function.passes is Passes.VALUE:
+        return (batch.values,)
+    assert batch.keys is not None
+    return (batch.keys, batch.values)
+
+
+def caller(
+    node: p.Node,
+    function: Function,
+    failures: Failures,
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+) -> Callable[[Batch], Results]:
+    """Calls `function` for each record: what is left of the batch, and the results.
+
+    `wrap` goes around the user's function, so that what it checks counts as the function's failure.
+    """
+    call = function.call if wrap is None else wrap(function.call)
+
+    def run(batch: Batch) -> Results:
+        return failures.apply(node, call, batch, arguments(function, batch))
+
+    return run
+
+
+def row_caller(
+    node: p.Node, function: Function, failures: Failures
+) -> Callable[[Batch, Sequence[Any]], tuple[list[Any], list[int]]]:
+    """Calls `function` for the rows of a table that are not None; None gives None.
+
+    The rows are a column beside the batch, its values or its olds. The second result are the
+    indexes of records that the function failed on.
+    """
+
+    def run(batch: Batch, rows: Sequence[Any]) -> tuple[list[Any], list[int]]:
+        there = [index for index, row in enumerate(rows) if row is not None]
+        columns: list[Sequence[Any]] = [[rows[index] for index in there]]
+        if function.takes_key:
+            assert batch.keys is not None
+            columns.insert(0, [batch.keys[index] for index in there])
+        found, failed = failures.call(node, function.call, batch, columns, there)
+        results: list[Any] = [None] * len(rows)
+        for index, result in zip(there, found, strict=True):
+            results[index] = result
+        return results, [there[at] for at in failed]
+
+    return run
+
+
+def function_needs(function: Function) -> Needs:
+    """What a function of the record needs of a batch."""
+    return Needs(key=function.takes_key, value=True)

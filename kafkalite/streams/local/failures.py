@@ -1,0 +1,188 @@
+"""What becomes of a record on which a user function or a serde fails.                     [P]
+
+    fail    ProcessingError; the task is over, nothing of it is committed
+    skip    the record is left out and counted in dropped-records-total
+    dlq     the same, and its bytes go to the dead letter topic with the error in headers
+
+Owns   the error policy, the wording of ProcessingError and the headers of dead letters.
+Never  calls a user function twice for a record.
+Source KIP-1033, KIP-1034 (header names).
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, Final
+
+from kafkalite.core.types import Columns, Headers
+from kafkalite.errors import ProcessingError, SerdeError
+from kafkalite.streams import plan as p
+from kafkalite.streams.functions import Function
+from kafkalite.streams.local.batch import Batch, Output, Place
+
+DROPPED: Final = "dropped-records-total"
+FAILED: Final = "failed-records-total"
+DEAD_LETTERS: Final = "dead-letter-records-total"
+HEADER: Final = "__streams.errors."
+
+
+class Failures:
+    """Decides over the failures of one task's operators."""
+
+    def __init__(
+        self, plan: p.Plan, partition: int, metrics: Counter[str], outputs: list[Output]
+    ) -> None:
+        self._plan = plan
+        self._partition = partition
+        self._metrics = metrics
+        self._outputs = outputs
+
+    def policy(self, node: p.Node) -> p.OnError:
+        """The operator's policy, or else the application's."""
+        return node.on_error or self._plan.on_error
+
+    def handle(
+        self, node: p.Node, error: Exception, place: Place | None, what: str = "a made record"
+    ) -> None:
+        """Raises ProcessingError, or returns when the record is to be left out."""
+        policy = self.policy(node)
+        if policy == "fail":
+            where = what if place is None else str(place)
+            raise ProcessingError(f"{node.name!r}: {where}: {reason(error, node)}") from error
+        self._metrics[DROPPED] += 1
+        self._metrics[FAILED] += 1
+        if policy == "dlq" and place is not None:
+            self._metrics[DEAD_LETTERS] += 1
+            self._outputs.append(self._dead_letter(node, error, place))
+
+    def _dead_letter(self, node: p.Node, error: Exception, place: Place) -> Output:
+        columns, i = place.columns, place.at
+        headers = () if columns.headers is None else columns.headers[i]
+        letter = Columns(
+            [columns.keys[i]],
+            [columns.values[i]],
+            [columns.timestamps[i]],
+            None,
+            [(*headers, *error_headers(error, node, place))],
+        )
+        assert self._plan.dead_letter_topic is not None
+        return Output(self._plan.dead_letter_topic, letter, None, node.name)
+
+    def call(
+        self,
+        node: p.Node,
+        function: Callable[..., Any],
+        batch: Batch,
+        columns: Sequence[Sequence[Any]],
+        indexes: Sequence[int] | None = None,
+    ) -> tuple[list[Any], list[int]]:
+        """`function` over columns: the results, and the indexes of records that it failed on.
+
+        `indexes` tells which records of `batch` the columns hold, all of them when None.
+        """
+        failed: list[int] = []
+
+        def fail(at: int, error: Exception) -> None:
+            failed.append(at)
+            self.at(node, error, batch, at if indexes is None else indexes[at])
+
+        return attempt(function, columns, fail), failed
+
+    def apply(
+        self,
+        node: p.Node,
+        function: Callable[..., Any],
+        batch: Batch,
+        columns: Sequence[Sequence[Any]],
+    ) -> tuple[Batch, list[Any]]:
+        """`function` over columns of `batch`: what is left of the batch, and the results."""
+        results, failed = self.call(node, function, batch, columns)
+        return self.without(batch, results, failed)
+
+    def at(self, node: p.Node, error: Exception, batch: Batch, index: int) -> None:
+        """A failure of record `index` of `batch`."""
+        key = batch.raw_keys[index] if batch.raw_keys is not None else None
+        (place,) = batch.origin.places([index])
+        self.handle(node, error, place, f"an update of key {key!r}")
+
+    @staticmethod
+    def without(batch: Batch, results: list[Any], failed: Sequence[int]) -> tuple[Batch, list[Any]]:
+        """`batch` and `results` without the records that failed."""
+        if not failed:
+            return batch, results
+        keep = bytearray(b"\x01") * len(results)
+        for index in failed:
+            keep[index] = 0
+        return batch.where(keep), list(compress(results, keep))
+
+
+def attempt(
+    function: Callable[..., Any],
+    columns: Sequence[Sequence[Any]],
+    failed: Callable[[int, Exception], None],
+) -> list[Any]:
+    """`function` over columns, called once for each record; None where it failed."""
+    results: list[Any] = []
+    calls = map(function, *columns)
+    count = len(columns[0])
+    while True:
+        try:
+            # extend keeps what came before an exception, so its length tells the record.
+            results.extend(calls)
+            if len(results) == count:
+                return results
+            raise RuntimeError("the function raised StopIteration")
+        except Exception as error:
+            failed(len(results), error)
+            results.append(None)
+
+
+def convert(
+    convert: Callable[[str, Sequence[Any]], Sequence[Any]],
+    topic: str,
+    column: Sequence[Any],
+    failed: Callable[[int, Exception], None],
+) -> tuple[Sequence[Any], list[int]]:
+    """A codec over a column: the results, None where it failed, and where that was."""
+    results: list[Any] = []
+    bad: list[int] = []
+    while True:
+        rest = column[len(results) :] if results else column
+        try:
+            done = convert(topic, rest)
+            return (results + list(done) if results else done), bad
+        except SerdeError as error:
+            if error.index is None:
+                raise
+            index = len(results) + error.index
+            failed(index, error)
+            results += convert(topic, rest[: error.index])
+            results.append(None)
+            bad.append(index)
+
+
+def reason(error: Exception, node: p.Node) -> str:
+    """An error in a few words; a missing field is called that."""
+    function = getattr(node, "function", None)
+    if isinstance(error, KeyError) and isinstance(function, Function) and function.field:
+        return f"the value has no field {error}"
+    if isinstance(error, SerdeError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def error_headers(error: Exception, node: p.Node, place: Place) -> Headers:
+    """The headers that a dead letter tells its story with."""
+    story = {
+        "exception": type(error).__name__,
+        "message": reason(error, node),
+        "stacktrace": "".join(traceback.format_exception(error)),
+        "operator": node.name,
+        "topic": place.topic,
+        "partition": str(place.partition),
+        "offset": str(place.offset),
+    }
+    return tuple((HEADER + name, text.encode()) for name, text in story.items())

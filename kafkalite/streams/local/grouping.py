@@ -1,0 +1,507 @@
+"""Aggregates without windows, and what all aggregates share.                              [P]
+
+A batch is folded in by columns: arguments first (the user's functions see every record before
+any state is touched), then each aggregate's dict. Below hears of a row once per batch, or once
+per commit where updates are cached, with the row as it is then.
+
+Facts  Null keys and null values are dropped and counted. A row's timestamp is the newest of its
+       records. An aggregate that becomes None deletes the row, and the timestamp starts anew. The
+       groups of a table take out the old row, then add the new; taking out of a group that has no
+       row does nothing; a group that becomes empty stays.
+Fails  through the error policy, with the record on which it failed: a batch is folded by
+       iterators whose length hint tells how far it came. Where failures are skipped, the rows of
+       the batch are put back and its records are folded in one by one.
+Source Kafka Streams' KStreamAggregate, KTableAggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from operator import is_, length_hint
+from typing import Any, Final
+
+from kafkalite.core.types import Headers
+from kafkalite.serde.msgpack import msgpack
+from kafkalite.serde.serde import Serde
+from kafkalite.streams import plan as p
+from kafkalite.streams.aggregates import MISSING, Aggregate, Count, Fold, Partials, snapshot
+from kafkalite.streams.local.batch import MADE, Batch, Origin, Push, Taken
+from kafkalite.streams.local.failures import DROPPED, convert
+from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
+from kafkalite.streams.local.state import NO_WINDOW, Bucket, Layout, StateStore
+
+WAITING_MAX: Final = 200_000  # rows that wait for the commit; beyond it below is told at once
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """The part of a batch that goes into one bucket. `arguments`: a column per aggregate."""
+
+    keys: Sequence[Any]
+    timestamps: Sequence[int]
+    arguments: list[Sequence[Any] | None]
+    headers: Sequence[Headers] | None
+    indexes: Sequence[int]  # in the batch
+
+    def one(self, at: int) -> Segment:
+        """The record at `at` alone."""
+        only = slice(at, at + 1)
+        return Segment(
+            self.keys[only],
+            self.timestamps[only],
+            [None if column is None else column[only] for column in self.arguments],
+            None if self.headers is None else self.headers[only],
+            self.indexes[only],
+        )
+
+
+class Rows:
+    """Folds segments into the buckets of one aggregate's store, and tells below what changed."""
+
+    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
+        self.node = node
+        self.runtime = runtime
+        self.failures = runtime.failures
+        self.skips = self.failures.policy(node) != "fail"
+        self.layout = Layout(node.aggregates, node.fields)
+        self.store = open_store(node, self.layout, runtime)
+        self.forward = runtime.forward(node)
+        self.tells = any(
+            not isinstance(child, p.Late | p.Final) for child in runtime.children(node)
+        )
+        self.needs = runtime.needs(node)
+        self.waiting = 0  # rows that may have changed since below was told
+        self._read: Iterator[Any] = iter(())  # the column that is being folded in
+
+    # Arguments
+
+    def arguments(self, batch: Batch) -> tuple[Batch, list[Sequence[Any] | None]]:
+        """A column for each aggregate; records that a function failed on are left out."""
+        columns: list[list[Any] | Sequence[Any] | None] = []
+        by_field: dict[str, Sequence[Any]] = {}
+        failed: set[int] = set()
+        for aggregate in self.node.aggregates:
+            function = aggregate.argument
+            if function is None:
+                columns.append(None if isinstance(aggregate, Count) else batch.values)
+            elif function.field in by_field:
+                columns.append(by_field[function.field])
+            else:
+                assert batch.values is not None
+                column, bad = self.failures.call(self.node, function.call, batch, [batch.values])
+                failed.update(bad)
+                columns.append(column)
+                if function.field is not None:
+                    by_field[function.field] = column
+        if not failed:
+            return batch, columns
+        kept = [index for index in range(len(batch)) if index not in failed]
+        return batch.take(kept), [c and [c[index] for index in kept] for c in columns]
+
+    # Folding in
+
+    def add(self, bucket: Bucket, segment: Segment, batch: Batch, *, ascending: bool) -> None:
+        """Folds `segment` of `batch` in."""
+        if not self.skips:
+            try:
+                self._fold(bucket, segment, ascending=ascending)
+            except Exception as error:
+                at = len(segment.keys) - length_hint(self._read) - 1
+                self.failures.at(self.node, error, batch, segment.indexes[max(at, 0)])
+                raise AssertionError("a failure that is not skipped ends the task") from error
+            return
+        before = _Before(self.layout, bucket, segment.keys)
+        try:
+            self._fold(bucket, segment, ascending=ascending)
+        except Exception as error:
+            before.put_back()
+            if len(segment.keys) == 1:
+                self.failures.at(self.node, error, batch, segment.indexes[0])
+                return
+            for at in range(len(segment.keys)):
+                self.add(bucket, segment.one(at), batch, ascending=True)
+
+    def _fold(self, bucket: Bucket, segment: Segment, *, ascending: bool) -> None:
+        keys, timestamps = segment.keys, segment.timestamps
+        latest = _latest(keys, timestamps, ascending=ascending)
+        self.note(bucket, latest)
+        if segment.headers is not None or bucket.headers:
+            bucket.mark(keys, segment.headers)
+        if self.layout.deletes:
+            self._fold_deleting(bucket, segment, latest, ascending=ascending)
+        else:
+            _stamp(bucket, latest, timestamps[0] if ascending else min(timestamps))
+            self._add_columns(bucket, segment)
+        bucket.newest = max(bucket.newest, timestamps[-1] if ascending else max(timestamps))
+
+    def _add_columns(self, bucket: Bucket, segment: Segment) -> None:
+        for aggregate, partials, column in zip(
+            self.node.aggregates, bucket.partials, segment.arguments, strict=True
+        ):
+            self._read = iter(segment.keys if column is None else column)
+            aggregate.add(partials, segment.keys, self._read)
+
+    def _fold_deleting(
+        self, bucket: Bucket, segment: Segment, latest: dict[bytes, int], *, ascending: bool
+    ) -> None:
+        """One aggregate that may be None: rows come and go, and timestamps with them."""
+        (aggregate,), (partials,), (column,) = (
+            self.node.aggregates,
+            bucket.partials,
+            segment.arguments,
+        )
+        assert column is not None
+        if isinstance(aggregate, Fold):
+            self._read = iter(column)
+            fold_rows(aggregate, partials, bucket.stamps, segment, self._read)
+        elif None in column and len(column) > 1:
+            for at in range(len(column)):
+                one = segment.one(at)
+                newest = {one.keys[0]: one.timestamps[0]}
+                self._fold_deleting(bucket, one, newest, ascending=True)
+        else:
+            for key in latest:
+                if key not in partials:
+                    bucket.stamps.pop(key, None)
+            first = segment.timestamps[0] if ascending else min(segment.timestamps)
+            _stamp(bucket, latest, first)
+            self._add_columns(bucket, segment)
+
+    # Telling below
+
+    def note(self, bucket: Bucket, keys: dict[bytes, int]) -> None:
+        """Notes that `keys` are about to change."""
+        bucket.unlogged.update(keys)
+        if not self.tells:
+            return
+        self.waiting += len(keys)
+        if not self.needs.old:
+            bucket.changed.update(keys)
+            return
+        new = [key for key in keys if key not in bucket.changed]
+        has = self.store.has
+        for key, row in zip(new, self.layout.rows(bucket, new), strict=True):
+            bucket.changed[key] = row if has(bucket, key) else None
+
+    def tell(self, bucket: Bucket, origin: Origin = MADE) -> None:
+        """Pushes the rows of `bucket` that changed, as they are now."""
+        keys = list(bucket.changed)
+        if not keys:
+            return
+        olds = list(bucket.changed.values())
+        bucket.changed = {}
+        stamps = bucket.stamps
+        if self.runtime.is_cached and not self.needs.old:
+            keys.sort(key=stamps.__getitem__)  # so that stream time below grows step by step
+        self.forward(self.update(bucket, keys, olds if self.needs.old else None, origin))
+
+    def update(
+        self, bucket: Bucket, keys: list[bytes], olds: list[Any] | None, origin: Origin
+    ) -> Batch:
+        """The rows of `keys` as a batch."""
+        return Batch(
+            [bucket.stamps[key] for key in keys],
+            origin,
+            self.store.key_objects(bucket, keys) if self.needs.key else None,
+            self.store.record_keys(bucket, keys),
+            self.layout.rows(bucket, keys),
+            None,
+            olds,
+            bucket.headers_of(keys),
+        )
+
+    def after(self, batch: Batch) -> None:
+        """Tells below at once, unless updates wait for the commit."""
+        if not self.runtime.is_cached:
+            single = len(batch) == 1
+            self.flush(Taken(batch.origin, _Zeros()) if single else MADE)
+        elif self.waiting > WAITING_MAX:
+            self.flush()
+
+    def flush(self, origin: Origin = MADE) -> None:
+        """Tells below of all buckets, in the order of their windows."""
+        if self.waiting:
+            self.waiting = 0
+            for start in sorted(self.store.buckets):
+                self.tell(self.store.buckets[start], origin)
+
+
+class _Zeros(Sequence[int]):
+    """As many zeros as are asked for: every update came from the batch's only record."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return 0
+
+    def __len__(self) -> int:
+        return 1
+
+
+class _Before:
+    """The rows of some keys as they were, to put them back."""
+
+    def __init__(self, layout: Layout, bucket: Bucket, keys: Sequence[bytes]) -> None:
+        self.bucket = bucket
+        self.keys = list(dict.fromkeys(keys))
+        self.partials = [
+            snapshot(aggregate, partials, self.keys)
+            for aggregate, partials in zip(layout.aggregates, bucket.partials, strict=True)
+        ]
+        self.others: list[dict[bytes, Any]] = [
+            {key: found[key] for key in self.keys if key in found} for found in self._dicts()
+        ]
+
+    def _dicts(self) -> tuple[dict[bytes, Any], ...]:
+        bucket = self.bucket
+        return bucket.stamps, bucket.headers, bucket.changed, bucket.unlogged
+
+    def put_back(self) -> None:
+        """Undoes whatever happened to the keys since."""
+        for found, was in zip(
+            (*self.bucket.partials, *self._dicts()), (*self.partials, *self.others), strict=True
+        ):
+            for key in self.keys:
+                if key in was:
+                    found[key] = was[key]
+                else:
+                    found.pop(key, None)
+
+
+def fold_rows(
+    aggregate: Fold,
+    partials: Partials,
+    stamps: dict[bytes, int],
+    segment: Segment,
+    arguments: Iterator[Any],
+) -> None:
+    """A fold whose rows may be deleted: a row that comes back has the timestamp of its own."""
+    get, step = partials.get, aggregate.step
+    for key, timestamp, x in zip(segment.keys, segment.timestamps, arguments, strict=True):
+        partial = get(key, MISSING)
+        folded = step(partial, x)
+        if partial is MISSING or timestamp > stamps[key]:
+            stamps[key] = timestamp
+        if folded is None:
+            partials.pop(key, None)
+        else:
+            partials[key] = folded
+
+
+def _latest(
+    keys: Sequence[bytes], timestamps: Sequence[int], *, ascending: bool
+) -> dict[bytes, int]:
+    """The newest timestamp of each key."""
+    if ascending:
+        return dict(zip(keys, timestamps, strict=True))
+    latest: dict[bytes, int] = {}
+    get = latest.get
+    for key, timestamp in zip(keys, timestamps, strict=True):
+        if timestamp > get(key, -1):
+            latest[key] = timestamp  # noqa: PERF403 - looks at what is there
+    return latest
+
+
+def _stamp(bucket: Bucket, latest: dict[bytes, int], oldest: int) -> None:
+    """Lifts the rows' timestamps; a late record does not take them back."""
+    stamps = bucket.stamps
+    if oldest >= bucket.newest:
+        stamps.update(latest)
+        return
+    get = stamps.get
+    for key, timestamp in latest.items():
+        if timestamp > get(key, -1):
+            stamps[key] = timestamp
+
+
+def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
+    """The store of `node`, registered with the task."""
+    store = runtime.store_of(node)
+    assert store is not None, f"{node.name!r} owns no store"
+    window = node.window if isinstance(node, p.Aggregate) else None
+    value = store.value if layout.is_plain else msgpack()
+    runtime.stores[store.name] = opened = StateStore(
+        store.name,
+        store.changelog_topic,
+        layout,
+        window,
+        runtime.codec(store.key, is_key=True),
+        runtime.codec(value, is_key=False),
+    )
+    return opened
+
+
+# Keys as the store has them
+
+
+def store_keys(node: p.Node, runtime: Runtime) -> Callable[[Batch], Batch]:
+    """Gives batches the key bytes of the node's table: as they came, or by the table's serde."""
+    serde = _table_key(node, runtime)
+    if serde == runtime.input_schema(node).key:
+        return _unchanged
+    codec = runtime.codec(serde, is_key=True)
+
+    def run(batch: Batch) -> Batch:
+        assert batch.keys is not None
+        keys, bad = convert(
+            codec.serialize,
+            node.name,
+            batch.keys,
+            lambda index, error: runtime.failures.at(node, error, batch, index),
+        )
+        encoded = Batch(batch.timestamps, batch.origin, batch.keys, keys, batch.values,
+                        batch.raw_values, batch.olds, batch.headers)  # fmt: skip
+        return encoded.where([i not in bad for i in range(len(batch))]) if bad else encoded
+
+    return run
+
+
+def store_key_needs(node: p.Node, runtime: Runtime) -> Needs:
+    """The key column that `store_keys` looks at."""
+    raw = _table_key(node, runtime) == runtime.input_schema(node).key
+    return Needs(key=not raw, raw_key=raw)
+
+
+def _table_key(node: p.Node, runtime: Runtime) -> Serde:
+    store = runtime.store_of(node)
+    serde = runtime.schema(node).key if store is None else store.key
+    assert serde is not None, f"{node.name!r}: a table knows its key's serde"
+    return serde
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+def null_needs(node: p.Node, runtime: Runtime) -> Needs:
+    """The column that tells null values, at the least cost."""
+    raw = runtime.input_schema(node).has_raw_value
+    return Needs(value=not raw, raw_value=raw)
+
+
+def without_nulls(batch: Batch, runtime: Runtime, *, values: bool) -> Batch:
+    """The records with a key, and a value if those are wanted; the others count as dropped."""
+    assert batch.raw_keys is not None
+    if not all(batch.raw_keys) and None in batch.raw_keys:
+        batch = _drop(batch, batch.raw_keys, runtime)
+    if values:
+        column = batch.nulls()
+        # No `in`: it would compare the user's objects.
+        if any(map(is_, column, repeat(None, len(column)))):
+            batch = _drop(batch, column, runtime)
+    return batch
+
+
+def _drop(batch: Batch, column: Sequence[Any], runtime: Runtime) -> Batch:
+    keep = [value is not None for value in column]
+    runtime.metrics[DROPPED] += len(keep) - sum(keep)
+    return batch.where(keep)
+
+
+# Streams without windows
+
+
+@node_needs.register
+def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
+    needs = store_key_needs(node, runtime)
+    if node.window is None and not node.subtracts:
+        needs |= null_needs(node, runtime)
+    if any(not isinstance(part, Count) or part.argument is not None for part in node.aggregates):
+        needs |= Needs(value=True)
+    for late in runtime.children(node, p.Late):
+        needs |= runtime.needs(late)
+    return needs | Needs(value=node.subtracts)
+
+
+class GroupAggregate:
+    """An aggregate of a stream, one row per key."""
+
+    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.rows = Rows(node, runtime)
+        self.keys = store_keys(node, runtime)
+
+    def process(self, batch: Batch) -> None:
+        """Folds the batch in."""
+        batch = without_nulls(self.keys(batch), self.runtime, values=True)
+        if not len(batch):
+            return
+        batch, arguments = self.rows.arguments(batch)
+        if not len(batch):
+            return
+        assert batch.raw_keys is not None
+        timestamps = batch.timestamps
+        segment = Segment(batch.raw_keys, timestamps, arguments, batch.headers, range(len(batch)))
+        bucket = self.rows.store.bucket(NO_WINDOW)
+        self.rows.add(bucket, segment, batch, ascending=is_ascending(timestamps))
+        self.rows.after(batch)
+
+    def flush(self) -> None:
+        """Tells below what changed since the last commit."""
+        self.rows.flush()
+
+    def tick(self, now_ms: int) -> None:
+        """The wall clock changes nothing."""
+
+    def stream_time(self) -> None:
+        """It has none."""
+
+    def resume(self, stream_time: int) -> None:
+        """Nothing but the store survives."""
+
+
+def is_ascending(timestamps: Sequence[int]) -> bool:
+    """Whether no timestamp is smaller than the one before it."""
+    return len(timestamps) < 2 or sorted(timestamps) == list(timestamps)
+
+
+# Groups of a table
+
+
+class TableAggregate(GroupAggregate):
+    """An aggregate of a table's rows by group: takes old rows out, adds new ones."""
+
+    def process(self, batch: Batch) -> None:
+        """Folds the changes in, one by one, each (old, new)."""
+        batch = self.keys(batch)
+        assert batch.raw_keys is not None
+        assert batch.values is not None
+        bucket = self.rows.store.bucket(NO_WINDOW)
+        keys: Sequence[Any] = batch.raw_keys  # a repartition topic has no null keys
+        for index, (key, (old, new)) in enumerate(zip(keys, batch.values, strict=True)):
+            before = _Before(self.rows.layout, bucket, [key]) if self.rows.skips else None
+            try:
+                self._change(bucket, key, old, new, batch.timestamps[index])
+            except Exception as error:
+                self.rows.failures.at(self.rows.node, error, batch, index)
+                assert before is not None, "a failure that is not skipped ends the task"
+                before.put_back()
+                continue
+            if batch.headers is not None or bucket.headers:
+                bucket.mark([key], None if batch.headers is None else [batch.headers[index]])
+        self.rows.after(batch)
+
+    def _change(self, bucket: Bucket, key: bytes, old: Any, new: Any, timestamp: int) -> None:
+        has_row = self.rows.store.has(bucket, key)
+        if new is None and not has_row and not self.rows.layout.deletes:
+            return
+        self.rows.note(bucket, {key: timestamp})
+        for aggregate, partials in zip(self.rows.node.aggregates, bucket.partials, strict=True):
+            if old is not None and has_row:
+                aggregate.subtract(partials, key, _argument(aggregate, old))
+            if new is not None:
+                aggregate.add(partials, (key,), iter((_argument(aggregate, new),)))
+        stamp = bucket.stamps.get(key, timestamp) if has_row else timestamp
+        bucket.stamps[key] = max(stamp, timestamp)
+        bucket.newest = max(bucket.newest, timestamp)
+
+
+def _argument(aggregate: Aggregate, value: Any) -> Any:
+    return value if aggregate.argument is None else aggregate.argument.call(value)
+
+
+def grouping(node: p.Aggregate, runtime: Runtime) -> Push:
+    """The operator of an aggregate without windows."""
+    operator = (TableAggregate if node.subtracts else GroupAggregate)(node, runtime)
+    runtime.stateful[node] = operator
+    return operator.process

@@ -1,0 +1,193 @@
+"""A task's inputs: fetched batches in, runs of records in order of time out.              [P]
+
+    fetched   | batch | batch | batch |       bytes, as they were enqueued
+    head      decoded: the columns that the operators need, no others
+    run       the head's records up to where another input has an earlier one
+
+Owns   what is buffered, and the offset up to which each topic was processed.
+Fails  through the error policy of the source when a key, value or timestamp cannot be read; the
+       records before it are processed first.
+Source Kafka Streams' PartitionGroup, RecordQueue.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafkalite.core.types import Columns
+from kafkalite.serde.serde import Codec
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import Batch, Fetched, Push
+from kafkalite.streams.local.failures import attempt, convert
+from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
+
+Failed = list[tuple[int, Exception]]
+
+
+class Reader:
+    """Decodes what one source node fetched."""
+
+    def __init__(self, node: p.Source, runtime: Runtime) -> None:
+        self.node = node
+        self.partition = runtime.partition
+        self.failures = runtime.failures
+        self.push: Push = runtime.push_of(node)
+        self.needs: Needs = node_needs(node, runtime.needs(node), runtime)
+        self.key_codec = runtime.codec(node.key, is_key=True)
+        self.value_codec = runtime.codec(node.value, is_key=False)
+
+    def read(self, topic: str, columns: Columns) -> tuple[Batch, Failed]:
+        """The columns that are needed, and the records that could not be read, by index."""
+        needs = self.needs
+        failed: Failed = []
+        keys = self._decode(self.key_codec, topic, columns.keys, failed) if needs.key else None
+        needs_value = needs.value or self.node.timestamp is not None
+        values = (
+            self._decode(self.value_codec, topic, columns.values, failed) if needs_value else None
+        )
+        timestamps = columns.timestamps
+        if self.node.timestamp is not None:
+            assert values is not None
+            timestamps = self._extract(values, failed)
+        if min(timestamps) < 0:
+            failed += [
+                (index, ValueError(f"timestamp {timestamp} is negative"))
+                for index, timestamp in enumerate(timestamps)
+                if timestamp < 0
+            ]
+        batch = Batch(
+            timestamps,
+            Fetched(topic, self.partition, columns),
+            keys,
+            columns.keys if needs.raw_key else None,
+            values if needs.value else None,
+            columns.values if needs.raw_value else None,
+            headers=columns.headers,
+        )
+        if failed:
+            bad = {index for index, _ in failed}
+            batch = batch.where([index not in bad for index in range(len(columns))])
+        return batch, sorted(dict(reversed(failed)).items())  # the first failure of each record
+
+    def _decode(
+        self, codec: Codec, topic: str, column: Sequence[Any], failed: Failed
+    ) -> Sequence[Any]:
+        note: Callable[[int, Exception], None] = lambda *failure: failed.append(failure)  # noqa: E731
+        return convert(codec.deserialize, topic, column, note)[0]
+
+    def _extract(self, values: Sequence[Any], failed: Failed) -> Sequence[int]:
+        """Timestamps by the user's function; 0 where there is none to be had."""
+        assert self.node.timestamp is not None
+        unreadable = {index for index, _ in failed}
+        call = self.node.timestamp.call
+        there = [index for index in range(len(values)) if index not in unreadable]
+
+        def timestamp_of(value: Any) -> int:
+            timestamp = call(value)
+            if type(timestamp) is not int:
+                raise TypeError(f"timestamp {timestamp!r} is no int of epoch milliseconds")
+            return timestamp
+
+        found = attempt(
+            timestamp_of,
+            [[values[index] for index in there]],
+            lambda at, error: failed.append((there[at], error)),
+        )
+        timestamps = [0] * len(values)
+        for index, timestamp in zip(there, found, strict=True):
+            timestamps[index] = timestamp or 0
+        return timestamps
+
+
+class Input:
+    """One topic's partition on its way into a task."""
+
+    def __init__(self, topic: str, order: int, reader: Reader) -> None:
+        self.topic = topic
+        self.order = order  # among inputs whose heads have one timestamp
+        self.reader = reader
+        self.buffered = 0  # records not yet processed
+        self.next_offset: int | None = None  # None until something was processed
+        self._fetched: deque[Columns] = deque()
+        self._columns: Columns | None = None  # of the head
+        self._head: Batch | None = None
+        self._position = 0  # of the next record in the head
+        self._failed: Failed = []  # records of the head that are not in the batch
+
+    def put(self, columns: Columns) -> None:
+        """Buffers a fetched batch; it has offsets."""
+        assert columns.offsets is not None, f"{self.topic}: a batch without offsets"
+        if len(columns):
+            self._fetched.append(columns)
+            self.buffered += len(columns)
+
+    def head_timestamp(self) -> int | None:
+        """The timestamp of the next record; None when there is none."""
+        while self._head is None:
+            if not self._fetched:
+                return None
+            self._open(self._fetched.popleft())
+        return self._head.timestamps[self._position]
+
+    def run(self, before: int | None, records_max: int) -> int:
+        """Processes records up to the first with timestamp `before` or later; how many."""
+        head, first = self._head, self._position
+        assert head is not None
+        end = min(len(head), first + records_max)
+        if before is not None:
+            end = _first_not_before(head.timestamps, before, first, end)
+        self._position = end
+        is_done = end == len(head)
+        batch = head.slice(first, end)
+        self.reader.push(batch)
+        if is_done:
+            self._finish()
+        else:
+            self._pass(head, end)
+        return end - first
+
+    def _open(self, columns: Columns) -> None:
+        batch, self._failed = self.reader.read(self.topic, columns)
+        self._columns, self._position = columns, 0
+        self._head = batch if len(batch) else None
+        if self._head is None:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The head is processed to its end."""
+        assert self._columns is not None
+        self._report(len(self._columns))
+        assert self._columns.offsets is not None
+        self.next_offset = self._columns.offsets[-1] + 1
+        self.buffered -= self._unprocessed()
+        self._head = self._columns = None
+
+    def _pass(self, head: Batch, position: int) -> None:
+        """The head is processed up to `position`."""
+        (place,) = head.origin.places([position])
+        assert place is not None
+        self._report(place.at)
+        self.buffered -= self._unprocessed() - (len(place.columns) - place.at)
+        self.next_offset = place.offset
+
+    def _unprocessed(self) -> int:
+        """How many records of the head count as buffered."""
+        return self.buffered - sum(map(len, self._fetched))
+
+    def _report(self, end: int) -> None:
+        """Hands the failures of records before index `end` to the error policy."""
+        assert self._columns is not None
+        fetched = Fetched(self.topic, self.reader.partition, self._columns)
+        while self._failed and self._failed[0][0] < end:
+            index, error = self._failed.pop(0)
+            (place,) = fetched.places([index])
+            self.reader.failures.handle(self.reader.node, error, place)
+
+
+def _first_not_before(timestamps: Sequence[int], before: int, first: int, end: int) -> int:
+    """The first index in [first, end) whose timestamp is `before` or later; else `end`."""
+    if max(timestamps[first:end]) < before:
+        return end
+    return next(i for i in range(first, end) if timestamps[i] >= before)

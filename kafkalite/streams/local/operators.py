@@ -1,0 +1,406 @@
+"""Operators without state: columns to columns, and the user's function once per record.    [P]
+
+Each takes a batch, and pushes what it makes of it to what is below. Batches that have become
+empty are not pushed.
+
+Source Kafka Streams' KStreamFilter, KStreamMap, KStreamBranch, ..., SinkNode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from operator import not_
+from typing import Any
+
+from kafkalite.core.types import Columns
+from kafkalite.errors import ProcessingError, TopologyError
+from kafkalite.serde.serde import Codec
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import MADE, Batch, Output, Push
+from kafkalite.streams.local.calling import caller, function_needs, records
+from kafkalite.streams.local.failures import convert
+from kafkalite.streams.local.runtime import (
+    Needs,
+    Runtime,
+    compile_node,
+    is_portable,
+    node_needs,
+)
+from kafkalite.streams.naming import check_name
+
+# What each needs of its input
+
+
+@node_needs.register(p.Filter)
+@node_needs.register(p.Peek)
+def _(node: p.Filter | p.Peek, below: Needs, runtime: Runtime) -> Needs:
+    return below | function_needs(node.function)
+
+
+@node_needs.register(p.Map)
+@node_needs.register(p.FlatMap)
+def _(node: p.Map | p.FlatMap, below: Needs, runtime: Runtime) -> Needs:
+    return Needs(below.key, below.raw_key) | function_needs(node.function)
+
+
+@node_needs.register
+def _(node: p.SelectKey, below: Needs, runtime: Runtime) -> Needs:
+    return Needs(value=below.value, raw_value=below.raw_value) | function_needs(node.function)
+
+
+@node_needs.register
+def _(node: p.MapPairs, below: Needs, runtime: Runtime) -> Needs:
+    return function_needs(node.function)
+
+
+@node_needs.register
+def _(node: p.MapBatch, below: Needs, runtime: Runtime) -> Needs:
+    return Needs(key=True, value=True)
+
+
+@node_needs.register
+def _(node: p.Branch, below: Needs, runtime: Runtime) -> Needs:
+    for predicate in node.predicates:
+        below |= function_needs(predicate)
+    return below
+
+
+@node_needs.register
+def _(node: p.Sink, below: Needs, runtime: Runtime) -> Needs:
+    needs = sink_bytes(node, runtime)
+    if node.partitioner is not None or callable(node.topic):
+        needs |= Needs(key=True, value=True)
+    return needs
+
+
+def sink_bytes(node: p.Sink, runtime: Runtime) -> Needs:
+    """The columns that a sink writes: bytes as they came where the serde is the same."""
+    above = runtime.input_schema(node)
+    assert node.key is not None
+    assert node.value is not None
+    raw_key = node.key == above.key and is_portable(node.key)
+    raw_value = node.value == above.value and above.has_raw_value and is_portable(node.value)
+    return Needs(not raw_key, raw_key, not raw_value, raw_value)
+
+
+# What each does
+
+
+@compile_node.register(p.Source)
+@compile_node.register(p.BranchArm)
+@compile_node.register(p.Merge)
+@compile_node.register(p.Late)
+@compile_node.register(p.Final)
+def _(node: p.Node, runtime: Runtime) -> Push:
+    return runtime.forward(node)
+
+
+@compile_node.register
+def _(node: p.Filter, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+    call = caller(node, node.function, runtime.failures)
+
+    def run(batch: Batch) -> None:
+        batch, keep = call(batch)
+        if node.negate:
+            keep = list(map(not_, keep))
+        batch = batch.where(keep)
+        if batch.timestamps:
+            forward(batch)
+
+    return run
+
+
+@compile_node.register
+def _(node: p.Map, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+    call = caller(node, node.function, runtime.failures)
+
+    def run(batch: Batch) -> None:
+        batch, values = call(batch)
+        if values:
+            forward(with_values(batch, values))
+
+    return run
+
+
+@compile_node.register
+def _(node: p.FlatMap, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+    call = caller(node, node.function, runtime.failures, wrap=_listed)
+
+    def run(batch: Batch) -> None:
+        batch, lists = call(batch)
+        parents = [index for index, values in enumerate(lists) for _ in values]
+        if parents:
+            values = [value for values in lists for value in values]
+            forward(with_values(without_values(batch).take(parents), values))
+
+    return run
+
+
+@compile_node.register
+def _(node: p.SelectKey, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+    call = caller(node, node.function, runtime.failures)
+
+    def run(batch: Batch) -> None:
+        batch, keys = call(batch)
+        if keys:
+            forward(with_keys(batch, keys))
+
+    return run
+
+
+@compile_node.register
+def _(node: p.MapPairs, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+    call = caller(node, node.function, runtime.failures, wrap=_pairs if node.flat else _pair)
+
+    def run(batch: Batch) -> None:
+        batch, pairs = call(batch)
+        if node.flat:
+            batch = batch.take([index for index, found in enumerate(pairs) for _ in found])
+            pairs = [pair for found in pairs for pair in found]
+        if pairs:
+            keys, values = map(list, zip(*pairs, strict=True))
+            forward(Batch(batch.timestamps, batch.origin, keys, None, values, None, None,
+                          batch.headers))  # fmt: skip
+
+    return run
+
+
+@compile_node.register
+def _(node: p.MapBatch, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+
+    def run(batch: Batch) -> None:
+        assert batch.keys is not None
+        assert batch.values is not None
+        columns = Columns(batch.keys, batch.values, batch.timestamps, None, batch.headers)
+        try:
+            made = _checked(node.function(columns))
+        except Exception as error:
+            for index in range(len(batch)):
+                runtime.failures.at(node, error, batch, index)
+            return
+        origin = batch.origin if len(made) == len(batch) else MADE
+        if len(made):
+            forward(
+                Batch(made.timestamps, origin, made.keys, None, made.values, headers=made.headers)
+            )
+
+    return run
+
+
+@compile_node.register
+def _(node: p.Peek, runtime: Runtime) -> Push:
+    forward = runtime.forward(node)
+    call = caller(node, node.function, runtime.failures)
+
+    def run(batch: Batch) -> None:
+        batch, _ = call(batch)
+        if batch.timestamps:
+            forward(batch)
+
+    return run
+
+
+@compile_node.register
+def _(node: p.Branch, runtime: Runtime) -> Push:
+    calls = [caller(node, function, runtime.failures) for function in node.predicates]
+    arms: dict[int, Push] = {
+        arm.index: runtime.push_of(arm)
+        for arm in runtime.children(node)
+        if isinstance(arm, p.BranchArm)
+    }
+
+    def run(batch: Batch) -> None:
+        for index, call in enumerate(calls):
+            batch, matches = call(batch)
+            matched = batch.where(matches)
+            if matched.timestamps:
+                arms[index](matched)
+            if matched is batch:
+                return
+            batch = batch.where(list(map(not_, matches)))
+        if node.default:
+            arms[len(calls)](batch)
+
+    return run
+
+
+@compile_node.register
+def _(node: p.Sink, runtime: Runtime) -> Push:
+    return Sink(node, runtime).run
+
+
+class Sink:
+    """Makes bytes of a batch and leaves them in the task's outputs."""
+
+    def __init__(self, node: p.Sink, runtime: Runtime) -> None:
+        assert node.key is not None
+        assert node.value is not None
+        self.node = node
+        self.runtime = runtime
+        self.failures = runtime.failures
+        self.needs = sink_bytes(node, runtime)
+        self.key_codec = runtime.codec(node.key, is_key=True)
+        self.value_codec = runtime.codec(node.value, is_key=False)
+        # Records without a key have no place in a repartition topic.
+        self.drops_null_keys = node.topic in runtime.sub_topology.repartition_sinks
+
+    def run(self, batch: Batch) -> None:
+        """Writes the batch, into the one topic or each record into its own."""
+        if isinstance(self.node.topic, str):
+            self.write(self.node.topic, batch)
+            return
+        call = _topic_name(self.node.topic)
+        batch, topics = self.failures.apply(self.node, call, batch, (records(batch),))
+        for topic in dict.fromkeys(topics):
+            self.write(topic, batch.where([other == topic for other in topics]))
+
+    def write(self, topic: str, batch: Batch) -> None:
+        """Writes the batch into `topic`, without the records that the serdes refuse."""
+        if self.drops_null_keys:
+            batch = without_null_keys(batch)
+        failed: set[int] = set()
+        keys: Sequence[bytes | None] | None = batch.raw_keys
+        if self.needs.key:
+            keys = self._serialize(self.key_codec, topic, batch, batch.keys, failed)
+        values: Sequence[bytes | None] | None = batch.raw_values
+        if self.needs.value:
+            values = self._serialize(self.value_codec, topic, batch, batch.values, failed)
+        partitions = self._partitions(topic, batch, failed)
+        assert keys is not None
+        assert values is not None
+        columns = Columns(keys, values, batch.timestamps, None, batch.headers)
+        if failed:
+            keep = [index not in failed for index in range(len(batch))]
+            columns = columns.where(keep)
+            partitions = None if partitions is None else list(compress(partitions, keep))
+        if len(columns):
+            self.runtime.outputs.append(Output(topic, columns, partitions, self.node.name))
+
+    def _serialize(
+        self,
+        codec: Codec,
+        topic: str,
+        batch: Batch,
+        column: Sequence[Any] | None,
+        failed: set[int],
+    ) -> Sequence[bytes | None]:
+        assert column is not None
+
+        def fail(index: int, error: Exception) -> None:
+            if index not in failed:
+                self.failures.at(self.node, error, batch, index)
+
+        done, bad = convert(codec.serialize, topic, column, fail)
+        failed.update(bad)
+        return done
+
+    def _partitions(self, topic: str, batch: Batch, failed: set[int]) -> Sequence[int] | None:
+        """Where the partitioner wants the records; None when there is no partitioner."""
+        if self.node.partitioner is None:
+            return None
+        count = self.runtime.partition_counts.get(topic)
+        if count is None:
+            raise ProcessingError(
+                f"{self.node.name!r}: topic {topic!r}: how many partitions it has is not known, "
+                "its partitioner cannot be asked"
+            )
+        assert batch.keys is not None
+        assert batch.values is not None
+        call = _partition_within(self.node.partitioner, count)
+        partitions, bad = self.failures.call(self.node, call, batch, (batch.keys, batch.values))
+        failed.update(bad)
+        return partitions
+
+
+# Batches with one column changed
+
+
+def with_values(batch: Batch, values: Sequence[Any]) -> Batch:
+    """The batch with other values; their bytes are gone."""
+    return Batch(
+        batch.timestamps, batch.origin, batch.keys, batch.raw_keys, values, headers=batch.headers
+    )
+
+
+def with_keys(batch: Batch, keys: Sequence[Any]) -> Batch:
+    """The batch with other keys; their bytes are gone."""
+    return Batch(
+        batch.timestamps,
+        batch.origin,
+        keys,
+        None,
+        batch.values,
+        batch.raw_values,
+        headers=batch.headers,
+    )
+
+
+def without_values(batch: Batch) -> Batch:
+    """The batch for those who put new values in."""
+    return Batch(batch.timestamps, batch.origin, batch.keys, batch.raw_keys, headers=batch.headers)
+
+
+def without_null_keys(batch: Batch) -> Batch:
+    """The records that have a key."""
+    keys = batch.raw_keys if batch.keys is None else batch.keys
+    assert keys is not None
+    if all(keys) or None not in keys:
+        return batch
+    return batch.where([key is not None for key in keys])
+
+
+# What goes around a user's function, so that a wrong result counts as its failure
+
+
+def _listed(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    return lambda *given: list(function(*given))
+
+
+def _pair(function: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    def call(*given: Any) -> tuple[Any, Any]:
+        key, value = function(*given)
+        return key, value
+
+    return call
+
+
+def _pairs(function: Callable[..., Any]) -> Callable[..., list[tuple[Any, Any]]]:
+    return lambda *given: [(key, value) for key, value in function(*given)]
+
+
+def _topic_name(function: Callable[[Any], str]) -> Callable[[Any], str]:
+    def call(record: Any) -> str:
+        try:
+            return check_name(function(record), "topic")
+        except TopologyError as error:
+            raise ValueError(str(error)) from None
+
+    return call
+
+
+def _partition_within(partitioner: p.Partitioner, count: int) -> Callable[[Any, Any], int]:
+    def call(key: Any, value: Any) -> int:
+        partition = partitioner(key, value, count)
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise ValueError(f"partition {partition!r} is not one of {count}")
+        return partition
+
+    return call
+
+
+def _checked(made: object) -> Columns:
+    """What map_batch returned, if it is columns of one length."""
+    if not isinstance(made, Columns):
+        raise TypeError(f"expected Columns, got {type(made).__name__}")
+    columns = (made.keys, made.values, made.timestamps, made.headers)
+    lengths = {len(column) for column in columns if column is not None}
+    if len(lengths) != 1:
+        raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+    return made

@@ -1,0 +1,59 @@
+"""Restoring: a task's state is the fold of its changelog.                                [IO]
+
+Owns   nothing: one consumer without a group reads the changelog partitions to their ends.
+Never  waits for "offset N was seen": compacted logs have gaps, so a store is restored when the
+       position has reached the end offset.
+Fails  when a changelog cannot be read to its end, with the topic and both offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kafkalite.core.client import Client
+from kafkalite.core.consumer import Consumer
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ProcessingError
+from kafkalite.streams.local.task import Task
+
+POLL_MS: Final = 1_000
+IDLE_POLLS_MAX: Final = 30
+
+
+async def restore_tasks(client: Client, tasks: Iterable[Task]) -> int:
+    """Reads every changelog of `tasks` from its start to its end; returns how many records."""
+    stores = {
+        TopicPartition(topic, task.partition): (task, store)
+        for task in tasks
+        for store, topic in task.changelog_topics.items()
+    }
+    if not stores:
+        return 0
+    async with Consumer(client, isolation_level="read_committed") as consumer:
+        consumer.assign(list(stores))
+        ends = await consumer.end_offsets(list(stores))
+        for partition, offset in (await consumer.beginning_offsets(list(stores))).items():
+            consumer.seek(partition, offset)
+        return await _read_to(consumer, stores, ends)
+
+
+async def _read_to(
+    consumer: Consumer,
+    stores: dict[TopicPartition, tuple[Task, str]],
+    ends: dict[TopicPartition, int],
+) -> int:
+    records = idle = 0
+    while behind := [tp for tp in stores if (consumer.position(tp) or 0) < ends[tp]]:
+        batches = await consumer.poll(timeout_ms=POLL_MS)
+        for partition, columns in batches.items():
+            task, store = stores[partition]
+            task.restore(store, columns)
+            records += len(columns)
+        idle = 0 if batches else idle + 1
+        if idle >= IDLE_POLLS_MAX:
+            tp = behind[0]
+            raise ProcessingError(
+                f"{tp}: the changelog stays at offset {consumer.position(tp)} of {ends[tp]}"
+            )
+    return records

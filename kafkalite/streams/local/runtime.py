@@ -1,0 +1,201 @@
+"""What the operators of one task share: metrics, outputs, stores, errors, who is downstream. [P]
+
+Compiling goes from the sinks up: when an operator is made, everything below it is there to push to
+(`forward`), and it is known which columns are needed below (`needs`). Two dispatchers take a
+node of the plan: `node_needs` says what it asks of its input, `compile_node` makes its operator.
+
+Owns   the dispatchers; the modules of operators register with them.
+Never  runs anything: operators do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import singledispatch
+from typing import Protocol
+
+from kafkalite.core.types import Columns
+from kafkalite.errors import UnsupportedOnBackend
+from kafkalite.serde.json import JsonSerde
+from kafkalite.serde.msgpack import MsgpackSerde
+from kafkalite.serde.primitives import BytesSerde, Float64Serde, Int64Serde, StringSerde
+from kafkalite.serde.registry import SchemaRegistry
+from kafkalite.serde.serde import Codec, Serde, SerdeContext
+from kafkalite.serde.windowed import WindowedSerde
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import Batch, Output, Push
+from kafkalite.streams.local.failures import Failures
+from kafkalite.streams.local.state import StateStore
+from kafkalite.streams.rewrites import Schema, Store, SubTopology
+
+# Serdes that write equal bytes for a value whatever the topic.
+PORTABLE = (BytesSerde, StringSerde, Int64Serde, Float64Serde, JsonSerde, MsgpackSerde)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which columns somebody below looks at. `old`: of a table, the rows that updates replace."""
+
+    key: bool = False
+    raw_key: bool = False
+    value: bool = False
+    raw_value: bool = False
+    old: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        """What either needs."""
+        return Needs(
+            self.key or other.key,
+            self.raw_key or other.raw_key,
+            self.value or other.value,
+            self.raw_value or other.raw_value,
+            self.old or other.old,
+        )
+
+
+class Stateful(Protocol):
+    """An operator that holds something back: until a commit, or until time passes."""
+
+    def flush(self) -> None:
+        """Pushes the updates that wait for the commit."""
+
+    def tick(self, now_ms: int) -> None:
+        """Looks at the wall clock."""
+
+    def stream_time(self) -> int | None:
+        """What must survive a restart besides the store; None for nothing."""
+
+    def resume(self, stream_time: int) -> None:
+        """Goes on from where `stream_time()` said, after the store was restored."""
+
+
+@dataclass(eq=False)
+class Runtime:
+    """One task's surroundings, as its operators see them."""
+
+    sub_topology: SubTopology
+    partition: int
+    registry: SchemaRegistry | None
+    is_cached: bool  # updates of tables wait for the commit
+    partition_counts: Mapping[str, int]
+    metrics: Counter[str] = field(default_factory=Counter)
+    outputs: list[Output] = field(default_factory=list)
+    stores: dict[str, StateStore] = field(default_factory=dict)
+    stateful: dict[p.Node, Stateful] = field(default_factory=dict)
+    now_ms: int = 0
+    _push: dict[p.Node, Push] = field(default_factory=dict)
+    _needs: dict[p.Node, Needs] = field(default_factory=dict)
+    _children: dict[p.Node, list[p.Node]] = field(default_factory=dict)
+    _codecs: dict[tuple[Serde, bool], Codec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.failures = Failures(self.sub_topology.plan, self.partition, self.metrics, self.outputs)
+
+    def compile(self) -> None:
+        """Makes the operators, those below first."""
+        nodes = self.sub_topology.nodes
+        self._children = {node: [] for node in nodes}
+        for node in nodes:
+            for parent in node.parents:
+                self._children[parent].append(node)
+        for node in reversed(nodes):
+            below = Needs()
+            for child in self.children(node):
+                if isinstance(child, p.Late):
+                    continue  # gets the input of the aggregate, which asks for it
+                below |= node_needs(child, self._needs[child], self)
+            self._needs[node] = below
+            self._push[node] = compile_node(node, self)
+
+    def push_of(self, node: p.Node) -> Push:
+        """The operator of `node`."""
+        return self._push[node]
+
+    def needs(self, node: p.Node) -> Needs:
+        """What is needed of the output of `node`."""
+        return self._needs[node]
+
+    def children(self, node: p.Node, *kinds: type[p.Node]) -> list[p.Node]:
+        """The nodes below `node`; of some kinds if any are given."""
+        below = self._children[node]
+        return [child for child in below if isinstance(child, kinds)] if kinds else below
+
+    def forward(self, node: p.Node) -> Push:
+        """Pushes to all nodes below `node`; late and final records have ways of their own."""
+        return fan_out(
+            [
+                self._push[child]
+                for child in self._children[node]
+                if not isinstance(child, p.Late | p.Final)
+            ]
+        )
+
+    def forward_to(self, node: p.Node, kind: type[p.Node]) -> Push | None:
+        """Pushes to the nodes of one kind below `node`; None when there are none."""
+        pushes = [self._push[child] for child in self.children(node, kind)]
+        return fan_out(pushes) if pushes else None
+
+    def schema(self, node: p.Node) -> Schema:
+        """The serdes of the output of `node`."""
+        return self.sub_topology.schemas[node]
+
+    def store_of(self, node: p.Node) -> Store | None:
+        """The store that `node` owns, if it does."""
+        found = (store for store in self.sub_topology.stores if store.node is node)
+        return next(found, None)
+
+    def codec(self, serde: Serde, *, is_key: bool) -> Codec:
+        """The serde, opened once per task."""
+        if (serde, is_key) not in self._codecs:
+            self._codecs[serde, is_key] = serde.open(SerdeContext(self.registry, is_key))
+        return self._codecs[serde, is_key]
+
+    def input_schema(self, node: p.Node) -> Schema:
+        """What is known of the input of `node`."""
+        return self.schema(node.parent if node.parents else node)
+
+
+def fan_out(pushes: Sequence[Push]) -> Push:
+    """One push for several, in order; empty batches go nowhere."""
+    if not pushes:
+        return nowhere
+    if len(pushes) == 1:
+        return pushes[0]
+
+    def push(batch: Batch) -> None:
+        for each in pushes:
+            each(batch)
+
+    return push
+
+
+def nowhere(batch: Batch) -> None:
+    """The end of a stream."""
+
+
+def is_portable(serde: Serde) -> bool:
+    """Whether bytes that `serde` wrote for one topic do for another."""
+    if isinstance(serde, WindowedSerde):
+        return is_portable(serde.inner)
+    return isinstance(serde, PORTABLE)
+
+
+def columns_of(batch: Batch) -> Columns:
+    """A batch of bytes for an output."""
+    assert batch.raw_keys is not None
+    assert batch.raw_values is not None
+    return Columns(batch.raw_keys, batch.raw_values, batch.timestamps, None, batch.headers)
+
+
+@singledispatch
+def node_needs(node: p.Node, below: Needs, runtime: Runtime) -> Needs:
+    """What `node` needs of its input, when `below` is needed of its output."""
+    return below
+
+
+@singledispatch
+def compile_node(node: p.Node, runtime: Runtime) -> Push:
+    """The operator of `node`. UnsupportedOnBackend when this engine has none."""
+    raise UnsupportedOnBackend(f"{node.name!r}: {type(node).__name__} cannot be run here")

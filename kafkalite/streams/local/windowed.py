@@ -1,0 +1,255 @@
+"""Aggregates over tumbling and hopping windows: stream time, lateness, closing, final rows. [P]
+
+    stream time   the newest timestamp of the records with a key that came to this operator
+    late          a window takes no record once stream time has reached its end + grace; the
+                  record's own timestamp counts first
+    closed        the window leaves the store, its final rows go out by (window end, key bytes)
+
+A batch is cut into windows by columns: with ascending timestamps by bisection into slices, else by
+grouping the indexes. Judging record by record is only needed when one of them may be late.
+
+Facts  A null key is dropped and does not advance stream time; a null value is a record. A late
+       record counts once for each window that it misses. Windows of one record are updated by
+       ascending start. The wall clock closes nothing, but for `final(idle=)`.
+Source Kafka Streams' KStreamWindowAggregate, KTableSuppressProcessor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import MADE, Batch, Push
+from kafkalite.streams.local.failures import DROPPED
+from kafkalite.streams.local.grouping import (
+    Rows,
+    Segment,
+    grouping,
+    is_ascending,
+    store_keys,
+    without_nulls,
+)
+from kafkalite.streams.local.runtime import Runtime, compile_node
+from kafkalite.streams.windows import TimeWindow
+
+LATE = "late-records-total"
+NEVER = -1  # the stream time before the first record
+
+
+class WindowedAggregate:
+    """One row per key and window."""
+
+    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
+        assert node.window is not None
+        self.runtime = runtime
+        self.window: TimeWindow = node.window
+        self.rows = Rows(node, runtime)
+        self.store = self.rows.store
+        self.keys = store_keys(node, runtime)
+        self.forward_final = runtime.forward_to(node, p.Final)
+        self.forward_late = runtime.forward_to(node, p.Late)
+        idles = [child.idle_ms for child in runtime.children(node) if isinstance(child, p.Final)]
+        self.idle_ms = min((idle for idle in idles if idle is not None), default=None)
+        self.time = NEVER
+        self._earliest: int | None = None  # the first start among the buckets
+        self._active_ms: int | None = None  # the wall clock at the last record
+
+    def process(self, batch: Batch) -> None:
+        """Folds the batch in, tells below, closes windows."""
+        batch = without_nulls(self.keys(batch), self.runtime, values=False)
+        if not len(batch):
+            return
+        batch, arguments = self.rows.arguments(batch)
+        if not len(batch):
+            return
+        assert batch.raw_keys is not None
+        self._active_ms = self.runtime.now_ms
+        whole = Segment(
+            batch.raw_keys, batch.timestamps, arguments, batch.headers, range(len(batch))
+        )
+        ascending = is_ascending(batch.timestamps)
+        for start, segment in self._cut(whole, batch, ascending=ascending):
+            if self._earliest is None or start < self._earliest:
+                self._earliest = start
+            in_order = ascending or is_ascending(segment.timestamps)
+            self.rows.add(self.store.bucket(start), segment, batch, ascending=in_order)
+        self.rows.after(batch)
+        self._close_windows()
+
+    # Cutting a batch into windows
+
+    def _cut(
+        self, whole: Segment, batch: Batch, *, ascending: bool
+    ) -> Iterator[tuple[int, Segment]]:
+        """The segments of the batch by window, ascending. Advances stream time."""
+        timestamps = whole.timestamps
+        before = self.time
+        oldest = timestamps[0] if ascending else min(timestamps)
+        newest = timestamps[-1] if ascending else max(timestamps)
+        self.time = max(before, newest)
+        window = self.window
+        # In ascending order no record makes a later one late.
+        judged_at = before if ascending else self.time
+        on_time = window.close_time(window.first_start(oldest)) > judged_at
+        if on_time and ascending:
+            return _slices(window, whole)
+        if on_time and window.is_tumbling:
+            return _groups(whole, _by_start(window, timestamps))
+        return _groups(whole, self._judge(before, batch))
+
+    def _judge(self, before: int, batch: Batch) -> dict[int, list[int]]:
+        """The indexes of records by window, without those that are late; record by record."""
+        window = self.window
+        held_open_ms = window.size_ms + window.grace_ms
+        groups: dict[int, list[int]] = {}
+        late: list[int] = []
+        missed = 0
+        times = accumulate(batch.timestamps, max, initial=before)
+        next(times)  # stream time before the first record
+        for index, (timestamp, time) in enumerate(zip(batch.timestamps, times, strict=True)):
+            is_in_none = True
+            for start in window.starts(timestamp):
+                if start + held_open_ms > time:
+                    groups.setdefault(start, []).append(index)
+                    is_in_none = False
+                else:
+                    missed += 1
+            if is_in_none:
+                late.append(index)
+        self.runtime.metrics[DROPPED] += missed
+        if late:
+            self.runtime.metrics[LATE] += len(late)
+            if self.forward_late is not None:
+                self.forward_late(batch.take(late))
+        return groups
+
+    # Closing
+
+    def _close_windows(self) -> None:
+        """Ends the windows that stream time has passed: final rows out, rows away."""
+        window = self.window
+        if self._earliest is None or window.close_time(self._earliest) > self.time:
+            return
+        closed = sorted(s for s in self.store.buckets if window.close_time(s) <= self.time)
+        for start in closed:
+            self.rows.tell(self.store.buckets[start])
+            self._send_final(start)
+            self.store.close(start, self.time)
+        self._earliest = min(self.store.buckets, default=None)
+
+    def _send_final(self, start: int) -> None:
+        if self.forward_final is None:
+            return
+        bucket = self.store.buckets[start]
+        keys = sorted(bucket.stamps)
+        if self.rows.layout.deletes:
+            keys = [key for key in keys if self.store.has(bucket, key)]
+        if keys:
+            self.forward_final(self.rows.update(bucket, keys, None, MADE))
+
+    # Between batches
+
+    def flush(self) -> None:
+        """Tells below what changed since the last commit."""
+        self.rows.flush()
+
+    def tick(self, now_ms: int) -> None:
+        """Closes every window when no record came for long enough, if that was asked for."""
+        if self.idle_ms is None or not self.store.buckets:
+            return
+        if self._active_ms is None:  # the windows were restored
+            self._active_ms = now_ms
+        if now_ms - self._active_ms >= self.idle_ms:
+            self.time = max(self.time, self.window.close_time(max(self.store.buckets)))
+            self._close_windows()
+
+    def stream_time(self) -> int | None:
+        """The newest timestamp so far."""
+        return None if self.time == NEVER else self.time
+
+    def resume(self, stream_time: int) -> None:
+        """Goes on after a restart: what was closed stays closed."""
+        self.time = max(self.time, stream_time, self.store.newest)
+        for start in list(self.store.buckets):
+            if self.window.close_time(start) <= self.time:
+                self.store.close(start, self.time)
+        self._earliest = min(self.store.buckets, default=None)
+
+
+def _slices(window: TimeWindow, whole: Segment) -> Iterator[tuple[int, Segment]]:
+    """Segments of ascending timestamps: each window is a slice."""
+    timestamps = whole.timestamps
+    count = len(timestamps)
+    if window.is_tumbling:
+        first = 0
+        while first < count:
+            start = timestamps[first] // window.size_ms * window.size_ms
+            end = bisect_left(timestamps, start + window.size_ms, first)
+            yield start, _part(whole, first, end)
+            first = end
+        return
+    start = window.first_start(timestamps[0])
+    while start <= timestamps[-1]:
+        first = bisect_left(timestamps, start)
+        end = bisect_left(timestamps, start + window.size_ms, first)
+        if first < end:
+            yield start, _part(whole, first, end)
+            start += window.advance_ms
+        else:  # a gap: on to the first window behind it
+            start = window.first_start(timestamps[first])
+
+
+def _part(whole: Segment, first: int, end: int) -> Segment:
+    if first == 0 and end == len(whole.timestamps):
+        return whole
+    part = slice(first, end)
+    return Segment(
+        whole.keys[part],
+        whole.timestamps[part],
+        [None if column is None else column[part] for column in whole.arguments],
+        None if whole.headers is None else whole.headers[part],
+        whole.indexes[part],
+    )
+
+
+def _by_start(window: TimeWindow, timestamps: Sequence[int]) -> dict[int, list[int]]:
+    """The indexes of records by tumbling window."""
+    size = window.size_ms
+    groups: dict[int, list[int]] = {}
+    for index, timestamp in enumerate(timestamps):
+        start = timestamp - timestamp % size
+        if start in groups:
+            groups[start].append(index)
+        else:
+            groups[start] = [index]
+    return groups
+
+
+def _groups(whole: Segment, groups: dict[int, list[int]]) -> Iterator[tuple[int, Segment]]:
+    """Segments by the indexes of their records."""
+    for start in sorted(groups):
+        indexes = groups[start]
+        if len(indexes) == len(whole.timestamps):
+            yield start, whole
+            continue
+        yield (
+            start,
+            Segment(
+                [whole.keys[i] for i in indexes],
+                [whole.timestamps[i] for i in indexes],
+                [None if c is None else [c[i] for i in indexes] for c in whole.arguments],
+                None if whole.headers is None else [whole.headers[i] for i in indexes],
+                indexes,
+            ),
+        )
+
+
+@compile_node.register
+def _(node: p.Aggregate, runtime: Runtime) -> Push:
+    if node.window is None:
+        return grouping(node, runtime)
+    operator = WindowedAggregate(node, runtime)
+    runtime.stateful[node] = operator
+    return operator.process

@@ -1,0 +1,274 @@
+"""The plan: a topology as immutable data, a graph of nodes by their references to parents. [P]
+
+The builder in api.py makes a plan; rewrites.py turns it into one that an engine compiles. A node
+says what is to be done and holds user functions and serdes; it knows nothing of how it is run.
+
+    Source ── Filter ── GroupBy ── Aggregate ── Final ── Sink
+                                       └─────── Late ─── Sink
+
+A stream is the output of a node; a table too, and the nodes that make one say so with `Table`.
+
+Owns   the vocabulary that every engine compiles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kafkalite.serde.serde import Serde
+from kafkalite.streams.aggregates import Aggregate as Aggregator
+from kafkalite.streams.functions import Function
+from kafkalite.streams.windows import TimeWindow
+
+OnError = Literal["fail", "skip", "dlq"]
+Partitioner = Callable[[Any, Any, int], int]  # key, value, number of partitions -> partition
+TopicPattern = re.Pattern[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Node:
+    """A step of a topology. Nodes are compared by identity; names are unique within a plan."""
+
+    name: str
+    parents: tuple[Node, ...] = ()
+    on_error: OnError | None = None  # None: as the application says
+
+    @property
+    def parent(self) -> Node:
+        """The only parent."""
+        (parent,) = self.parents
+        return parent
+
+
+class Table:
+    """Mixed into the nodes whose output is a table: of a key's records the last one counts."""
+
+    __slots__ = ()
+
+
+# Streams
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Source(Node):
+    """Topics as a stream. `pattern` instead of `topics`: whatever matches."""
+
+    topics: tuple[str, ...] = ()
+    pattern: TopicPattern | None = None
+    key: Serde
+    value: Serde
+    timestamp: Function | None = None
+    offset_reset: Literal["earliest", "latest"] = "earliest"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Filter(Node):
+    """Keeps the records for which the function is true; with `negate` the others."""
+
+    function: Function
+    negate: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Map(Node):
+    """Replaces the value."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FlatMap(Node):
+    """Any number of values for one; they keep key, timestamp and headers."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SelectKey(Node):
+    """Replaces the key."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MapPairs(Node):
+    """Replaces key and value; with `flat` by any number of pairs."""
+
+    function: Function
+    flat: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MapBatch(Node):
+    """Columns to columns; nothing is known of the result's keys and values."""
+
+    function: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Peek(Node):
+    """Calls a function for its effect. Nothing hangs below it when it came from `for_each`."""
+
+    function: Function
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Branch(Node):
+    """Sends each record to the first arm whose predicate is true; the rest to a `default` one."""
+
+    predicates: tuple[Function, ...]
+    default: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BranchArm(Node):
+    """One output of a Branch."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Merge(Node):
+    """The records of all parents."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Repartition(Node):
+    """Through an internal topic, so that equal keys meet in one partition. None keys are left out.
+
+    The serdes are None where they follow from upstream. `changes`: the values are (old, new) of a
+    table's row.
+    """
+
+    partitions: int | None = None
+    partitioner: Partitioner | None = None
+    key: Serde | None = None
+    value: Serde | None = None
+    changes: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GroupBy(Node):
+    """Equal keys to one partition: by a function, or by the key as it is when there is none.
+
+    A rewrite makes it a Repartition where the key has changed, and nothing where it has not.
+    """
+
+    function: Function | None = None
+    key: Serde | None = None
+    value: Serde | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Sink(Node):
+    """Into a topic, or into the topic that a function of the record names."""
+
+    topic: str | Callable[[Any], str]
+    key: Serde | None = None
+    value: Serde | None = None
+    partitioner: Partitioner | None = None
+
+
+# Aggregates and tables
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Aggregate(Node, Table):
+    """A table with one row per key, and window if there is one. Owns a store.
+
+    `fields` names the aggregates of a row; None: the one aggregate is the row. `subtracts`: the
+    input are changes of a table, whose old rows are taken out again.
+    """
+
+    aggregates: tuple[Aggregator, ...]
+    fields: tuple[str, ...] | None = None
+    window: TimeWindow | None = None
+    subtracts: bool = False
+    key: Serde | None = None
+    value: Serde | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Final(Node):
+    """One record per window of the parent once it is closed.
+
+    `idle_ms`: windows also close when no record came for that long in wall time.
+    """
+
+    idle_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Late(Node):
+    """The records that the parent, a windowed aggregate, dropped as late."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TableSource(Source, Table):
+    """One topic as a table. Owns a store when it is `named` or a table below needs old rows."""
+
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ToTable(Node, Table):
+    """A stream as a table: the latest value per key. Owns a store as TableSource does."""
+
+    named: bool = False
+    key: Serde | None = None
+    value: Serde | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TableFilter(Node, Table):
+    """The rows that pass. Owns a store when it is `named`."""
+
+    function: Function
+    negate: bool = False
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TableMap(Node, Table):
+    """Replaces each row's value. Owns a store when it is `named`."""
+
+    function: Function
+    named: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TableGroupBy(Node):
+    """Every change of a row as a change of its group: the old row's group and the new row's."""
+
+    function: Function
+    select: Function | None = None  # what is aggregated; None: the row
+    key: Serde | None = None
+    value: Serde | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ToStream(Node):
+    """The updates of a table as a stream."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A topology. `nodes` stand in the order in which they were made: parents before children."""
+
+    application_id: str
+    nodes: tuple[Node, ...] = field(repr=False)
+    key: Serde | None = None
+    value: Serde | None = None
+    on_error: OnError = "fail"
+    dead_letter_topic: str | None = None
+
+    def children(self) -> dict[Node, list[Node]]:
+        """The nodes below each node, in the order in which they were made."""
+        below: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in self.nodes:
+            for parent in node.parents:
+                below[parent].append(node)
+        return below

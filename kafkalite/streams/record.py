@@ -1,0 +1,29 @@
+"""One record, as a user function sees it and as the test driver reads it.                [P]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kafkalite.core.types import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record with decoded key and value.
+
+    `topic`, `partition` and `offset` tell where it was read from; they are None for a record that
+    was made here, such as an update of a table.
+    """
+
+    key: Any
+    value: Any
+    timestamp: int  # epoch ms
+    headers: Headers = ()
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+    def replace(self, **changes: Any) -> Record:
+        """A copy with some fields changed: `record.replace(value=…)`."""
+        return replace(self, **changes)

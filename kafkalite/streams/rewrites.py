@@ -1,0 +1,393 @@
+"""Rewrites: from the plan a user built to one that an engine compiles.                    [P]
+
+    1  repartition   GroupBy and ToTable behind a changed key get an internal topic
+    2  serdes        every source, sink and store gets the serdes that the rules infer
+    3  stores        tables that must know old rows get a store
+    4  cut           Repartition becomes a sink and a source; what still hangs together
+                     is a sub-topology
+
+Each takes a plan and gives a new one; nodes are never changed.
+
+Owns   the inference rules for serdes and the names of internal topics.
+Fails  with TopologyError when two nodes would own one internal topic.
+Source Kafka Streams' InternalStreamsBuilder and InternalTopologyBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kafkalite.errors import TopologyError
+from kafkalite.serde.msgpack import msgpack
+from kafkalite.serde.primitives import bytes_, int64
+from kafkalite.serde.serde import Serde
+from kafkalite.serde.windowed import WindowedSerde, windowed
+from kafkalite.streams import plan as p
+from kafkalite.streams.aggregates import Count
+from kafkalite.streams.changes import ChangeSerde
+
+REPARTITION_CONFIG: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "message.timestamp.type": "CreateTime",
+}
+CHANGELOG_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
+
+KEY_CHANGERS: Final = (p.SelectKey, p.MapPairs, p.MapBatch, p.TableGroupBy)
+VALUE_CHANGERS: Final = (p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap, p.TableGroupBy)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What is known of a node's output: its serdes, None after an operator that changed it.
+
+    Where the key's serde is known, the key's bytes are at hand as well; the value's bytes are only
+    where `has_raw_value`.
+    """
+
+    key: Serde | None
+    value: Serde | None
+    has_raw_value: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that the application makes. `partitions` None: as many as its readers' inputs."""
+
+    name: str
+    partitions: int | None
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """State of one node, kept in a changelog topic."""
+
+    name: str
+    changelog_topic: str
+    node: p.Node
+    key: Serde
+    value: Serde
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubTopology:
+    """What runs as one task per partition: nodes, parents first, that share no internal topic."""
+
+    id: int
+    plan: p.Plan
+    nodes: tuple[p.Node, ...]
+    schemas: Mapping[p.Node, Schema]
+    stores: tuple[Store, ...]
+    repartition_sources: tuple[InternalTopic, ...]
+    repartition_sinks: tuple[str, ...]
+
+    @property
+    def sources(self) -> tuple[p.Source, ...]:
+        """The nodes that read topics."""
+        return tuple(node for node in self.nodes if isinstance(node, p.Source))
+
+    @property
+    def sinks(self) -> tuple[p.Sink, ...]:
+        """The nodes that write topics."""
+        return tuple(node for node in self.nodes if isinstance(node, p.Sink))
+
+    @property
+    def source_topics(self) -> tuple[str | p.TopicPattern, ...]:
+        """The topics it reads that are not its own, and patterns of such topics."""
+        internal = {topic.name for topic in self.repartition_sources}
+        named = [t for s in self.sources for t in (s.topics or (s.pattern,)) if t is not None]
+        return tuple(t for t in named if t not in internal)
+
+    @property
+    def sink_topics(self) -> tuple[str, ...]:
+        """The topics it writes whose names are known before it runs, internal ones too."""
+        return tuple(dict.fromkeys(s.topic for s in self.sinks if isinstance(s.topic, str)))
+
+    @property
+    def changelogs(self) -> tuple[InternalTopic, ...]:
+        """The changelog topics of its stores."""
+        return tuple(
+            InternalTopic(store.changelog_topic, None, CHANGELOG_CONFIG) for store in self.stores
+        )
+
+    @property
+    def internal_topics(self) -> tuple[InternalTopic, ...]:
+        """Every topic that must be made before it runs."""
+        return (*self.repartition_sources, *self.changelogs)
+
+    @property
+    def feeds_repartition(self) -> bool:
+        """Whether another sub-topology reads what this one writes to an internal topic."""
+        return bool(self.repartition_sinks)
+
+    def source_of(self, topic: str) -> p.Source:
+        """The node that reads `topic`. LookupError when none does."""
+        for node in self.sources:
+            if topic in node.topics or (node.pattern and node.pattern.fullmatch(topic)):
+                return node
+        raise LookupError(f"sub-topology {self.id} does not read topic {topic!r}")
+
+    @property
+    def has_patterns(self) -> bool:
+        """Whether it reads topics whose names are not known yet."""
+        return any(source.pattern is not None for source in self.sources)
+
+
+def sub_topologies(plan: p.Plan) -> tuple[SubTopology, ...]:
+    """Everything above: the plan as sub-topologies, in the order of their first sources."""
+    plan = insert_repartitions(plan)
+    plan, schemas = resolve_serdes(plan)
+    stores = find_stores(plan, schemas)
+    plan, schemas, made = cut_repartitions(plan, schemas)
+    result = []
+    for number, nodes in enumerate(_components(plan)):
+        inside = set(nodes)
+        topics = {t for n in nodes if isinstance(n, p.Source) for t in n.topics}
+        written = {n.topic for n in nodes if isinstance(n, p.Sink)}
+        result.append(
+            SubTopology(
+                id=number,
+                plan=plan,
+                nodes=nodes,
+                schemas={node: schemas[node] for node in nodes},
+                stores=tuple(store for store in stores(plan) if store.node in inside),
+                repartition_sources=tuple(made[t] for t in made if t in topics),
+                repartition_sinks=tuple(t for t in made if t in written),
+            )
+        )
+    return tuple(result)
+
+
+class _Rebuild:
+    """Makes a new plan of an old one, node by node, parents first."""
+
+    def __init__(self, plan: p.Plan) -> None:
+        self.plan = plan
+        self.nodes: list[p.Node] = []
+        self.image: dict[p.Node, p.Node] = {}  # old node -> the new one that stands for it
+
+    def add(self, node: p.Node) -> p.Node:
+        self.nodes.append(node)
+        return node
+
+    def keep(self, node: p.Node, **changes: Any) -> p.Node:
+        """Takes `node` over, below the images of its parents."""
+        parents = tuple(self.image[parent] for parent in node.parents)
+        self.image[node] = self.add(replace(node, parents=parents, **changes))
+        return self.image[node]
+
+    def result(self) -> p.Plan:
+        return replace(self.plan, nodes=tuple(self.nodes))
+
+
+def insert_repartitions(plan: p.Plan) -> p.Plan:
+    """Puts a Repartition wherever equal keys must meet and may not; GroupBy is gone."""
+    out = _Rebuild(plan)
+    children = plan.children()
+    changed: dict[p.Node, bool] = {}  # of the new nodes: did the key change since its topic?
+
+    def note(node: p.Node) -> p.Node:
+        changed[node] = not isinstance(node, p.Repartition) and (
+            isinstance(node, KEY_CHANGERS) or any(changed[parent] for parent in node.parents)
+        )
+        return node
+
+    def repartition(node: p.Node, parent: p.Node, **options: Any) -> p.Node:
+        return note(out.add(p.Repartition(name=node.name, parents=(parent,), **options)))
+
+    for node in plan.nodes:
+        parent = out.image[node.parents[0]] if node.parents else None
+        if isinstance(node, p.GroupBy):
+            assert parent is not None
+            if node.function is not None:
+                select = p.SelectKey(
+                    name=f"{node.name}.key",
+                    parents=(parent,),
+                    on_error=node.on_error,
+                    function=node.function,
+                )
+                parent = note(out.add(select))
+            if changed[parent] and children[node]:
+                parent = repartition(node, parent, key=node.key, value=node.value)
+            out.image[node] = parent
+        elif isinstance(node, p.TableGroupBy):
+            grouped = note(out.keep(node))
+            out.image[node] = repartition(
+                node, grouped, key=node.key, value=node.value, changes=True
+            )
+        elif isinstance(node, p.ToTable) and parent is not None and changed[parent]:
+            through = repartition(node, parent, key=node.key, value=node.value)
+            out.image[node] = note(out.add(replace(node, parents=(through,))))
+        else:
+            note(out.keep(node))
+    return out.result()
+
+
+def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
+    """Gives every repartition, sink and store its serdes, and tells what each node puts out."""
+    out = _Rebuild(plan)
+    schemas: dict[p.Node, Schema] = {}
+    for node in plan.nodes:
+        above = _meet([schemas[parent] for parent in _inputs(node, out.image)])
+        if isinstance(node, p.Source):
+            schemas[out.keep(node)] = Schema(node.key, node.value, not isinstance(node, p.Table))
+        elif isinstance(node, p.Repartition | p.Sink | p.Aggregate | p.ToTable):
+            internal = not isinstance(node, p.Sink)
+            key = _key_in_window(node.key, above.key) or above.key or plan.key or bytes_()
+            value = node.value or _own_value(node) or above.value or plan.value
+            kept = out.keep(node, key=key, value=value or (msgpack() if internal else bytes_()))
+            schemas[kept] = _schema_of(kept)
+        else:
+            schemas[out.keep(node)] = Schema(
+                None if isinstance(node, KEY_CHANGERS) else above.key,
+                None if isinstance(node, VALUE_CHANGERS) else above.value,
+                above.has_raw_value and not isinstance(node, VALUE_CHANGERS),
+            )
+    return out.result(), schemas
+
+
+def _inputs(node: p.Node, image: Mapping[p.Node, p.Node]) -> list[p.Node]:
+    """The nodes whose output `node` passes on: late records are those the aggregate was given."""
+    parents = [image[parent] for parent in node.parents]
+    return [parents[0].parent] if isinstance(node, p.Late) else parents
+
+
+def _meet(above: list[Schema]) -> Schema:
+    """What is known of several inputs together."""
+    if not above:
+        return Schema(None, None)
+    first = above[0]
+    same_value = all(schema.value == first.value for schema in above)
+    return Schema(
+        first.key if all(schema.key == first.key for schema in above) else None,
+        first.value if same_value else None,
+        same_value and all(schema.has_raw_value for schema in above),
+    )
+
+
+def _key_in_window(given: Serde | None, above: Serde | None) -> Serde | None:
+    """A serde given for a windowed key is that of the key in the window."""
+    if given is None or isinstance(given, WindowedSerde) or not isinstance(above, WindowedSerde):
+        return given
+    return WindowedSerde(given, above.size_ms)
+
+
+def _own_value(node: p.Node) -> Serde | None:
+    """The serde that a node's values have by their nature."""
+    if not isinstance(node, p.Aggregate):
+        return None
+    counts = node.fields is None and isinstance(node.aggregates[0], Count)
+    return int64() if counts else None
+
+
+def _schema_of(node: p.Node) -> Schema:
+    """What a node with resolved serdes puts out."""
+    assert isinstance(node, p.Repartition | p.Sink | p.Aggregate | p.ToTable)
+    assert node.key is not None
+    if isinstance(node, p.Aggregate) and node.window is not None:
+        return Schema(windowed(node.key, node.window.size_ms), node.value)
+    return Schema(node.key, node.value, isinstance(node, p.Repartition))
+
+
+def find_stores(plan: p.Plan, schemas: Mapping[p.Node, Schema]) -> Callable[[p.Plan], list[Store]]:
+    """Which nodes own a store. The answer is by name, to be asked of a later plan."""
+    children = plan.children()
+    serdes = {node.name: schemas[node] for node in plan.nodes if _needs_store(node, children)}
+
+    def stores(later: p.Plan) -> list[Store]:
+        found: dict[str, Store] = {}
+        for node in later.nodes:
+            if node.name in serdes:
+                topic = internal_name(later, node.name, "changelog")
+                if topic in found:
+                    raise TopologyError(
+                        f"two operators would own the changelog topic {topic!r}: "
+                        f"give one of the operators called {node.name!r} another name"
+                    )
+                schema = serdes[node.name]
+                value = schema.value or plan.value or msgpack()
+                key = node.key if isinstance(node, p.Aggregate) else schema.key
+                found[topic] = Store(node.name, topic, node, key or plan.key or bytes_(), value)
+        return list(found.values())
+
+    return stores
+
+
+def _needs_store(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    if isinstance(node, p.Aggregate):
+        return True
+    if isinstance(node, p.TableSource | p.ToTable):
+        return node.named or _olds_required(node, children)
+    return isinstance(node, p.TableFilter | p.TableMap) and node.named
+
+
+def _olds_required(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    """Whether something below cannot work without the row that an update replaces."""
+    return any(
+        isinstance(child, p.TableGroupBy)
+        or (
+            isinstance(child, p.TableFilter | p.TableMap)
+            and not child.named
+            and _olds_required(child, children)
+        )
+        for child in children[node]
+    )
+
+
+def cut_repartitions(
+    plan: p.Plan, schemas: Mapping[p.Node, Schema]
+) -> tuple[p.Plan, dict[p.Node, Schema], dict[str, InternalTopic]]:
+    """Each Repartition as a sink into its topic and a source from it."""
+    out = _Rebuild(plan)
+    now: dict[p.Node, Schema] = {}
+    made: dict[str, InternalTopic] = {}
+    for node in plan.nodes:
+        if not isinstance(node, p.Repartition):
+            now[out.keep(node)] = schemas[node]
+            continue
+        topic = internal_name(plan, node.name, "repartition")
+        if topic in made:
+            raise TopologyError(
+                f"two operators would own the repartition topic {topic!r}: "
+                f"give one of the operators called {node.name!r} another name"
+            )
+        made[topic] = InternalTopic(topic, node.partitions, REPARTITION_CONFIG)
+        assert node.key is not None
+        assert node.value is not None
+        value: Serde = ChangeSerde(node.value) if node.changes else node.value
+        sink = p.Sink(
+            name=f"{node.name}-sink",
+            parents=(out.image[node.parent],),
+            topic=topic,
+            key=node.key,
+            value=value,
+            partitioner=node.partitioner,
+        )
+        source = p.Source(name=f"{node.name}-source", topics=(topic,), key=node.key, value=value)
+        now[out.add(sink)] = schemas[node]
+        now[out.add(source)] = replace(schemas[node], value=value)
+        out.image[node] = source
+    return out.result(), now, made
+
+
+def internal_name(plan: p.Plan, name: str, suffix: str) -> str:
+    """`<application.id>-<name>-changelog` or `-repartition`."""
+    return f"{plan.application_id}-{name}-{suffix}"
+
+
+def _components(plan: p.Plan) -> list[tuple[p.Node, ...]]:
+    """The nodes that hang together, each group with parents first, in order of first sources."""
+    group: dict[p.Node, int] = {}
+    for number, node in enumerate(plan.nodes):
+        joined = {group[parent] for parent in node.parents}
+        group[node] = min(joined, default=number)
+        for other, its in group.items():
+            if its in joined:
+                group[other] = group[node]
+    parts: dict[int, list[p.Node]] = {}
+    for node in plan.nodes:
+        parts.setdefault(group[node], []).append(node)
+    return [tuple(nodes) for _, nodes in sorted(parts.items())]
