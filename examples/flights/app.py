@@ -1,6 +1,6 @@
 """Delays by origin and hour, flights by carrier, and what was cancelled.
 
-    kafkalite-streams run examples/flights/app.py --bootstrap-servers 127.0.0.1:9092
+kafkalite-streams run examples/flights/app.py --bootstrap-servers 127.0.0.1:9092
 """
 
 from typing import Any

@@ -41,7 +41,8 @@ class Step:
 
 def run(command: Sequence[str | Path]) -> tuple[int, float]:
     """Runs a command before the user's eyes; returns its records and the seconds it took."""
-    console.print(f"\n[bold]$ {' '.join(shown(part) for part in command)}")
+    line = " ".join(shown(part) for part in command)
+    console.print(f"\n[bold]$ {line}", soft_wrap=True)
     started, records = time.monotonic(), 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -70,7 +71,8 @@ def shown(part: str | Path) -> str:
 @contextmanager
 def server(data_dir: Path):
     """The broker of the whole demo, on a free port."""
-    console.print(f"[bold]$ kafkalite server start --data-dir {data_dir} --listen 127.0.0.1:0 &")
+    command = f"kafkalite server start --data-dir {data_dir} --listen 127.0.0.1:0"
+    console.print(f"[bold]$ {command} &", soft_wrap=True)
     started = time.monotonic()
     with EmbeddedBroker(data_dir) as broker:
         seconds = time.monotonic() - started

@@ -1,0 +1,183 @@
+"""Spark against a real broker: what it reads is what was sent, and no range is loaded twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the spark extra is not installed")
+
+from kafkalite.core.admin import Admin, NewTopic
+from kafkalite.core.producer import Producer
+from kafkalite.core.types import Columns, Windowed
+from kafkalite.embedded import EmbeddedBroker
+from kafkalite.serde import SerdeContext, avro, string, windowed
+from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.spark.manifest import Manifest
+from kafkalite.spark.session import local_session
+from kafkalite.spark.warehouse import TopicLoad, load_topic, read_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+
+DAY_MS = 86_400_000
+ORDER = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "item", "type": ["null", "string"], "default": None},
+        {"name": "price", "type": "double"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = local_session("kafkalite-tests", cores=2)
+    yield session
+    session.stop()
+
+
+def order(i: int) -> dict[str, Any]:
+    return {
+        "id": i,
+        "item": f"item-{i}" if i % 3 else None,
+        "price": i / 4,
+        "tags": ["a"] * (i % 3),
+    }
+
+
+def send(address: str, topic: str, ids: range, *, window: bool = False) -> None:
+    """Orders `ids`, keyed by their number modulo 7, one every ten minutes."""
+
+    async def go() -> None:
+        async with Admin(address) as admin:
+            if topic not in await admin.list_topics():
+                await admin.create_topics([NewTopic(topic, 3, configs={"retention.ms": "-1"})])
+        key = windowed(string(), size="1h") if window else string()
+        hours = [i * 600_000 // 3_600_000 * 3_600_000 for i in ids]
+        keys: list[Any] = [f"k{i % 7}" for i in ids]
+        if window:
+            keys = [Windowed(k, h, h + 3_600_000) for k, h in zip(keys, hours, strict=True)]
+        with LogRegistry(address) as registry:
+            values = avro(schema=ORDER).open(SerdeContext(registry))
+            columns = Columns(
+                key.open(SerdeContext(is_key=True)).serialize(topic, keys),
+                values.serialize(topic, [order(i) for i in ids]),
+                [i * 600_000 for i in ids],
+            )
+        async with Producer(address) as producer:
+            await producer.send_columns(topic, columns)
+            await producer.flush()
+
+    asyncio.run(go())
+
+
+def rows_of(spark: SparkSession, table: str) -> list[dict[str, Any]]:
+    """The table's orders by id, as they were sent."""
+    names = ("id", "item", "price", "tags")
+    rows = spark.sql(f"SELECT * FROM {table} ORDER BY id").collect()
+    return [{name: row[name] for name in names} for row in rows]
+
+
+def test_a_load_holds_every_row_once_however_often_it_runs(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("orders-once", key_format="string")
+    send(address, load.topic, range(500))
+    assert load_topic(spark, address, load, tmp_path).records == 500
+    assert load_topic(spark, address, load, tmp_path).records == 0
+    send(address, load.topic, range(500, 700))
+    assert load_topic(spark, address, load, tmp_path).records == 200
+    assert read_table(spark, tmp_path, load)
+    assert rows_of(spark, load.table) == [order(i) for i in range(700)]
+    keyed = spark.sql(f"SELECT id, key, _timestamp, day FROM {load.table}").collect()
+    assert all(row.key == f"k{row.id % 7}" for row in keyed)
+    assert all(row.day.toordinal() - 719_163 == row.id * 600_000 // DAY_MS for row in keyed)
+
+
+def test_a_load_that_broke_off_before_its_commit_is_done_again_without_a_row_twice(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("orders-crash", key_format="string")
+    send(address, load.topic, range(300))
+    load_topic(spark, address, load, tmp_path)
+    manifest = Manifest(tmp_path / load.table)
+    (committed,) = manifest.loads()
+    committed.replace(manifest.pending)  # as if the process had died before the rename
+    send(address, load.topic, range(300, 400))
+    assert load_topic(spark, address, load, tmp_path).records == 300
+    assert load_topic(spark, address, load, tmp_path).records == 100
+    read_table(spark, tmp_path, load)
+    assert rows_of(spark, load.table) == [order(i) for i in range(400)]
+
+
+def test_a_windowed_key_becomes_columns(address: str, spark: SparkSession, tmp_path: Path) -> None:
+    load = TopicLoad("orders-windowed", key_format="windowed:1h")
+    send(address, load.topic, range(20), window=True)
+    load_topic(spark, address, load, tmp_path)
+    read_table(spark, tmp_path, load)
+    rows = spark.sql(f"SELECT id, key, window_start, window_end FROM {load.table}").collect()
+    assert len(rows) == 20
+    for row in rows:
+        assert row.key == f"k{row.id % 7}"
+        assert (row.window_end - row.window_start).total_seconds() == 3600
+
+
+def test_a_stream_goes_on_from_its_checkpoint(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = "orders-stream"
+    send(address, topic, range(100))
+
+    def run() -> None:
+        source = spark.readStream.format("kafkalite").options(
+            **{
+                "kafka.bootstrap.servers": address,
+                "subscribe": topic,
+                "startingOffsets": "earliest",
+                "value.format": "avro",
+                "maxOffsetsPerTrigger": "40",
+            }
+        )
+        frame = source.load().selectExpr("value.id AS id", "partition", "offset")
+        sink = frame.writeStream.format("parquet").trigger(availableNow=True)
+        sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = sink.start(str(tmp_path / "out"))
+        assert query.awaitTermination(100)
+
+    for upto, ids in ((100, range(0)), (150, range(100, 150))):
+        if ids:
+            send(address, topic, ids)
+        run()
+        rows = spark.read.parquet(str(tmp_path / "out")).collect()
+        assert sorted(row.id for row in rows) == list(range(upto))
+
+
+def test_the_columns_are_those_of_the_official_connector(address: str, spark: SparkSession) -> None:
+    send(address, "orders-raw", range(10))
+    options = {
+        "kafka.bootstrap.servers": address,
+        "subscribe": "orders-raw",
+        "includeHeaders": "true",
+    }
+    frame = spark.read.format("kafkalite").options(**options).load()
+    assert frame.columns == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+    ]  # fmt: skip
+    assert frame.count() == 10
+    assert {row.value[:1] for row in frame.select("value").collect()} == {b"\x00"}
