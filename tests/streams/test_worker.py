@@ -1,0 +1,174 @@
+"""Workers against a real broker: shared work, restored state, and faults that are named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kafkalite.core.admin import Admin, NewTopic
+from kafkalite.core.consumer import Consumer
+from kafkalite.core.producer import Producer
+from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.embedded import EmbeddedBroker
+from kafkalite.errors import KafkaliteError, ProcessingError, TopologyError
+from kafkalite.serde import MemoryRegistry
+from kafkalite.streams import Streams, int64, string
+from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
+
+pytestmark = pytest.mark.slow
+
+CONFIG = WorkerConfig(commit_interval_ms=100)
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap_servers
+
+
+async def make_topics(address: str, *names: str) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topics([NewTopic(name, PARTITIONS) for name in names])
+
+
+async def send(address: str, topic: str, words: list[str], start_ms: int = 0) -> None:
+    keys = [word.encode() for word in words]
+    async with Producer(address) as producer:
+        times = [start_ms + i for i in range(len(words))]
+        await producer.send_columns(topic, Columns(keys, keys, times))
+        await producer.flush()
+
+
+async def read(address: str, topic: str) -> Columns:
+    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
+    batches: list[Columns] = []
+    async with Consumer(address) as consumer:
+        ends = await consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(partitions)
+        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
+            batches += (await consumer.poll(timeout_ms=500)).values()
+    return concat(batches)
+
+
+def counts(columns: Columns) -> dict[str, int]:
+    """The last count of each word."""
+    return {
+        k.decode(): int.from_bytes(v, "big")
+        for k, v in zip(columns.keys, columns.values, strict=True)
+    }
+
+
+def word_count(name: str) -> Streams:
+    app = Streams(name, key=string(), value=string())
+    words = app.stream(f"{name}-in").select_key(lambda word: word[0])
+    words.group_by_key().count(name="counts").to_stream().to(f"{name}-out", value=int64())
+    return app
+
+
+def worker(app: Streams, address: str) -> Worker:
+    return Worker(app.plan(), address, MemoryRegistry(), CONFIG)
+
+
+async def catch_up(app: Streams, address: str) -> Progress:
+    return await asyncio.wait_for(worker(app, address).run(until_caught_up=True), 60)
+
+
+def test_state_comes_back_from_the_changelog_alone(address: str) -> None:
+    async def scenario() -> None:
+        app = word_count("again")
+        await make_topics(address, "again-in", "again-out")
+        await send(address, "again-in", ["apple", "bean", "avocado"] * 100)
+        first = await catch_up(app, address)
+        assert first.records_restored == 0
+        await send(address, "again-in", ["apricot"] * 50)
+        second = await catch_up(word_count("again"), address)
+        assert second.records_restored == 2  # the rows of a and b
+        assert counts(await read(address, "again-out")) == {"a": 250, "b": 100}
+
+    asyncio.run(scenario())
+
+
+def test_two_workers_share_the_tasks_and_each_record_counts_once(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "shared-in", "shared-out")
+        words = [f"{chr(97 + i % 26)}{i}" for i in range(2_000)]
+        await send(address, "shared-in", words)
+        one, two = worker(word_count("shared"), address), worker(word_count("shared"), address)
+        runs = [asyncio.create_task(one.run()), asyncio.create_task(two.run())]
+        for round_number in range(1, 4):
+            await send(address, "shared-in", words, start_ms=round_number * 10_000)
+            await until_counted(address, "shared-out", len(words) * (round_number + 1), runs)
+        two.stop()
+        await runs[1]
+        await send(address, "shared-in", words, start_ms=90_000)
+        await until_counted(address, "shared-out", len(words) * 5, runs[:1])
+        one.stop()
+        await runs[0]
+        assert one.progress.records
+        assert two.progress.records
+
+    asyncio.run(scenario())
+
+
+async def until_counted(
+    address: str, topic: str, total: int, runs: list[asyncio.Task[Progress]]
+) -> None:
+    """Until the counts add up to `total`; more would be records counted twice."""
+    for _ in range(300):
+        for run in runs:
+            if run.done():
+                run.result()
+        found = sum(counts(await read(address, topic)).values())
+        assert found <= total, f"{found} records counted of {total} sent"
+        if found == total:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{topic}: {found} of {total} after 30 s")
+
+
+def test_a_topic_that_does_not_exist_is_named(address: str) -> None:
+    app = Streams("nothing-there")
+    app.stream("no-such-topic").to("out")
+    with pytest.raises(TopologyError, match="'no-such-topic' does not exist"):
+        asyncio.run(catch_up(app, address))
+
+
+def test_a_function_that_fails_names_the_record_and_commits_nothing_of_it(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "faulty-in", "faulty-out")
+        await send(address, "faulty-in", ["1", "2", "x"])
+        app = Streams("faulty", key=string(), value=string())
+        app.stream("faulty-in").map(lambda v: str(int(v) * 2), name="double").to("faulty-out")
+        with pytest.raises(
+            ProcessingError, match=r"double.*faulty-in-\d offset \d|faulty-in"
+        ) as info:
+            await catch_up(app, address)
+        assert "invalid literal" in str(info.value)
+        mended = Streams("faulty", key=string(), value=string())
+        mended.stream("faulty-in").map(lambda v: v * 2).to("faulty-out")
+        progress = await catch_up(mended, address)
+        assert progress.records == 3
+
+    asyncio.run(scenario())
+
+
+def test_an_internal_topic_of_another_width_is_refused(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "wide-in")
+        async with Admin(address) as admin:
+            await admin.create_topics([NewTopic("wide-counts-changelog", 1)])
+        app = Streams("wide", key=string(), value=string())
+        app.stream("wide-in").group_by_key().count(name="counts").to_stream().to("wide-out")
+        with pytest.raises(TopologyError, match="has 1 partitions, the topology needs 4"):
+            await catch_up(app, address)
+
+    asyncio.run(scenario())
+
+
+def test_nobody_at_the_address_is_said_with_the_address() -> None:
+    with pytest.raises(KafkaliteError, match=r"127\.0\.0\.1:1"):
+        asyncio.run(catch_up(word_count("lost"), "127.0.0.1:1"))
