@@ -84,53 +84,56 @@ async def start_node(
         log.info("%s is accepted and has no effect", name)
     wanted = _wanted_address(config, listen)
     storage = _open_storage(Path(data_dir))
+    server = Server(_limits(config))
     try:
-        coordination = LocalCoordination(storage)
-        return await _start(config, wanted, Path(data_dir), storage, coordination)
+        address = _advertised(config, wanted, await _bind(server, wanted))
+        return await _start(config, address, server, storage)
     except BaseException:
+        server.stop_accepting()
         storage.close()
         raise
 
 
 async def _start(
-    config: BrokerConfig,
-    wanted: Address,
-    data_dir: Path,
-    storage: FileStorage,
-    coordination: LocalCoordination,
+    config: BrokerConfig, address: Address, server: Server, storage: FileStorage
 ) -> Node:
+    coordination = LocalCoordination(storage)
     store = ClusterStore(coordination)
     image = images.replay(ClusterImage(), await store.load())
     logs = LogStore(storage)
-    if not image.cluster_id:
-        if logs.unopened():
-            raise StorageError(f"{data_dir}: there are partitions, but no {JOURNAL} to tell whose")
-        record = images.cluster_record(_new_cluster_id())
-        await store.append((record,))
-        image = images.replay(image, (record,))
-    node_id = _claim(storage, image.cluster_id, config)
-    broker = Broker(
-        node_id=node_id,
-        config=config,
-        image=image,
-        cluster_store=store,
-        logs=logs,
-        random=Random(os.urandom(32)),
-        now_ms=now_ms,
-    )
-    server = Server(broker, _limits(config))
-    bound = await _bind(server, wanted)
     try:
-        address = _advertised(config, wanted, bound)
+        if not image.cluster_id:
+            image = await _found_cluster(store, image, logs, storage)
+        node_id = _claim(storage, image.cluster_id, config)
+        broker = Broker(
+            node_id=node_id,
+            config=config,
+            image=image,
+            cluster_store=store,
+            logs=logs,
+            random=Random(os.urandom(32)),
+            now_ms=now_ms,
+        )
         record = images.broker_record(NodeAddress(node_id, *address), config["broker.rack"])
         await store.append((record,), ephemeral=True)
         await broker.replay((record,))
         await broker.start()
-        await server.start()
+        await server.start(broker)
     except BaseException:
-        server.stop_accepting()
+        logs.close(now_ms())  # so that the next start need not take this one for a crash
         raise
-    return Node(address, data_dir, broker, server, storage, coordination)
+    return Node(address, storage.root, broker, server, storage, coordination)
+
+
+async def _found_cluster(
+    store: ClusterStore, image: ClusterImage, logs: LogStore, storage: FileStorage
+) -> ClusterImage:
+    """Names a new cluster. Partitions without a journal are not taken for an empty one."""
+    if logs.unopened():
+        raise StorageError(f"{storage.root}: there are partitions, but no {JOURNAL} to tell whose")
+    record = images.cluster_record(_new_cluster_id())
+    await store.append((record,))
+    return images.replay(image, (record,))
 
 
 # ---- addresses ---------------------------------------------------------------------------------

@@ -6,7 +6,9 @@
 
 A batch is encoded once, when it closes, and gets its sequence then; every retry sends the same
 bytes, so a broker that has them already says so and appends nothing. At most `in_flight_max`
-batches of a partition are in flight, and a batch that failed goes before all later ones.
+batches of a partition are in flight, and a batch that failed goes before all later ones. The first
+batch of an epoch goes alone: a broker that knows no sequence of ours takes any for the first one,
+the second batch's too if the first got lost.
 
 A batch that fails for good leaves a gap in its partition's sequences. The gap is closed by a new
 producer epoch for that partition, from sequence 0, once nothing of it is in flight: brokers keep
@@ -161,6 +163,7 @@ class Queue:
     in_flight: list[Batch] = field(default_factory=list)
     next_order: int = 0
     epoch_start: int = 0  # the order that has sequence 0 in the current epoch
+    known: bool = False  # the broker has stored a batch of the current epoch
     broken: bool = False  # the sequences have a gap: a new epoch is due
 
     def is_empty(self) -> bool:
@@ -188,6 +191,7 @@ class Accumulator:
         self._queues: dict[TopicPartition, Queue] = {}
         self._busy: dict[TopicPartition, Queue] = {}  # not empty; who was served goes to the end
         self._outstanding: dict[int, int] = {}  # batch number -> how many batches bear it
+        self._unencodable: list[Settled] = []
         self._next_number = 0
 
     # ---- in ----
@@ -247,7 +251,7 @@ class Accumulator:
 
     def close_open(self) -> int:
         """Closes all open batches, for a flush. Returns the number of the last batch made."""
-        for queue in self._busy.values():
+        for queue in list(self._busy.values()):
             if queue.open is not None:
                 self._close(queue)
         return self._next_number - 1
@@ -264,10 +268,11 @@ class Accumulator:
 
     def abandon(self, error: ApiError) -> list[Settled]:
         """Ends everything: the producer goes away. Who waits for a batch gets `error`."""
-        settled: list[Settled] = []
         for queue in list(self._busy.values()):
             if queue.open is not None:
                 self._close(queue)
+        settled, self._unencodable = self._unencodable, []
+        for queue in list(self._busy.values()):
             batches = [*queue.in_flight, *queue.waiting]
             queue.in_flight.clear()
             queue.waiting.clear()
@@ -301,7 +306,16 @@ class Accumulator:
         assert gathered is not None
         self.buffered_bytes -= gathered.size_bytes
         columns, waiters = gathered.columns(), gathered.waiters
-        self._enqueue(queue, columns, waiters, gathered.number, gathered.created_ms)
+        try:
+            self._enqueue(queue, columns, waiters, gathered.number, gathered.created_ms)
+        except (TypeError, ValueError, OverflowError) as error:  # whoever handed it in has left
+            why = f"{queue.topic_partition}: {len(columns):,} records, {error}"
+            batch = Batch(
+                queue.topic_partition, b"", 0, 0, gathered.number, gathered.created_ms, waiters
+            )
+            self._outstanding[gathered.number] += 1
+            refused = ApiError(ErrorCode.INVALID_RECORD, why)
+            self._unencodable.append(self._settled(batch, error=refused))
 
     def _enqueue(
         self,
@@ -353,7 +367,7 @@ class Accumulator:
         in it get nothing. Topics whose leader is unknown join `stale_topics`.
         """
         by_node: dict[int, list[Queue]] = {}
-        for topic_partition, queue in self._busy.items():
+        for topic_partition, queue in list(self._busy.items()):
             if self._next_batch(queue, now_ms) is None:
                 continue
             node_id = leader_of(topic_partition)
@@ -392,13 +406,16 @@ class Accumulator:
             self._start_epoch(queue)
             if queue.broken:
                 return None
-        if len(queue.in_flight) >= self.settings.in_flight_max:
+        is_unknown = self.settings.idempotent and not queue.known
+        if len(queue.in_flight) >= (1 if is_unknown else self.settings.in_flight_max):
             return None
         if not queue.waiting:
             gathered = queue.open
             if gathered is None or now_ms < gathered.created_ms + self.settings.linger_ms:
                 return None
             self._close(queue)
+            if not queue.waiting:
+                return None
         first = queue.waiting[0]
         if first.retry_at_ms > now_ms:
             return None
@@ -416,7 +433,7 @@ class Accumulator:
         else:
             self.needs_producer_id = True
             return
-        queue.broken = False
+        queue.broken = queue.known = False
         # A failed batch took its records' numbers with it: those that wait close the ranks.
         queue.epoch_start = queue.next_order = 0
         for batch in queue.waiting:
@@ -443,6 +460,7 @@ class Accumulator:
         queue.in_flight.remove(batch)
         code = answer.error_code
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            queue.known = True
             return [self._settled(batch, answer.base_offset, answer.log_append_time_ms)]
         batch.last_error = answer.message or code.name
         if code in STALE_METADATA:
@@ -461,7 +479,7 @@ class Accumulator:
     def expire(self, now_ms: float) -> list[Settled]:
         """Ends the batches that nobody acknowledged in time; those in flight are waited for."""
         oldest_ms = now_ms - self.settings.delivery_timeout_ms
-        settled: list[Settled] = []
+        settled, self._unencodable = self._unencodable, []
         for queue in list(self._busy.values()):
             if queue.open is not None and queue.open.created_ms <= oldest_ms:
                 self._close(queue)

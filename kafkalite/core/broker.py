@@ -37,6 +37,7 @@ from kafkalite.core.group_coordinators import TOPIC as OFFSETS_TOPIC
 from kafkalite.core.group_coordinators import GroupCoordinators
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
+from kafkalite.core.handlers.metadata import without_placeholder
 from kafkalite.core.image import ClusterImage, ClusterRecord, TopicImage, topic_of
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
@@ -104,8 +105,10 @@ class Broker:
         self._control_queue = asyncio.Queue(CONTROL_QUEUE_MAX)
         self._controlling: asyncio.Task[None] | None = None
         self._partitions: dict[str, dict[int, Partition]] = {}
+        self._offline: dict[TopicPartition, str] = {}  # whose log could not be opened, and why
         self._purgatory: Purgatory[TopicPartition] = Purgatory()
         self._noted_ms: dict[str, int] = {}
+        self._is_answering = False  # `settle` will follow
         self._finished: deque[Operation[TopicPartition]] = deque()
         self._duties = Duties(self._own_duties(), now_ms())
         self._timer: asyncio.TimerHandle | None = None
@@ -140,6 +143,7 @@ class Broker:
 
     def answer(self, request: RequestReceived, client_host: str) -> Any:
         """The response to one request; `Pending` if it must wait, None if it wants none."""
+        self._is_answering = True
         key, version, _, client_id = request.header
         route = ROUTES.get(key)
         if route is None:
@@ -149,8 +153,17 @@ class Broker:
                 return codec.encode(unsupported_version(), 0)
             first, last = route.versions
             raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
-        message: Any = codec.decode(route.request, request.body, version)
+        body = request.body
+        if key is ApiKey.METADATA:
+            body = without_placeholder(body, version)
+        message: Any = codec.decode(route.request, body, version)
         return route.handler(self, message, RequestContext(version, client_id, f"/{client_host}"))
+
+    def settle(self) -> None:
+        """Calls the tokens of what the requests answered since have completed."""
+        self._is_answering = False
+        if self._finished:
+            self._finish_now()
 
     # -- what handlers ask for
 
@@ -170,7 +183,9 @@ class Broker:
             return self._partitions[topic][index]
         except KeyError:
             pass
-        if self.image.partition(topic, index) is None:
+        if (why := self._offline.get(TopicPartition(topic, index))) is not None:
+            code, words = ErrorCode.KAFKA_STORAGE_ERROR, why
+        elif self.image.partition(topic, index) is None:
             code, words = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
         else:
             code, words = ErrorCode.NOT_LEADER_OR_FOLLOWER, f"not held by broker {self.node_id}"
@@ -206,7 +221,8 @@ class Broker:
             return
         key = partition.topic_partition
         operation: DelayedProduce[TopicPartition] = DelayedProduce(then, {key: offset})
-        self._purgatory.park(operation, (key,), NEVER_MS)
+        parked = self._purgatory.park(operation, (key,), NEVER_MS)
+        assert parked, f"{len(self._purgatory)} wait: one for each connection at most"
 
     def note(self, message: str) -> None:
         """Tells the operator, in one line; not again and again what clients try again and again."""
@@ -216,6 +232,11 @@ class Broker:
                 self._noted_ms.clear()
             self._noted_ms[message] = now_ms
             log.warning("%s", message)
+
+    def note_storage_error(self, error: ApiError) -> None:
+        """Tells the operator what a client was told, if it is about our disk."""
+        if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.note(str(error))
 
     # -- the controller
 
@@ -255,17 +276,29 @@ class Broker:
         while True:
             request, pending = await self._control_queue.get()
             try:
-                outcome = self._controller.handle(request, RequestContext(0, token=pending))
-                if outcome.records:
-                    await self._store.append(outcome.records)
-                    await self.replay(outcome.records)
-                for reply in outcome.replies:
-                    reply.token.complete(reply.response)
+                await self._control_step(request, pending)
+            except CoordinationError as error:
+                self._refuse_control(request, pending, ErrorCode.NOT_CONTROLLER, error)
             except KafkaliteError as error:
-                log.error("the controller could not write: %s", error)
-                is_ours = isinstance(error, CoordinationError)
-                code = ErrorCode.NOT_CONTROLLER if is_ours else ErrorCode.KAFKA_STORAGE_ERROR
-                pending.complete(self._controller.refuse(request, ApiError(code, str(error))))
+                self._refuse_control(request, pending, ErrorCode.KAFKA_STORAGE_ERROR, error)
+            except Exception as error:
+                log.exception("a step of the controller failed")
+                self._refuse_control(request, pending, ErrorCode.UNKNOWN_SERVER_ERROR, error)
+
+    async def _control_step(self, request: ControllerRequest, pending: Pending[Any]) -> None:
+        outcome = self._controller.handle(request, RequestContext(0, token=pending))
+        if outcome.records:
+            await self._store.append(outcome.records)
+            await self.replay(outcome.records)
+        for reply in outcome.replies:
+            reply.token.complete(reply.response)
+
+    def _refuse_control(
+        self, request: ControllerRequest, pending: Pending[Any], code: ErrorCode, error: Exception
+    ) -> None:
+        log.error("%s was not carried out: %s", type(request).__name__, error)
+        if pending.response is None:
+            pending.complete(self._controller.refuse(request, ApiError(code, str(error))))
 
     async def replay(self, records: Sequence[ClusterRecord]) -> None:
         """Puts durable records of the cluster in force."""
@@ -318,6 +351,7 @@ class Broker:
                     opened = self.logs.open(where, topic.topic_id, config, self.now_ms())
                 except StorageError as error:
                     log.error("%s is offline until the broker starts again: %s", where, error)
+                    self._offline[where] = str(error)
                     continue
                 partition = Partition(where, opened, PartitionReplication(where, self.node_id))
                 held[index] = partition
@@ -327,6 +361,8 @@ class Broker:
 
     def _drop(self, topic: TopicImage) -> None:
         """Lets go of a topic that is gone; whoever waits for it is told."""
+        for index in range(len(topic.partitions)):
+            self._offline.pop(TopicPartition(topic.name, index), None)
         for index, partition in self._partitions.pop(topic.name, {}).items():
             self._finish(self._purgatory.drop(TopicPartition(topic.name, index)))
             try:
@@ -378,7 +414,7 @@ class Broker:
         """Calls the tokens of what has waited, after whatever runs now."""
         is_idle = not self._finished
         self._finished.extend(operations)
-        if is_idle and self._finished:
+        if is_idle and self._finished and not self._is_answering:
             self._loop.call_soon(self._finish_now)
 
     def _finish_now(self) -> None:
@@ -440,10 +476,11 @@ class Broker:
                 flush = opened.begin_flush()
                 done = self._loop.run_in_executor(None, flush.run)
                 yield done
-                if (error := done.exception()) is None:
+                error = done.exception()
+                if error is None:
                     opened.end_flush(flush, now_ms)
                     flushed += 1
-                else:
+                elif opened.failure is None:  # not deleted meanwhile
                     log.error("%s takes no more records: %s", opened.topic_partition, error)
                     opened.abandon()
         if flushed:

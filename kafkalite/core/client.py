@@ -109,7 +109,6 @@ class Client:
         self._slots: dict[tuple[Address, str], Slot] = {}
         self._coordinators: dict[str, int] = {}
         self._lanes = itertools.count(1)
-        self._refreshed_at = 0.0
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -127,7 +126,11 @@ class Client:
     async def start(self) -> None:
         """Finds the cluster. BrokerUnavailable if nobody answers at the bootstrap servers."""
         if not self.cluster.nodes:
-            await self.refresh(())
+            try:
+                await self.refresh(())
+            except BaseException:
+                await self.close()
+                raise
 
     async def close(self) -> None:
         """Closes all connections; whatever is in flight fails."""
@@ -278,6 +281,8 @@ class Client:
         until = time.monotonic() + self.timing.request_timeout_ms / 1000
         while True:
             try:
+                if backoff.failures:
+                    await self.refresh(())
                 return await attempt()
             except (ApiError, BrokerUnavailable) as error:
                 pause = backoff.failed() / 1000
@@ -285,14 +290,8 @@ class Client:
                     raise
                 log.debug("%s: %s, trying again in %.3f s", what, error, pause)
             await asyncio.sleep(pause)
-            await self.refresh(())
 
     # ---- metadata ----
-
-    @property
-    def is_metadata_old(self) -> bool:
-        """Whether `metadata_max_age_ms` have passed since somebody asked for topics."""
-        return time.monotonic() - self._refreshed_at > self.timing.metadata_max_age_ms / 1000
 
     async def refresh(self, topics: Collection[str] | None, *, create: bool = False) -> Cluster:
         """Asks for the brokers and these topics; None asks for all topics.
@@ -305,8 +304,6 @@ class Client:
         response = await self._ask_anyone(request)
         self.cluster = merge(self.cluster, response, all_topics=topics is None)
         self._forget_addresses()
-        if topics is None or topics:
-            self._refreshed_at = time.monotonic()
         return self.cluster
 
     async def _ask_anyone(self, message: Request[R]) -> R:

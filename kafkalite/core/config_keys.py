@@ -146,6 +146,7 @@ _ANY = Valid()
 _COUNT = Valid(lowest=0)
 _ONE = Valid(lowest=1)
 _CODECS = Valid(words=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_LEVEL_DOC = "Accepted; a batch that is compressed anew gets the codec's usual level."
 _REPLICAS_DOC = "Accepted for Kafka's tools; replication is not throttled."
 
 
@@ -166,13 +167,13 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
            "delete: old segments go by time and size; compact: the last value of a key stays.",
            "log.cleanup.policy"),
     _topic("compression.gzip.level", _T.INT, -1, Valid(-1, 9),
-           "Level when compression.type is gzip.", "compression.gzip.level"),
+           _LEVEL_DOC, "compression.gzip.level", effective=False),
     _topic("compression.lz4.level", _T.INT, 9, Valid(1, 17),
-           "Level when compression.type is lz4.", "compression.lz4.level"),
+           _LEVEL_DOC, "compression.lz4.level", effective=False),
     _topic("compression.type", _T.STRING, "producer", _CODECS,
            "The codec on disk; producer keeps what the producer chose.", "compression.type"),
     _topic("compression.zstd.level", _T.INT, 3, Valid(-131_072, 22),
-           "Level when compression.type is zstd.", "compression.zstd.level"),
+           _LEVEL_DOC, "compression.zstd.level", effective=False),
     _topic("delete.retention.ms", _T.LONG, 86_400_000, _COUNT,
            "How long a tombstone stays in a compacted topic.", "log.cleaner.delete.retention.ms"),
     _topic("file.delete.delay.ms", _T.LONG, 60_000, _COUNT,

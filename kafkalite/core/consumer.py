@@ -52,8 +52,10 @@ Partitions = tuple[TopicPartition, ...]
 Callback = Callable[[Partitions], Awaitable[None] | None]
 
 RESETS: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+ISOLATION_LEVELS: Final = {"read_uncommitted": False, "read_committed": True}
 MISSING_TOPIC_MS: Final = 1_000  # how often a subscribed topic that does not exist is looked for
 IDLE_SECONDS: Final = 1.0
+CLOSE_COMMIT_SECONDS: Final = 5.0
 SHORTEST_WAIT_SECONDS: Final = 0.001
 
 
@@ -117,33 +119,19 @@ class Consumer:
         max_poll_interval_ms: int = 300_000,
         allow_auto_create_topics: bool = True,
     ) -> None:
-        if auto_offset_reset not in RESETS:
-            raise ConfigError(
-                f"auto_offset_reset is {auto_offset_reset!r}; it may be {', '.join(RESETS)}"
-            )
-        if isolation_level not in ("read_uncommitted", "read_committed"):
-            raise ConfigError(
-                f"isolation_level is {isolation_level!r}; it may be read_uncommitted, "
-                "read_committed"
-            )
+        _check_choice("auto_offset_reset", auto_offset_reset, RESETS)
+        _check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
         if records_max is not None and records_max < 1:
             raise ConfigError(f"records_max is {records_max}, less than 1")
         if group_instance_id is not None and group_id is None:
-            raise ConfigError(
-                f"group_instance_id is {group_instance_id!r} and there is no group_id"
-            )
-        if heartbeat_interval_ms >= session_timeout_ms:
-            raise ConfigError(
-                f"heartbeat_interval_ms is {heartbeat_interval_ms}, not below "
-                f"session_timeout_ms, {session_timeout_ms}"
-            )
+            raise ConfigError(f"group_instance_id is {group_instance_id!r} without a group_id")
         self._settings = FetchSettings(
             fetch_min_bytes=fetch_min_bytes,
             fetch_max_bytes=fetch_max_bytes,
             max_partition_fetch_bytes=max_partition_fetch_bytes,
             fetch_max_wait_ms=fetch_max_wait_ms,
             auto_offset_reset=RESETS[auto_offset_reset],
-            read_committed=isolation_level == "read_committed",
+            read_committed=ISOLATION_LEVELS[isolation_level],
             check_crcs=check_crcs,
         )
         self._client, self._owns_client = client_of(client, client_id)
@@ -157,6 +145,7 @@ class Consumer:
                 heartbeat_interval_ms,
                 max_poll_interval_ms,
             )
+            _check_heartbeats(config)
             self._membership = Membership(config, assignors)
         self._records_max = records_max
         self._auto_commit_ms = auto_commit_interval_ms if enable_auto_commit and group_id else None
@@ -164,6 +153,10 @@ class Consumer:
         self._listener = Listener()
         self._topics: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """What changes in the course of a consumer's life."""
         self._fetcher: Fetcher | None = None
         self._group: GroupMember | None = None
         self._is_polling = self._closed = False
@@ -173,6 +166,7 @@ class Consumer:
         self._looking_up: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
         self._look_for_topics_at = 0.0  # in the loop's time, as the next two
+        self._refresh_at = 0.0
         self._commit_at = 0.0
         self._committed: dict[TopicPartition, tuple[int, int]] = {}  # by the last automatic commit
 
@@ -191,7 +185,8 @@ class Consumer:
     async def start(self) -> None:
         """Finds the cluster. A group is joined by the first poll."""
         self._loop = asyncio.get_running_loop()
-        await self._client.start()
+        await self._client.start()  # a client of our own closes itself when it fails
+        self._refresh_at = self._loop.time() + self._client.timing.metadata_max_age_ms / 1000
         self._fetcher = Fetcher(self._client, self._positions)
         if self._membership is not None:
             self._group = GroupMember(self._client, self._membership, self._fetcher.wake)
@@ -218,7 +213,11 @@ class Consumer:
 
     async def _give_up_all(self) -> None:
         if self._group is not None and self._is_subscribed:
-            await self._commit_before_revoke()
+            try:
+                async with asyncio.timeout(CLOSE_COMMIT_SECONDS):
+                    await self._commit_before_revoke()
+            except TimeoutError:
+                log.warning("closing: no coordinator took the last offsets")
             await self._listener.revoked(tuple(sorted(self._group.membership.owned)))
 
     # ---- what to read ----
@@ -328,6 +327,7 @@ class Consumer:
         self._is_polling = True
         until = self._loop.time() + timeout_ms / 1000
         try:
+            await asyncio.sleep(0)  # heartbeats and answers get their turn, however often we poll
             while True:
                 await self._attend()
                 if taken := fetcher.take(self._records_max):
@@ -370,8 +370,10 @@ class Consumer:
         cluster = self._client.cluster
         missing = not self._knows_topics or any(t not in cluster.topics for t in self._topics)
         due = missing and self._loop.time() >= self._look_for_topics_at
-        if self._refreshing is None and (due or self._client.is_metadata_old):
-            self._look_for_topics_at = self._loop.time() + MISSING_TOPIC_MS / 1000
+        now = self._loop.time()
+        if self._refreshing is None and (due or now >= self._refresh_at):
+            self._look_for_topics_at = now + MISSING_TOPIC_MS / 1000
+            self._refresh_at = now + self._client.timing.metadata_max_age_ms / 1000
             self._refreshing = asyncio.create_task(self._refresh(group))
         if self._seen is not cluster:
             self._seen = cluster
@@ -401,10 +403,10 @@ class Consumer:
         if lost := membership.take_lost():
             await self._listener.lost(lost)
             self._positions.assign(membership.owned)
-        if group.is_joining:
-            if not group.end_join():
-                return
+        if group.end_join():
             await self._apply_assignment(membership)
+        if group.is_joining:
+            return
         if membership.rejoin_needed and self._knows_topics:
             if not membership.is_cooperative:
                 await self._commit_before_revoke()
@@ -533,3 +535,16 @@ class Consumer:
             if timestamp < 0:
                 raise ValueError(f"{tp}: timestamp {timestamp} is negative")
         return await self._started().list_offsets(timestamps)
+
+
+def _check_choice(name: str, value: str, choices: Mapping[str, object]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r}; it may be {', '.join(choices)}")
+
+
+def _check_heartbeats(config: MemberConfig) -> None:
+    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+        raise ConfigError(
+            f"heartbeat_interval_ms is {config.heartbeat_interval_ms}, not below "
+            f"session_timeout_ms, {config.session_timeout_ms}"
+        )

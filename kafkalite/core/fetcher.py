@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from kafkalite.core.client import Client
+from kafkalite.core.metadata import Cluster
 from kafkalite.core.network import BrokerConnection
 from kafkalite.core.positions import CONSUMER_REPLICA_ID, Positions, Stage
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
@@ -59,6 +60,8 @@ class Fetcher:
         self._busy: set[int] = set()  # nodes with a fetch in flight, or being connected
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshing = self._resetting = self._closed = False
+        self._grouped_for: tuple[Cluster | None, int] = (None, 0)
+        self._grouped: dict[int, dict[TopicPartition, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._arrival: asyncio.Future[None] | None = None
 
@@ -111,7 +114,7 @@ class Fetcher:
             return
         now_ms = self._loop.time() * 1000
         positions, cluster = self.positions, self._client.cluster
-        for node_id, partitions in self._by_leader(positions.assigned).items():
+        for node_id, partitions in self._leaders().items():
             if node_id in self._busy:
                 continue
             made = positions.fetch_request(
@@ -126,6 +129,14 @@ class Fetcher:
             self._refreshing = True
             self._run(self._refresh())
         self._set_timer(now_ms)
+
+    def _leaders(self) -> Mapping[int, Mapping[TopicPartition, None]]:
+        """The assigned partitions by leader, worked out again when either has changed."""
+        cluster, version = self._client.cluster, self.positions.version
+        if self._grouped_for[0] is not cluster or self._grouped_for[1] != version:
+            self._grouped_for = cluster, version
+            self._grouped = self._by_leader(self.positions.assigned)
+        return self._grouped
 
     def _by_leader(
         self, partitions: Iterable[TopicPartition]
@@ -193,11 +204,19 @@ class Fetcher:
             self.positions.stale_topics.add(tp.topic)
 
     def _set_timer(self, now_ms: float) -> None:
+        """Pumps again at the next retry. A timer that is early enough may stay."""
+        retry_ms = self.positions.next_retry_ms(now_ms)
+        if retry_ms is None:
+            return
         if self._timer is not None:
+            if self._timer.when() <= retry_ms / 1000:
+                return
             self._timer.cancel()
-            self._timer = None
-        if (retry_ms := self.positions.next_retry_ms(now_ms)) is not None:
-            self._timer = self._loop.call_at(retry_ms / 1000, self.pump)
+        self._timer = self._loop.call_at(retry_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

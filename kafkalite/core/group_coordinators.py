@@ -45,6 +45,7 @@ TOPIC: Final = "__consumer_offsets"
 LOAD_SLICE_BYTES: Final = 262_144
 LOAD_SLICES_AT_ONCE: Final = 4  # on first need; a longer log is loaded while others get their turn
 APPEND_ATTEMPTS: Final = 3
+INT_MIN_AS_UNSIGNED: Final = 1 << 31
 
 
 class Host(Protocol):
@@ -79,12 +80,17 @@ class Host(Protocol):
 
 
 def partition_for(group_id: str, partition_count: int) -> int:
-    """The partition of `__consumer_offsets` that keeps a group: Java's String.hashCode, modulo."""
+    """The partition of `__consumer_offsets` that keeps a group, as the JVM has it:
+
+    abs(String.hashCode) modulo the number of partitions, where the one int without abs counts 0.
+    """
     code = 0
     utf_16 = group_id.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(utf_16), 2):
         code = (31 * code + (utf_16[position] << 8 | utf_16[position + 1])) & 0xFFFFFFFF
-    return (code & 0x7FFFFFFF) % partition_count
+    if code == INT_MIN_AS_UNSIGNED:
+        return 0
+    return min(code, (1 << 32) - code) % partition_count
 
 
 @dataclass(slots=True, eq=False)

@@ -52,7 +52,7 @@ R = TypeVar("R")
 log = logging.getLogger(__name__)
 
 JOIN_MARGIN_MS: Final = 5_000  # a coordinator answers a join when the rebalance times out
-LEAVE_TIMEOUT_MS: Final = 1_000
+LEAVE_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class GroupMember:
 
     def __init__(self, client: Client, membership: Membership, wake: Callable[[], None]) -> None:
         self.membership = membership
-        self.error: ApiError | None = None
+        self.error: Exception | None = None
         self.assigned_for: dict[str, int] = {}  # partition counts that the leader last went by
         self._client = client
         self._wake = wake
@@ -106,8 +106,9 @@ class GroupMember:
         leaving = self.membership.leave_request(reason)
         if leaving is not None:
             try:
-                await self._ask(leaving, timeout_ms=LEAVE_TIMEOUT_MS)
-            except KafkaliteError as error:
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._ask(leaving)
+            except (KafkaliteError, TimeoutError) as error:
                 log.debug("leaving group %s: %s", self._group_id, error)
         self.membership.leave()
         await self._client.close_lane(self._lane)
@@ -127,8 +128,8 @@ class GroupMember:
         joined, self._joining = self._joining, None
         try:
             joined.result()
-        except ApiError as error:
-            self.error = error
+        except Exception as error:
+            self.error = error  # every later poll says the same
             raise
         return self.membership.state is MemberState.STABLE
 
@@ -137,7 +138,9 @@ class GroupMember:
         while True:
             try:
                 step = await self._join_once()
-            except BrokerUnavailable as error:
+            except (BrokerUnavailable, ApiError) as error:
+                if isinstance(error, ApiError) and not error.error_code.is_retriable:
+                    raise
                 log.warning("joining group %s: %s", self._group_id, error)
                 step = Next.FIND
             if step is Next.DONE:
@@ -215,10 +218,12 @@ class GroupMember:
             answer = await self._ask(request, timeout_ms=membership.config.session_timeout_ms)
             step = membership.answered(request, answer.error_code, self._now_ms())
         except ApiError as error:
-            self.error = error
-            self._wake()
-            return
-        except BrokerUnavailable as error:
+            if not error.error_code.is_retriable:
+                self.error = error
+                self._wake()
+                return
+            step = Next.FIND
+        except KafkaliteError as error:
             log.warning("heartbeat to group %s: %s", self._group_id, error)
             step = Next.FIND
         if step is Next.FIND or membership.is_session_over(self._now_ms()):

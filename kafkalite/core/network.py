@@ -208,12 +208,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=0)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        self._transport.set_write_buffer_limits(high=0)
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.is_open = True
 
     def connection_lost(self, error: Exception | None) -> None:

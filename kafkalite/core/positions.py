@@ -183,6 +183,7 @@ class Positions:
     def __init__(self, settings: FetchSettings, random: Random) -> None:
         self.settings = settings
         self.stale_topics: set[str] = set()
+        self.version = 0  # counts assignments
         self._random = random
         self._of: dict[TopicPartition, Position] = {}  # who was served goes to the end
 
@@ -191,6 +192,7 @@ class Positions:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads these partitions from now on. Those that stay keep their place."""
         wanted = dict.fromkeys(partitions)
+        self.version += 1
         self._of = {tp: p for tp, p in self._of.items() if tp in wanted} | {
             tp: Position(tp) for tp in wanted if tp not in self._of
         }

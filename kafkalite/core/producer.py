@@ -22,7 +22,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
@@ -56,6 +56,8 @@ log = logging.getLogger(__name__)
 
 ALL: Final = -1
 ACKS: Final = {"all": ALL, -1: ALL, 0: 0, 1: 1}
+FLUSH_AFTER_ERROR_SECONDS: Final = 5.0
+WINDOW_BYTES_MAX: Final = 4 << 20
 NO_TRANSACTION_TIMEOUT_MS: Final = 60_000  # brokers want one though there is no transaction
 
 
@@ -155,17 +157,26 @@ class Producer:
         if error is None:
             await self.close()
             return
-        try:
-            await self.close(flush=isinstance(error, Exception))
-        except KafkaliteError as late:
-            log.warning("closing the producer: %s", late)  # the first error is the one to raise
+        try:  # the first error is the one to raise, and soon
+            if isinstance(error, Exception):
+                async with asyncio.timeout(FLUSH_AFTER_ERROR_SECONDS):
+                    await self.flush()
+        except (KafkaliteError, TimeoutError, RuntimeError) as late:
+            log.warning("%d bytes may be lost: %s", self.buffered_bytes, late)
+        finally:
+            await self.close(flush=False)
 
     async def start(self) -> None:
         """Finds the cluster and, with idempotence, gets a producer id."""
         self._loop = asyncio.get_running_loop()
-        await self._client.start()
-        if self._settings.idempotent:
-            await self._client.retrying("producer id", self._identify)
+        self._refresh_at = self._loop.time() + self._client.timing.metadata_max_age_ms / 1000
+        try:
+            await self._client.start()
+            if self._settings.idempotent:
+                await self._client.retrying("producer id", self._identify)
+        except BaseException:
+            await self.close(flush=False)
+            raise
 
     async def close(self, *, flush: bool = True) -> None:
         """Sends what is buffered unless told not to, and closes the connections."""
@@ -203,6 +214,7 @@ class Producer:
         for name, part in (("key", key), ("value", value)):
             if part is not None and not isinstance(part, bytes):
                 raise TypeError(f"the {name} is {type(part).__name__}, not bytes or None")
+        _check_headers(headers)
         size = record_bytes(key, value, headers)
         info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
         if self._is_full(size):
@@ -280,20 +292,31 @@ class Producer:
             for chunk, size in chunks(columns, batch_bytes):
                 yield target, chunk, size
             return
-        if partitions is None:
-            partitions = partition_column(columns.keys, count)
-            keyless = partitions.count(NO_PARTITION)
-            if keyless == len(columns):
-                for chunk, size in chunks(columns, batch_bytes):
-                    stuck_to = self._sticky_of(info.name).take(size, count)
-                    yield TopicPartition(info.name, stuck_to), chunk, size
-                return
-            if keyless:
-                stuck_to = self._sticky_of(info.name).take(batch_bytes, count)
-                partitions = [stuck_to if p == NO_PARTITION else p for p in partitions]
-        for number, piece in enumerate(split(columns, partitions, count)):
-            for chunk, size in chunks(piece, batch_bytes):
-                yield TopicPartition(info.name, number), chunk, size
+        if partitions is None and _has_no_keys(columns):
+            for chunk, size in chunks(columns, batch_bytes):
+                stuck_to = self._sticky_of(info.name).take(size, count)
+                yield TopicPartition(info.name, stuck_to), chunk, size
+            return
+        # A window at a time, so that the records are still in the cache when they are encoded.
+        start = 0
+        for window, _ in chunks(columns, min(batch_bytes * count, WINDOW_BYTES_MAX)):
+            stop = start + len(window)
+            if partitions is None:
+                of_each = self._by_key(info.name, window, count)
+            else:
+                of_each = partitions[start:stop]
+            for number, piece in enumerate(split(window, of_each, count)):
+                for chunk, size in chunks(piece, batch_bytes):
+                    yield TopicPartition(info.name, number), chunk, size
+            start = stop
+
+    def _by_key(self, topic: str, columns: Columns, count: int) -> Sequence[int]:
+        """Each record's partition; those without a key stick together."""
+        partitions = partition_column(columns.keys, count)
+        if NO_PARTITION not in partitions:
+            return partitions
+        stuck_to = self._sticky_of(topic).take(self._settings.batch_bytes, count)
+        return [stuck_to if p == NO_PARTITION else p for p in partitions]
 
     def _sticky_of(self, topic: str) -> Sticky:
         sticky = self._sticky.get(topic)
@@ -351,6 +374,9 @@ class Producer:
     def _send_ready(self) -> None:
         now_ms = self._loop.time() * 1000
         self._finish(self._accumulator.expire(now_ms))
+        if now_ms / 1000 >= self._refresh_at:  # topics may have grown
+            self._refresh_at = now_ms / 1000 + self._client.timing.metadata_max_age_ms / 1000
+            self._accumulator.stale_topics |= self._accumulator.topics
         for node_id, batches in self._accumulator.drain(self._leader_of, self._free(), now_ms):
             self._transmit(node_id, batches)
         if self._accumulator.stale_topics and not self._refreshing:
@@ -456,11 +482,19 @@ class Producer:
             progress.set_result(None)
 
     def _set_timer(self, now_ms: float) -> None:
+        """Wakes the pump at the next deadline. A timer that is early enough may stay."""
+        deadline_ms = self._accumulator.next_deadline_ms(now_ms)
+        if deadline_ms is None:
+            return
         if self._timer is not None:
+            if self._timer.when() <= deadline_ms / 1000:
+                return
             self._timer.cancel()
-            self._timer = None
-        if (deadline_ms := self._accumulator.next_deadline_ms(now_ms)) is not None:
-            self._timer = self._loop.call_at(deadline_ms / 1000, self._pump_soon)
+        self._timer = self._loop.call_at(deadline_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._pump()
 
     # ---- tasks ----
 
@@ -503,12 +537,23 @@ class Producer:
         self._pump()
 
 
+def _has_no_keys(columns: Columns) -> bool:
+    return columns.keys[0] is None and all(key is None for key in columns.keys)
+
+
 def _checked(info: TopicInfo, partition: int) -> TopicPartition:
     if not 0 <= partition < len(info.partitions):
         raise ValueError(
             f"topic {info.name} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
         )
     return TopicPartition(info.name, partition)
+
+
+def _check_headers(headers: Iterable[tuple[object, object]]) -> None:
+    for name, content in headers:
+        if not isinstance(name, str) or not isinstance(content, bytes | None):
+            kinds = f"{type(name).__name__} and {type(content).__name__}"
+            raise TypeError(f"a header is {kinds}, not str and bytes or None")
 
 
 def _answer_in(told: PartitionProduceResponse | None) -> Answer:

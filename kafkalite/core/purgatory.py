@@ -129,15 +129,18 @@ class Purgatory(Generic[K]):
         return expired
 
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has work to do; may be early, where what waited is already gone."""
-        return self._deadlines[0][0] if self._deadlines else None
+        """When `expire` has work to do; None while nothing waits."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2] not in self._keys:
+            heappop(deadlines)  # complete long before its deadline, as most are
+        return deadlines[0][0] if deadlines else None
 
     def waiting(self) -> Mapping[Operation[K], tuple[K, ...]]:
         """All that waits, with its keys."""
         return self._keys
 
     def _forget_stale_deadlines(self) -> None:
-        """Keeps the heap in proportion: most fetches complete long before their deadline."""
+        """Keeps the heap in proportion to what waits."""
         if len(self._deadlines) > 2 * len(self._keys) + STALE_MAX:
             self._deadlines = [entry for entry in self._deadlines if entry[2] in self._keys]
             heapify(self._deadlines)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -38,6 +38,7 @@ from kafkalite.errors import KafkaliteError, UnanswerableError
 log: Final = logging.getLogger(__name__)
 
 REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
+CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
 DRAIN_SECONDS_MAX: Final = 5.0
 NEVER: Final = -1
 
@@ -50,6 +51,9 @@ class Service(Protocol):
 
         UnanswerableError or WireError where only hanging up is left.
         """
+
+    def settle(self) -> None:
+        """Some requests were answered: now whoever waited for what they did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,16 @@ class ServerLimits:
 class Server:
     """Listens on one address and serves whoever connects."""
 
-    def __init__(self, service: Service, limits: ServerLimits) -> None:
-        self.service = service
+    def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
+        self.service: Service  # from `start` on
         self.connections: set[_Connection] = set()
         self.connections_by_host: Counter[str] = Counter()
         self._listener: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
+        self._due: deque[_Connection] = deque()  # those that can go on answering
+        self._in_turn = False
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
         """Takes the address without accepting yet; returns it, port 0 replaced by a free one.
@@ -93,9 +99,10 @@ class Server:
         bound = self._listener.sockets[0].getsockname()
         return bound[0], bound[1]
 
-    async def start(self) -> None:
-        """Begins to accept."""
+    async def start(self, service: Service) -> None:
+        """Begins to accept; `service` answers."""
         assert self._listener is not None, "bind first"
+        self.service = service
         await self._listener.start_serving()
         if self.limits.connections_max_idle_ms != NEVER:
             self._check_for_idle(asyncio.get_running_loop())
@@ -143,6 +150,30 @@ class Server:
         if not self.connections:
             self._all_gone.set()
 
+    def go_on(self, connection: _Connection) -> None:
+        """`connection` has requests, or room for their answers: it gets its turn.
+
+        Answering one may let others go on, in this very call: a chain of them is no recursion.
+        """
+        self._due.append(connection)
+        if not self._in_turn:
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        self._in_turn = True
+        try:
+            for _ in range(CONNECTIONS_PER_TURN):
+                if not self._due:
+                    break
+                self._due.popleft().work()
+                if not self._due:
+                    self.service.settle()  # may make others due
+        finally:
+            self._in_turn = False
+        self.service.settle()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._take_turns)
+
     def _check_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_seconds = self.limits.connections_max_idle_ms / 1_000
         for connection in tuple(self.connections):
@@ -181,10 +212,10 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, byte_count: int) -> None:
         self._last_active = self._loop.time()
         self._frames.buffer_updated(byte_count)
-        if self._pending is not None or not self._outbox.is_empty:
-            self._read(False)  # enough: what has come is answered first
+        if self._can_go_on():
+            self._server.go_on(self)
         else:
-            self._work()
+            self._read(False)  # enough: what has come is answered first
 
     def eof_received(self) -> bool:
         return False  # the transport closes, after what is unsent
@@ -205,8 +236,14 @@ class _Connection(asyncio.BufferedProtocol):
 
     # -- requests
 
-    def _work(self) -> None:
+    def _can_go_on(self) -> bool:
+        """Whether the last request is answered and its answer sent."""
+        return self._pending is None and self._outbox.is_empty and not self._is_closing
+
+    def work(self) -> None:
         """Answers what has arrived, until something must be waited for."""
+        if not self._can_go_on():
+            return
         try:
             for _ in range(REQUESTS_PER_TURN):
                 request = self._frames.next_event()
@@ -214,7 +251,7 @@ class _Connection(asyncio.BufferedProtocol):
                     self._read(True)
                     return
                 self._serve(request)
-                if self._pending is not None or not self._outbox.is_empty or self._is_closing:
+                if not self._can_go_on():
                     return
         except KafkaliteError as error:
             self._hang_up(str(error))
@@ -223,11 +260,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._fail()
             return
         self._read(False)
-        self._loop.call_soon(self._work_on)
-
-    def _work_on(self) -> None:
-        if not self._is_closing and self._pending is None and self._outbox.is_empty:
-            self._work()
+        self._server.go_on(self)
 
     def _serve(self, request: RequestReceived | UnknownApi) -> None:
         if isinstance(request, UnknownApi):
@@ -264,7 +297,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._is_closing:
             self._transport.close()
         else:
-            self._loop.call_soon(self._work_on)
+            self._server.go_on(self)
 
     # -- the end
 

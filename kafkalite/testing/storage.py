@@ -50,7 +50,8 @@ class _Content:
         if not data.startswith(safe):  # it was cut and not synced: one or the other
             if random.random() < 0.5:
                 return safe
-            safe = b""
+            pairs = enumerate(zip(data, safe, strict=False))
+            safe = safe[: next((i for i, (a, b) in pairs if a != b), min(len(data), len(safe)))]
         kept = data[: random.randint(len(safe), len(data))]
         if len(kept) > len(safe) and random.random() < 0.5:
             start = random.randint(len(safe), len(kept) - 1)

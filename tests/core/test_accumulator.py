@@ -25,6 +25,15 @@ def accumulator(**changes: object) -> Accumulator:
     return made
 
 
+def known(**changes: object) -> Accumulator:
+    """One whose first batch, of a single record, the broker has."""
+    queue = accumulator(**changes)
+    queue.append_columns(TP, column([b"first"]), 1_000_000, 0)
+    (batch,) = drain(queue)
+    queue.settle(batch, OK, 0)
+    return queue
+
+
 def column(values: list[bytes]) -> Columns:
     return Columns([None] * len(values), values, [5] * len(values))
 
@@ -91,23 +100,34 @@ def test_a_flush_does_not_wait_for_what_comes_after_it() -> None:
 
 
 def test_sequences_follow_the_records() -> None:
-    queue = accumulator()
+    queue = known()
     for count in (3, 2, 4):
         queue.append_columns(TP, column([b"x"] * count), 1_000_000, 0)
-    assert [stamp(batch) for batch in drain(queue)] == [(0, 0), (0, 3), (0, 5)]
+    assert [stamp(batch) for batch in drain(queue)] == [(0, 1), (0, 4), (0, 6)]
 
 
 def test_sequences_start_over_after_the_largest_int32() -> None:
-    queue = accumulator()
-    queue.append_columns(TP, column([b"x"]), 1_000_000, 0)
+    queue = known()
     queue._queues[TP].next_order = 2**31 - 1
     queue.append_columns(TP, column([b"x", b"y"]), 1_000_000, 0)
     queue.append_columns(TP, column([b"z"]), 1_000_000, 0)
-    assert [stamp(batch)[1] for batch in drain(queue)] == [0, 2**31 - 1, 1]
+    assert [stamp(batch)[1] for batch in drain(queue)] == [2**31 - 1, 1]
+
+
+def test_the_first_batch_of_all_goes_alone() -> None:
+    queue = accumulator()
+    for _ in range(3):
+        queue.append_columns(TP, column([b"x"]), 1_000_000, 0)
+    (first,) = drain(queue)
+    queue.settle(first, Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER), 0)
+    (again,) = drain(queue, 1_000)
+    assert again is first
+    queue.settle(again, OK, 1_000)
+    assert len(drain(queue, 1_000)) == 2
 
 
 def test_at_most_five_batches_of_a_partition_are_in_flight() -> None:
-    queue = accumulator()
+    queue = known()
     for _ in range(7):
         queue.append_columns(TP, column([b"x"]), 1_000_000, 0)
     sent = drain(queue, free=10)
@@ -117,7 +137,7 @@ def test_at_most_five_batches_of_a_partition_are_in_flight() -> None:
 
 
 def test_a_request_takes_one_batch_of_each_partition() -> None:
-    queue = accumulator()
+    queue = known()
     for tp in (TP, TP, OTHER):
         queue.append_columns(tp, column([b"x"]), 1_000_000, 0)
     requests = queue.drain(lambda _: 1, {1: 5}, 0)
@@ -133,13 +153,13 @@ def test_a_request_is_bounded_and_partitions_take_turns() -> None:
 
 
 def test_columns_too_large_for_a_request_are_halved() -> None:
-    queue = accumulator(request_bytes_max=1_000)
+    queue = known(request_bytes_max=1_000)
     queue.append_columns(TP, column([b"x" * 400] * 8), 10, 0)
     queue.append_columns(OTHER, column([b"x" * 5_000]), 5_000, 0)  # one record: as it is
     queue.close_open()
     sent = drain(queue)
     assert [batch.record_count for batch in sent if batch.topic_partition == TP] == [2, 2, 2, 2]
-    assert [stamp(batch)[1] for batch in sent if batch.topic_partition == TP] == [0, 2, 4, 6]
+    assert [stamp(batch)[1] for batch in sent if batch.topic_partition == TP] == [1, 3, 5, 7]
 
 
 def test_small_columns_join_the_open_batch() -> None:
@@ -174,7 +194,7 @@ def test_a_retry_sends_the_same_bytes_after_a_pause() -> None:
 
 
 def test_a_retry_waits_for_what_is_in_flight() -> None:
-    queue = accumulator()
+    queue = known()
     for value in (b"a", b"b", b"c"):
         queue.append_columns(TP, column([value]), 1_000_000, 0)
     first, second, third = drain(queue)
@@ -200,7 +220,7 @@ def test_a_duplicate_is_as_good_as_stored() -> None:
 
 
 def test_a_refused_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
-    queue = accumulator()
+    queue = known()
     for value in (b"a", b"b", b"c"):
         queue.append_columns(TP, column([value]), 1_000_000, 0)
     sent = drain(queue, free=2)
@@ -208,9 +228,11 @@ def test_a_refused_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
     assert str(settled.error) == "orders-3: 1 records, no key: INVALID_RECORD"
     assert drain(queue, 1_000) == []  # one of the old epoch is still in flight
     queue.settle(sent[1], Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0)
-    second, third = drain(queue, 1_000)
+    (second,) = drain(queue, 1_000)
     assert (values(second), stamp(second)) == ([b"b"], (1, 0))
     records.verify_crc(second.data, 0, records.read_header(second.data))
+    queue.settle(second, OK, 1_000)
+    (third,) = drain(queue, 1_000)
     assert (values(third), stamp(third)) == ([b"c"], (1, 1))
 
 
@@ -320,19 +342,22 @@ def test_a_restamped_batch_has_the_right_crc() -> None:
 
 
 class StrictBroker:
-    """Takes a partition's batches as Kafka does: sequences in order, known ones once."""
+    """Takes a partition's batches as Kafka does: sequences in order, known ones once.
+
+    Of a producer that it has not heard of it takes any sequence for the first.
+    """
 
     def __init__(self) -> None:
         self.log: list[bytes | None] = []
-        self.epoch, self.next_sequence = 0, 0
+        self.epoch, self.next_sequence = -1, 0
         self.known: dict[tuple[int, int], int] = {}
 
     def produce(self, batch: Batch) -> Answer:
         epoch, sequence = stamp(batch)
         if (epoch, sequence) in self.known:
             return Answer(ErrorCode.NONE, self.known[epoch, sequence])
-        if epoch > self.epoch and sequence == 0:
-            self.epoch, self.next_sequence = epoch, 0
+        if epoch > self.epoch and (sequence == 0 or self.epoch == -1):
+            self.epoch, self.next_sequence = epoch, sequence
         if (epoch, sequence) != (self.epoch, self.next_sequence):
             return Answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         self.known[epoch, sequence] = base_offset = len(self.log)

@@ -283,7 +283,10 @@ def test_a_controller_that_lost_its_place_cannot_write(tmp_path: Path) -> None:
         ("/topics/t", b"[]"),
         ("/topics/t", b'{"topic_id": "x", "partitions": [], "configs": {}}'),
         ("/topics/t", b'{"partitions": [[1]], "configs": {}}'),
-        ("/topics/there/9", b'{"leader": 1, "leader_epoch": 1, "in_sync_replicas": [], "epoch": 1}'),
+        (
+            "/topics/there/9",
+            b'{"leader": 1, "leader_epoch": 1, "in_sync_replicas": [], "epoch": 1}',
+        ),
         ("/brokers/1", b'{"host": "h"}'),
         ("/elsewhere", b"{}"),
     ],

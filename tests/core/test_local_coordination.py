@@ -13,7 +13,13 @@ from kafkalite.core import local_coordination
 from kafkalite.core.coordination import Check, Create, Delete, Entry, Operation, Set
 from kafkalite.core.local_coordination import JOURNAL, LocalCoordination
 from kafkalite.core.log.storage import FileStorage
-from kafkalite.errors import CoordinationError, NodeExists, NoSuchNode, StorageError, VersionMismatch
+from kafkalite.errors import (
+    CoordinationError,
+    NodeExists,
+    NoSuchNode,
+    StorageError,
+    VersionMismatch,
+)
 
 
 def opened(path: Path) -> LocalCoordination:

@@ -71,6 +71,9 @@ class FakeService:
             return FetchResponse(responses=(FetchableTopicResponse("t", partitions=partitions),))
         raise RuntimeError("a fault of the service")
 
+    def settle(self) -> None:
+        pass
+
 
 class Peer:
     """A client without manners of its own."""
@@ -102,9 +105,9 @@ Connect = Callable[[], Awaitable[Peer]]
 
 @asynccontextmanager
 async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Server, Connect]]:
-    server = Server(service, ServerLimits(**limits))
+    server = Server(ServerLimits(**limits))
     host, port = await server.bind("127.0.0.1", 0)
-    await server.start()
+    await server.start(service)
     peers: list[Peer] = []
 
     async def connect() -> Peer:
@@ -120,9 +123,12 @@ async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Se
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Lets the loop run until something is so; the suite's timeout is the limit."""
-    while not condition():
+    """Lets the loop run until something is so."""
+    for _ in range(20_000):
+        if condition():
+            return
         await asyncio.sleep(0.001)
+    raise AssertionError("it never came to be")
 
 
 def test_answers_come_in_order_also_when_one_must_wait() -> None:

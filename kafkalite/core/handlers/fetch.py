@@ -141,6 +141,7 @@ class _Attempt:
                 wanted.current_leader_epoch,
             )
         except ApiError as error:
+            self.broker.note_storage_error(error)
             self.has_errors = True
             return PartitionData(wanted.partition, error.error_code, UNKNOWN_OFFSET, records=b"")
         log = partition.log

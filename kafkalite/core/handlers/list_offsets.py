@@ -69,6 +69,7 @@ def _list(
         partition.replication.check_leader(wanted.current_leader_epoch)
         timestamp, offset, epoch = _find(partition, wanted.timestamp, isolation_level)
     except ApiError as error:
+        broker.note_storage_error(error)
         return ListOffsetsPartitionResponse(index, error.error_code)
     return ListOffsetsPartitionResponse(index, ErrorCode.NONE, timestamp, offset, epoch)
 

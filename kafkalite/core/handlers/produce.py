@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.image import INTERNAL_TOPICS
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.primitives import Buffer
@@ -23,7 +24,6 @@ from kafkalite.core.protocol.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from kafkalite.core.purgatory import DelayedProduce
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 RECORD_BATCH_V: Final = 3
 ATTRIBUTES_POSITION: Final = 22  # of the low byte, in a batch
 TRANSACTIONAL: Final = 0x10
+ADMIN_CLIENT_ID: Final = "__admin_client"  # whom Kafka lets write internal topics
 
 Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a partition's batch
 
@@ -46,22 +47,19 @@ def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Pending[ProduceResponse] | None:
     """Appends each partition's batch by itself: one refused does not keep back the others."""
-    refusal = _refusal(request, context)
     wanted: Wanted = {}
-    response = ProduceResponse(
-        tuple(
-            TopicProduceResponse(
-                topic.name,
-                tuple(
-                    _append(broker, request.acks, topic, data, wanted)
-                    if refusal is None
-                    else _refused(data.index, refusal)
-                    for data in topic.partition_data
-                ),
-            )
-            for topic in request.topic_data
-        )
-    )
+    responses = []
+    for topic in request.topic_data:
+        refusal = _refusal(request, topic.name, context)
+        if refusal is None:
+            answers = [
+                _append(broker, request.acks, topic.name, data, wanted)
+                for data in topic.partition_data
+            ]
+        else:
+            answers = [_refused(data.index, refusal) for data in topic.partition_data]
+        responses.append(TopicProduceResponse(topic.name, tuple(answers)))
+    response = ProduceResponse(tuple(responses))
     if request.acks == ACKS_NONE:
         _raise_first_error(response)
         return None
@@ -70,25 +68,29 @@ def produce(
     return _when_replicated(broker, request, response, wanted)
 
 
-def _refusal(request: ProduceRequest, context: RequestContext) -> ApiError | None:
+def _refusal(request: ProduceRequest, topic: str, context: RequestContext) -> ApiError | None:
+    """Why nothing of this request may be appended to `topic`."""
     if context.api_version < RECORD_BATCH_V:
         version = f"Produce v{context.api_version} carries message sets"
         return ApiError(ErrorCode.UNSUPPORTED_VERSION, version)
     if request.transactional_id is not None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return ApiError(code, "transactions are not supported by this broker")
+    if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
     return None
 
 
 def _append(
-    broker: Broker, acks: int, topic: TopicProduceData, data: PartitionProduceData, wanted: Wanted
+    broker: Broker, acks: int, topic: str, data: PartitionProduceData, wanted: Wanted
 ) -> PartitionProduceResponse:
     """One partition's batch. `wanted` notes what must still be replicated."""
     try:
-        partition = broker.partition(topic.name, data.index)
+        partition = broker.partition(topic, data.index)
         records = _checked(partition.topic_partition, data.records)
         appended = partition.append(records, acks, broker.now_ms())
     except ApiError as error:
+        broker.note_storage_error(error)
         return _refused(data.index, error)
     if not appended.duplicate:
         broker.appended(partition, len(records))

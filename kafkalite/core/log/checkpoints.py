@@ -41,9 +41,9 @@ Offsets = dict[TopicPartition, int]
 
 
 def read_offsets(storage: Storage, name: str) -> Offsets:
-    """The offsets of a checkpoint; none where the file is not there."""
+    """The offsets of a checkpoint; none where it is not there, or empty as Kafka may leave it."""
     data = storage.read_small(name)
-    if data is None:
+    if not data:
         return {}
     version, count, *rows = [*data.decode("utf-8", "replace").splitlines(), "", ""]
     offsets: Offsets = {}
@@ -99,18 +99,22 @@ def mark_clean_shutdown(storage: Storage) -> None:
 
 
 def read_topic_id(storage: Storage, directory: str) -> UUID | None:
-    """The id of the topic that a partition's directory belongs to, if it is written there."""
+    """The id of the topic that a partition's directory belongs to.
+
+    None where it is not written, or torn: it is not synced before the partition's first flush.
+    """
     path = f"{directory}/{PARTITION_METADATA}"
     data = storage.read_small(path)
-    if not data:  # a crash right after the partition was made may leave it empty
+    if data is None:
         return None
     fields = parse_properties(data.decode("utf-8", "replace"))
+    version = fields.get("version", "0")
+    if version.isdecimal() and version != "0":
+        raise StorageError(f"{path}: version {version}, expected 0")
     try:
-        if fields["version"] != "0":
-            raise ValueError(fields["version"])
         return UUID(bytes=base64.urlsafe_b64decode(fields["topic_id"] + "=="))
-    except (KeyError, ValueError) as error:
-        raise StorageError(f"{path}: no topic id of version 0: {error}") from error
+    except (KeyError, ValueError):
+        return None
 
 
 def write_topic_id(storage: Storage, directory: str, topic_id: UUID) -> None:

@@ -42,7 +42,7 @@ class LeaderEpochs:
         self._dirty = False
         self.entries: list[EpochEntry] = []
         data = storage.read_small(self._path)
-        if data is not None:
+        if data:  # Kafka leaves it empty while there is no epoch
             self.entries = _parse(data, self._path)
 
     @property
@@ -117,7 +117,7 @@ def _parse(data: bytes, path: str) -> list[EpochEntry]:
         entries = [EpochEntry(epoch, start) for epoch, start in numbers]
     except ValueError as error:
         raise StorageError(f"{path}: {error}") from error
-    if version.strip() != "0" or len(entries) != int(count):
+    if version.strip() != "0" or count.strip() != str(len(entries)):
         raise StorageError(
             f"{path}: version {version}, {len(entries)} entries where {count} are announced"
         )

@@ -69,15 +69,12 @@ def load(
     if clean_shutdown:
         recovery_point = max(recovery_point, bases[-1] if bases else 0)
     first = max((i for i, base in enumerate(bases) if base <= recovery_point), default=0)
-    try:
-        if not clean_shutdown:
-            raise CorruptBatchError(f"{place.partition}: was not closed")
-        end_offset = segments[-1].end_offset() if segments else 0
-        _mend_indexes(place, segments, sizes, thoroughly=False)
-        snapshots.reload(producers, segments, log_start_offset, end_offset)
-    except CorruptBatchError:
+    end_offset = _trusted_end(place, segments, sizes) if clean_shutdown else None
+    if end_offset is None:
         _mend_indexes(place, segments[:first], sizes, thoroughly=True)
         end_offset = _recover(place, segments, first, producers, epochs, snapshots)
+    else:
+        snapshots.reload(producers, segments, log_start_offset, end_offset)
     if not segments or end_offset < log_start_offset:
         _start_anew(place, segments, snapshots, log_start_offset)
         producers.clear()
@@ -93,19 +90,28 @@ def load(
     )
 
 
+def _trusted_end(place: Place, segments: list[Segment], sizes: dict[str, int]) -> int | None:
+    """Where a log that was closed ends; None when that cannot be true."""
+    try:
+        _mend_indexes(place, segments, sizes, thoroughly=False)
+        return segments[-1].end_offset() if segments else 0
+    except CorruptBatchError:
+        return None
+
+
 def _settle(place: Place) -> dict[str, int]:
     """Removes and completes what a crash left half done; the files that count, with sizes."""
     sizes = place.storage.files(place.directory)
     swaps = [name for name in sizes if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
-    stray = [name for name in sizes if name.endswith(_LEFTOVERS)]
     if swaps:
         _complete_swaps(place, sizes, swaps)
         sizes = place.storage.files(place.directory)
+    stray = {name for name in sizes if name.endswith((*_LEFTOVERS, SWAP_SUFFIX))}
     for name in sizes:
         stem, dot, suffix = name.rpartition(".")
         if dot + suffix in _INDEX_SUFFIXES and stem + LOG_SUFFIX not in sizes:
-            stray.append(name)
-    for name in set(stray):
+            stray.add(name)
+    for name in stray:
         place.storage.delete(place.path(name))
     return {name: size for name, size in sizes.items() if name not in stray}
 

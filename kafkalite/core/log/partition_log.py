@@ -399,11 +399,14 @@ class PartitionLog:
         """
         if offset >= self.log_end_offset:
             return
-        if offset <= self._segments.first_offset:
+        if offset <= max(self._segments.first_offset, self.log_start_offset):
             self.truncate_fully(offset)
             return
         try:
             end_offset = self._segments.truncate_to(offset)
+            if end_offset < self.log_start_offset:  # both lie in one batch, which is gone
+                self.truncate_fully(self.log_start_offset)
+                return
             self._after_truncation(end_offset)
             self._snapshots.reload(self.producers, self.segments, self.log_start_offset, end_offset)
             self.producers.on_high_watermark(self._high_watermark)

@@ -218,7 +218,8 @@ class Segment:
 
     def sync(self) -> None:
         """Returns when the segment is on the disk. Write the indexes first."""
-        for file in self._files():
+        self.log.sync()  # also when empty: it may have been cut
+        for file in self._files()[1:]:
             if file.size_bytes:
                 file.sync()
 
@@ -447,6 +448,8 @@ class Segment:
         `thoroughly`. That they are there is for the caller to know."""
         if not (self.index.is_whole and self.time_index.is_whole):
             return False
+        if not self.time_index.size_bytes and self.first_timestamp >= 0:
+            return False  # the last word of a closed segment is missing
         if not thoroughly:
             return True
         return self.index.is_sane(self.size_bytes) and self.time_index.is_sane()

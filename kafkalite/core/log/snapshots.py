@@ -80,7 +80,7 @@ class Snapshots:
             for position, header in segment.headers(segment.position_of(offset)):
                 if header.base_offset >= end_offset:
                     return
-                if header.base_offset >= offset and header.has_producer_id:
+                if header.has_producer_id:
                     size = header.size_bytes if header.is_control else 0
                     replay(producers, header, segment.log.read(position, size) if size else b"")
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import shutil
 from collections import OrderedDict
 from pathlib import Path
@@ -247,7 +248,12 @@ class DiskFile:
 class FileStorage:
     """A `Storage` in a directory of the file system, which is made if it is not there."""
 
-    def __init__(self, root: str | Path, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(self, root: str | Path, *, open_files_max: int | None = None) -> None:
+        """`open_files_max`: half of what the process may open where not given, 4,096 at most."""
+        if open_files_max is None:
+            allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            unlimited = allowed == resource.RLIM_INFINITY
+            open_files_max = OPEN_FILES_MAX if unlimited else min(OPEN_FILES_MAX, allowed // 2)
         assert open_files_max > 0, open_files_max
         self.root = Path(root)
         self._open_files_max = open_files_max

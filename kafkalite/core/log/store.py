@@ -198,10 +198,15 @@ class LogStore:
     def close(self, now_ms: int) -> None:
         """Closes all logs. When all went well the next start need not look into them.
 
-        StorageError names the first log that could not be closed; the others were.
+        StorageError names the first log that could not be closed, or the directory that could not
+        be removed; all others were.
         """
         is_clean = self._all_well()
         failed = self._close_all(self.logs.values())
+        try:
+            self.tick(now_ms)
+        except StorageError as error:
+            failed = failed or error
         self.write_recovery_points()
         self.write_log_start_offsets()
         self.write_high_watermarks()

@@ -296,8 +296,8 @@ def test_settings_are_checked() -> None:
         ({"auto_offset_reset": "newest"}, "auto_offset_reset is 'newest'"),
         ({"isolation_level": "serializable"}, "isolation_level is 'serializable'"),
         ({"records_max": 0}, "records_max is 0"),
-        ({"group_instance_id": "i"}, "there is no group_id"),
-        ({"heartbeat_interval_ms": 60_000}, "not below session_timeout_ms, 45000"),
+        ({"group_instance_id": "i"}, "without a group_id"),
+        ({"group_id": "g", "heartbeat_interval_ms": 60_000}, "not below session_timeout_ms, 45000"),
     ]
     for settings, message in wrong:
         with pytest.raises(ConfigError, match=message):

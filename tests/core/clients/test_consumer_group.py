@@ -381,6 +381,67 @@ def test_an_assignor_of_ones_own_decides(run: Run, name: Name) -> None:
     run(scenario)
 
 
+class Broken(EverythingToOne):
+    name = "broken"
+
+    def assign(
+        self, partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
+    ) -> Mapping[str, Assignment]:
+        raise ZeroDivisionError("no weights")
+
+
+def test_an_assignor_that_fails_is_an_error_of_every_poll(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = name()
+            await created(client, topic, 1)
+            async with Consumer(client, group_id=name(), assignors=[Broken(1)]) as consumer:
+                consumer.subscribe([topic])
+                for _ in range(2):
+                    with pytest.raises(ZeroDivisionError, match="no weights"):
+                        await keep_polling(consumer)
+
+    run(scenario)
+
+
+def test_callbacks_may_seek_and_commit(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic, group = name(), name()
+            (tp,) = await created(client, topic, 1)
+            await sent(client, [tp], 10)
+
+            def assigned(tps: Sequence[TopicPartition]) -> None:
+                consumer.seek(tps[0], 4)
+
+            async def revoked(tps: Sequence[TopicPartition]) -> None:
+                await consumer.commit({tps[0]: 8})
+
+            async with Consumer(client, group_id=group, enable_auto_commit=False) as consumer:
+                consumer.subscribe([topic], on_assigned=assigned, on_revoked=revoked)
+                seen = await until(lambda: is_at(consumer, tp, 10), consumer)
+                assert seen == [4, 5, 6, 7, 8, 9]
+            async with Consumer(client, group_id=group) as another:
+                kept = (await another.committed([tp]))[tp]
+                assert kept is not None
+                assert kept.offset == 8
+
+    run(scenario)
+
+
+def test_a_subscription_may_come_before_the_start(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = name()
+            tps = await created(client, topic, 1)
+            consumer = Consumer(client, group_id=name())
+            consumer.subscribe([topic])
+            async with consumer:
+                await until(lambda: consumer.assignment == tuple(tps), consumer)
+
+    run(scenario)
+
+
 def test_members_without_a_common_assignor_are_refused(run: Run, name: Name) -> None:
     async def scenario(bootstrap: str) -> None:
         async with Client(bootstrap) as client:

@@ -239,6 +239,23 @@ def test_entries_that_are_no_bytes_are_refused_at_once(run: Run, name: Name) -> 
     run(scenario)
 
 
+def test_what_only_the_encoder_can_refuse_fails_its_batch_alone(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client, Producer(client) as producer:
+            topic = await made(client, name())
+            with pytest.raises(TypeError, match="a header is int and bytes"):
+                await producer.send(topic, b"v", headers=((1, b""),))  # type: ignore[arg-type]
+            future = await producer.send(topic, b"v", timestamp_ms=2**70)
+            with pytest.raises(ApiError, match=f"{topic}-0: 1 records, .*: INVALID_RECORD"):
+                await producer.flush()
+            assert isinstance(future.exception(), ApiError)
+            after = await producer.send(topic, b"v")
+            await producer.flush()
+            assert after.result().offset == 0
+
+    run(scenario)
+
+
 def test_a_topic_that_does_not_exist_is_named(run: Run, name: Name) -> None:
     async def scenario(bootstrap: str) -> None:
         async with Producer(bootstrap) as producer:

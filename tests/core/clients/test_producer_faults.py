@@ -254,13 +254,16 @@ def test_no_more_than_five_requests_are_in_flight(fake_broker: Any, hang: Any) -
         async with fake_broker() as broker:
 
             async def work(producer: Producer) -> None:
+                await producer.send("t", b"first")
+                await producer.flush()
+                broker.handlers[ProduceRequest] = lambda _: hang
                 for _ in range(20):
                     await producer.send_columns("t", column(b"x" * 80), partition=0)
                 await asyncio.sleep(0.05)
-                assert broker.count(ProduceRequest) == 5
+                assert broker.count(ProduceRequest) == 1 + 5
                 await producer.close(flush=False)
 
-            await sending(broker, lambda _: hang, work, batch_bytes=100)
+            await sending(broker, Log(), work, batch_bytes=100)
 
     asyncio.run(scenario())
 
@@ -296,6 +299,22 @@ def test_closing_without_a_flush_tells_those_who_wait(fake_broker: Any, hang: An
             await producer.close(flush=False)
             with pytest.raises(ApiError, match="the producer was closed"):
                 await future
+
+    asyncio.run(scenario())
+
+
+def test_an_error_in_the_block_is_raised_soon(fake_broker: Any, hang: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+
+            async def work(producer: Producer) -> None:
+                await producer.send("t", b"a")
+                raise ZeroDivisionError
+
+            log = Log()
+            with pytest.raises(ZeroDivisionError):
+                await sending(broker, log, work)
+            assert log.values == [b"a"], "what was sent before is flushed"
 
     asyncio.run(scenario())
 

@@ -9,7 +9,6 @@ from kafkalite.core.protocol.records import (
     BatchHeader,
     ControlType,
     EndTransactionMarker,
-    read_header,
 )
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
@@ -198,6 +197,6 @@ def test_a_broken_snapshot_changes_nothing() -> None:
     data = state(header(0, 2)).to_snapshot()
     known = state(header(0, producer_id=5))
     for bad in (b"", data[:-1], data + b"x", b"\0\2" + data[2:], data[:-1] + b"x"):
-        with pytest.raises(StorageError, match="x.snapshot"):
+        with pytest.raises(StorageError, match=r"x\.snapshot"):
             known.load_snapshot(bad, "x.snapshot")
     assert list(known.entries) == [5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
     assert open_descriptors(tmp_path) == 0
 
 
+def test_half_of_the_descriptors_are_left_to_others(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        storage = FileStorage(tmp_path)
+        for i in range(300):
+            storage.open(f"f{i}").append(b"1")
+        assert open_descriptors(tmp_path) == 128
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_reader_keeps_its_descriptor_when_the_file_must_give_way(tmp_path: Path) -> None:
     storage = FileStorage(tmp_path, open_files_max=1)
     first, second = storage.open("a"), storage.open("b")
@@ -153,7 +166,8 @@ def test_the_one_used_last_stays_open(tmp_path: Path) -> None:
     hot.append(b"1")
     cold.append(b"1")
     hot_fd = hot.reader().fileno()
-    cold.recent = False
+    hot.recent = cold.recent = False
+    hot.append(b"2")
     new.append(b"1")
     assert hot.reader().fileno() == hot_fd
 

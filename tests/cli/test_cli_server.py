@@ -1,0 +1,129 @@
+"""`kafkalite server start` as a user meets it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "kafkalite.cli", "server", "start"]
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("kafkalite is ready at "), line or process.communicate()[1]
+    return line.split()[4]
+
+
+def outcome(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_when_it_is_ready_and_stops_when_told(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started("--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0") as process:
+        host, _, port = ready(process).rpartition(":")
+        socket.create_connection((host, int(port))).close()
+        process.send_signal(number)
+        rest, log = process.communicate(timeout=20)
+        assert (process.returncode, rest, log) == (0, "", "")
+        assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
+
+
+def test_it_stops_at_the_end_of_stdin_if_asked_to(tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--exit-with-parent")
+    with started(*arguments) as process:
+        ready(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+        assert process.wait(20) == 0
+
+
+def test_two_in_one_directory_or_at_one_address(tmp_path: Path) -> None:
+    with started("--data-dir", str(tmp_path / "a"), "--listen", "127.0.0.1:0") as process:
+        address = ready(process)
+        code, log = outcome("--data-dir", str(tmp_path / "a"), "--listen", "127.0.0.1:0")
+        assert (code, log.count("\n")) == (1, 1)
+        assert f"{tmp_path / 'a'}: in use by process {process.pid}" in log
+        code, log = outcome("--data-dir", str(tmp_path / "b"), "--listen", address)
+        assert (code, log) == (
+            1,
+            f"kafkalite: cannot listen on {address}: the address is in use\n",
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--override", "log.segment.bytes=x"], "log.segment.bytes: 'x'"),
+        (["--override", "nonsense=1"], "nonsense"),
+        (["--listen", "127.0.0.1"], "'127.0.0.1': expected HOST:PORT"),
+        (["--listen", "no.such.host.invalid:1"], "cannot listen on no.such.host.invalid:1"),
+        (["--listen", "203.0.113.7:0"], "cannot listen on 203.0.113.7:0"),
+        (["--config", "/no/such/file"], "/no/such/file"),
+        (["--data-dir", "/dev/null/x"], "/dev/null/x"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    code, log = outcome("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", *arguments)
+    assert (code, log.count("\n")) == (1, 1), log
+    assert log.startswith("kafkalite: ")
+    assert words in log
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--nonsense"], ["--data-dir"], ["--data-dir", "x", "--override", "nonsense"]]
+)
+def test_flags_that_make_no_sense_end_with_2(arguments: list[str]) -> None:
+    assert outcome(*arguments)[0] == 2
+
+
+def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("node.id=7\nlisteners=PLAINTEXT://127.0.0.1:0\nnum.network.threads=3\n")
+    arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
+    with started(*arguments, "--override", "node.id=9") as process:
+        ready(process)
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert "num.network.threads is accepted and has no effect" in log
+    assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
+
+
+def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) -> None:
+    with started("--data-dir", str(tmp_path), "--listen", "0.0.0.0:0") as process:
+        host = ready(process).rpartition(":")[0]
+        assert host != "0.0.0.0"
+        assert all(part.isdigit() for part in host.split("."))
+        process.terminate()
+        assert "clients are told" in process.communicate(timeout=20)[1]

@@ -1,0 +1,147 @@
+"""What tests that need a running broker share: the broker, topics of their own, processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from kafkalite.embedded import READY, EmbeddedBroker
+
+# An empty group waits three seconds for more members by default; no test has the time.
+QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
+EXIT_SECONDS_MAX = 60
+Settings = Mapping[str, str] | None
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `broker` keeps its log."""
+    return tmp_path_factory.mktemp("broker") / "data"
+
+
+@pytest.fixture(scope="session")
+def broker(data_dir: Path) -> Iterator[EmbeddedBroker]:
+    """One broker for all tests that do it no harm."""
+    with EmbeddedBroker(data_dir, overrides=QUICK_GROUPS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bootstrap(broker: EmbeddedBroker) -> str:
+    """Its address, HOST:PORT."""
+    return broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no topic has; producing to it makes it."""
+    return f"topic-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def group() -> str:
+    """A group id that nobody has used."""
+    return f"group-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def make_topic(bootstrap: str, topic: str) -> Callable[..., str]:
+    """`make_topic(partitions)` makes the topic `topic` and returns its name."""
+
+    def make(partitions: int, configs: Settings = None) -> str:
+        from kafkalite.core.admin import Admin, NewTopic
+
+        new = NewTopic(topic, partitions, configs=dict(configs or {}))
+
+        async def ask() -> None:
+            async with Admin(bootstrap) as admin:
+                await admin.create_topics([new])
+
+        asyncio.run(ask())
+        return topic
+
+    return make
+
+
+@pytest.fixture
+def codecs_on_disk(data_dir: Path) -> Callable[[str], set[str]]:
+    """`codecs_on_disk(topic)`: how the batches of the topic's partition 0 are compressed."""
+
+    def read(topic: str) -> set[str]:
+        from kafkalite.core.protocol.records import batches
+
+        log = data_dir / f"{topic}-0" / f"{0:020}.log"
+        return {header.compression.name.lower() for _, header in batches(log.read_bytes())}
+
+    return read
+
+
+class ServerProcess:
+    """`kafkalite server start` as a process of its own, to be killed, stopped and started again."""
+
+    def __init__(self, data_dir: Path, listen: str, overrides: Settings, stderr: Path) -> None:
+        self.data_dir = data_dir
+        self._stderr = stderr
+        command = [sys.executable, "-m", "kafkalite.cli", "server", "start"]
+        command += ["--data-dir", str(data_dir), "--listen", listen]
+        for name, value in {**QUICK_GROUPS, **(overrides or {})}.items():
+            command += ["--override", f"{name}={value}"]
+        with stderr.open("wb") as file:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, text=True
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(READY):
+            self.kill()
+            pytest.fail(f"the server did not start: {line}{self.stderr}")
+        self.address = line.removeprefix(READY).split(" ", 1)[0]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def stderr(self) -> str:
+        """All that it has logged so far."""
+        return self._stderr.read_text()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is written any more."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def stop(self, signal_number: int = signal.SIGTERM) -> int:
+        """Asks it to stop; its exit code."""
+        os.kill(self.pid, signal_number)
+        return self._process.wait(EXIT_SECONDS_MAX)
+
+
+@pytest.fixture(scope="session")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """`serve(data_dir, listen="127.0.0.1:0", overrides=None)`: a ServerProcess that is ready."""
+    logs = tmp_path_factory.mktemp("stderr")
+    started: list[ServerProcess] = []
+
+    def start(
+        data_dir: Path, listen: str = "127.0.0.1:0", overrides: Settings = None
+    ) -> ServerProcess:
+        server = ServerProcess(data_dir, listen, overrides, logs / f"{len(started)}.log")
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.kill()
