@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test test-fast lint bench bench-kafka clean
+.PHONY: demo test test-fast lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,7 +30,7 @@ AppFile = Annotated[
 ]
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How `describe` prints a topology."""
 
     text = "text"

@@ -223,7 +223,7 @@ class Admin:
                 await self._client.topic(topic.name, create=False)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Deletes topics and all their records."""
+        """Deletes topics and all their records, and returns once brokers tell of them no more."""
         wanted = tuple(names)
         request = DeleteTopicsRequest(
             topics=tuple(DeleteTopicState(name) for name in wanted),
@@ -234,16 +234,30 @@ class Admin:
             request,
             lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.responses],
         )
-        await self._client.refresh(wanted)
+
+        async def are_gone() -> None:
+            cluster = await self._client.refresh(wanted)
+            for name in wanted:
+                if name in cluster.topics:
+                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name} is still there")
+
+        await self._client.retrying("deleted topics", are_gone)
 
     async def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Gives topics more partitions: so many in all."""
+        """Gives topics more partitions, so many in all, and returns once brokers tell of them."""
         topics = tuple(CreatePartitionsTopic(name, n, None) for name, n in counts.items())
         await self._ask_controller(
             CreatePartitionsRequest(topics, TIMEOUT_MS, False),
             lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.results],
         )
-        await self._client.refresh(counts)
+
+        async def are_there() -> None:
+            cluster = await self._client.refresh(counts)
+            for name, count in counts.items():
+                if cluster.partition_count(name) < count:
+                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name} has not grown")
+
+        await self._client.retrying("new partitions", are_there)
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -427,9 +427,7 @@ class Broker:
         if self._finished:
             self._loop.call_soon(self._finish_now)
 
-    def run_slices(
-        self, slices: Slices, name: str, then: Callable[[], None] | None = None
-    ) -> None:
+    def run_slices(self, slices: Slices, name: str, then: Callable[[], None] | None = None) -> None:
         """Goes on with `slices`, one in each turn of the loop, then calls `then`.
 
         A slice that yields a future is followed by the next one when the future is done.

@@ -34,7 +34,13 @@ from kafkalite.core.coordination import (
     parent_of,
 )
 from kafkalite.core.log.storage import Storage
-from kafkalite.errors import CoordinationError, NodeExists, NoSuchNode, StorageError, VersionMismatch
+from kafkalite.errors import (
+    CoordinationError,
+    NodeExists,
+    NoSuchNode,
+    StorageError,
+    VersionMismatch,
+)
 
 JOURNAL: Final = "coordination.journal"
 CHECKSUM_CHARACTERS: Final = 8

@@ -47,9 +47,7 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def check_configs(
-    configs: Sequence[CreatableTopicConfig], broker: BrokerConfig
-) -> dict[str, str]:
+def check_configs(configs: Sequence[CreatableTopicConfig], broker: BrokerConfig) -> dict[str, str]:
     """The settings of a new topic; INVALID_CONFIG names the one that is unknown or invalid."""
     found: dict[str, str] = {}
     for config in configs:

@@ -151,7 +151,7 @@ def read_kafka_python(bootstrap: str, topic: str) -> Read:
     ) as consumer:
         consumer.assign([kafka.TopicPartition(topic, p) for p in range(PARTITIONS)])
         consumer.seek_to_beginning()
-        return grouped([plain(message) for message, _ in zip(consumer, RECORDS, strict=False)])
+        return grouped([plain(message) for _, message in zip(RECORDS, consumer, strict=False)])
 
 
 def read_aiokafka(bootstrap: str, topic: str) -> Read:
@@ -185,7 +185,7 @@ def test_all_read_what_one_wrote(
     topic = make_topic(PARTITIONS)
     write(bootstrap, topic, codec)
     expected = read_ours(bootstrap, topic)
-    assert sorted(sum(expected.values(), [])) == sorted(RECORDS)
+    assert sorted(record for records in expected.values() for record in records) == sorted(RECORDS)
     assert {p: [r.key for r in records] for p, records in expected.items()} == by_java()
     for read in READERS[1:]:
         if read is read_kafka_python and codec not in ("none", "gzip"):

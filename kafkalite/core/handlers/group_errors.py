@@ -96,8 +96,7 @@ def _(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
             OffsetCommitResponseTopic(
                 topic.name,
                 tuple(
-                    OffsetCommitResponsePartition(p.partition_index, code)
-                    for p in topic.partitions
+                    OffsetCommitResponsePartition(p.partition_index, code) for p in topic.partitions
                 ),
             )
             for topic in request.topics

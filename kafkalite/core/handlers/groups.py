@@ -158,9 +158,7 @@ def _split(
             by_index.setdefault(broker.groups.index_of(group_id), []).append(group_id)
         else:
             nowhere.append(group_id)
-    answers = [
-        _carry(broker, ids[0], part(tuple(ids)), context) for ids in by_index.values()
-    ]
+    answers = [_carry(broker, ids[0], part(tuple(ids)), context) for ids in by_index.values()]
     if nowhere:
         answers.append(refuse(part(tuple(nowhere)), ErrorCode.NOT_COORDINATOR))
     return answers

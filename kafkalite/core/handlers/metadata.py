@@ -263,6 +263,8 @@ def _described(
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.in_sync_replicas,
+                eligible_leader_replicas=(),  # Java's clients do not survive a null
+                last_known_elr=(),
                 offline_replicas=tuple(n for n in partition.replicas if n not in image.brokers),
             )
             for index, partition in partitions

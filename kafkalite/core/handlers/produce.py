@@ -126,9 +126,7 @@ def _raise_first_error(response: ProduceResponse) -> None:
         for partition in topic.partition_responses:
             if partition.error_code is not ErrorCode.NONE:
                 where = TopicPartition(topic.name, partition.index)
-                raise UnanswerableError(
-                    f"acks=0 to {where} failed: {partition.error_message}"
-                )
+                raise UnanswerableError(f"acks=0 to {where} failed: {partition.error_message}")
 
 
 def _when_replicated(

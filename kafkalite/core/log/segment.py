@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
 from kafkalite.core.log.storage import Buffer, File, Reader, Storage
@@ -27,13 +28,14 @@ from kafkalite.core.log.transaction_index import TransactionIndex
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,
     BATCH_LENGTH_MIN,
+    MAGIC_POSITION,
     BatchHeader,
     decode,
     read_header,
     verify_crc,
 )
 from kafkalite.core.protocol.records_pure import LENGTH_OVERHEAD, MAGIC
-from kafkalite.errors import CorruptBatchError
+from kafkalite.errors import CorruptBatchError, StorageError
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -46,6 +48,7 @@ _WINDOW_BYTES: Final = 4096  # headers are read through windows of this size
 _RUN_BYTES: Final = 1 << 20  # a recovery reads so much at once
 _CURSORS_MAX: Final = 32
 _PLACE: Final = Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
+_OLD_MESSAGE: Final = Struct(">8xiIb")  # of magic 0 and 1: length, CRC-32 of what follows, magic
 _UNKNOWN: Final = -2  # a timestamp that the time index was not yet asked for
 
 
@@ -480,7 +483,8 @@ class Segment:
     def verified(self) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         """Position, header and bytes of the batches, up to the first that is torn or corrupt.
 
-        Every CRC is computed, and offsets ascend. The bytes are read in runs.
+        Every CRC is computed, and offsets ascend. The bytes are read in runs. StorageError where
+        a message of magic 0 or 1 is: it is whole, and not ours to cut.
         """
         size = self.size_bytes
         if size < BATCH_HEADER_BYTES:
@@ -499,7 +503,24 @@ class Segment:
                     run, start = memoryview(reader.read(position, wanted)), position
                 verify_crc(run, position - start, header)
             except CorruptBatchError:
+                self._refuse_old_format(position)
                 return
             yield position, header, run[position - start :][: header.size_bytes]
             position += header.size_bytes
             next_offset = header.next_offset
+
+    def _refuse_old_format(self, position: int) -> None:
+        head = self.log.read(position, _OLD_MESSAGE.size)
+        if len(head) < _OLD_MESSAGE.size:
+            return
+        length, crc, magic = _OLD_MESSAGE.unpack(head)
+        if magic not in (0, 1) or not 0 < length <= self.size_bytes - position - LENGTH_OVERHEAD:
+            return
+        covered = self.log.read(
+            position + MAGIC_POSITION, length + LENGTH_OVERHEAD - MAGIC_POSITION
+        )
+        if crc32(covered) == crc:
+            raise StorageError(
+                f"{self.log.path}: byte {position}: a message of magic {magic}, as Kafka wrote "
+                f"before 0.11; only magic {MAGIC} is read"
+            )

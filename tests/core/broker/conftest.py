@@ -97,8 +97,19 @@ class Peer:
         ]
 
 
+async def until(condition: Callable[[], Any]) -> None:
+    """Lets the loop run until something is so."""
+    for _ in range(20_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to be")
+
+
 class Running:
     """A node, and connections to it."""
+
+    until = staticmethod(until)
 
     def __init__(self, node: Node) -> None:
         self.node = node

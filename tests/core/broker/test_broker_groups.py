@@ -9,6 +9,7 @@ import pytest
 
 from kafkalite.core import group_coordinators
 from kafkalite.core.group_coordinators import partition_for
+from kafkalite.core.groups import GroupState
 from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -186,11 +187,11 @@ def test_a_silent_member_is_expelled_by_the_clock(start: Start) -> None:
             protocols = (JoinGroupRequestProtocol("range", b""),)
             ask = JoinGroupRequest("g", 30, 30, "", None, "other", protocols)
             assert (await peer.ask(ask, 2)).error_code is ErrorCode.NONE
-            while True:
-                (group,) = (await peer.ask(DescribeGroupsRequest(("g",)))).groups
-                if group.group_state in ("Empty", "Dead"):
-                    break
-                await asyncio.sleep(0.005)
+            groups = running.broker.groups
+            members = groups._coordinators[groups.index_of("g")].machine._groups["g"].members
+            await running.until(lambda: not members)
+            (group,) = (await peer.ask(DescribeGroupsRequest(("g",)))).groups
+            assert group.group_state in ("Empty", "Dead")
 
     asyncio.run(story())
 
@@ -288,7 +289,6 @@ def test_a_record_that_does_not_read_is_skipped(
             await peer.create("t")
             await find(peer, "g")
             await peer.ask(commit("g", 1))
-            peer.frames._client_id = b"\0\x0e__admin_client"
             peer.frames._client_id = len("__admin_client").to_bytes(2, "big") + b"__admin_client"
             from kafkalite.core.protocol.records import encode
             from kafkalite.core.types import Columns
@@ -329,10 +329,13 @@ def test_without_its_topic_a_coordinator_resigns(start: Start) -> None:
             member_id = await join(peer, "g")
             protocols = (JoinGroupRequestProtocol("range", b"\0\0\0\0\0\0\0\0\0\0"),)
             waiting.send(JoinGroupRequest("g", 9_000, 9_000, "", None, "consumer", protocols), 2)
-            while (
-                await peer.ask(HeartbeatRequest("g", 1, member_id))
-            ).error_code is ErrorCode.NONE:
-                await asyncio.sleep(0.001)
+            machine = running.broker.groups._coordinators[
+                running.broker.groups.index_of("g")
+            ].machine
+            group = machine._groups["g"]
+            await running.until(lambda: group.state is GroupState.PREPARING_REBALANCE)
+            beat = await peer.ask(HeartbeatRequest("g", 1, member_id))
+            assert beat.error_code is ErrorCode.REBALANCE_IN_PROGRESS
             await peer.ask(DeleteTopicsRequest(topic_names=(TOPIC,)), 5)
             assert (await waiting.receive()).error_code is ErrorCode.NOT_COORDINATOR
             await find(peer, "g")

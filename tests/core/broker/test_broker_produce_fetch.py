@@ -183,8 +183,7 @@ def test_acks_all_waits_for_the_replicas_or_times_out(start: Start) -> None:
             assert await peer.values("t") == []  # not committed, not visible
 
             waiting.send(ProduceRequest(None, -1, 60_000, data), 9)
-            while partition.log.log_end_offset < 2:
-                await asyncio.sleep(0.001)
+            await running.until(lambda: partition.log.log_end_offset == 2)
             assert partition.replication.replicated(2, 2)
             partition.log.high_watermark = partition.replication.high_watermark
             running.broker.appended(partition, 1)
@@ -243,8 +242,7 @@ def test_a_long_poll_ends_when_its_topic_goes(start: Start) -> None:
             reader, other = await running.connect(), await running.connect()
             await other.create("t")
             reader.send_fetch("t", max_wait_ms=3_600_000)
-            while not len(running.broker._purgatory):
-                await asyncio.sleep(0.001)
+            await running.until(lambda: len(running.broker._purgatory))
             await other.ask(DeleteTopicsRequest(topic_names=("t",)), 5)
             answer = await reader.received_fetch()
             assert answer.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -258,11 +256,9 @@ def test_a_poller_that_leaves_is_forgotten(start: Start) -> None:
             peer = await running.connect()
             await peer.create("t")
             peer.send_fetch("t", max_wait_ms=3_600_000)
-            while not len(running.broker._purgatory):
-                await asyncio.sleep(0.001)
+            await running.until(lambda: len(running.broker._purgatory))
             peer.writer.close()
-            while len(running.broker._purgatory):
-                await asyncio.sleep(0.001)
+            await running.until(lambda: not len(running.broker._purgatory))
 
     asyncio.run(story())
 

@@ -273,6 +273,8 @@ def test_partitions_are_described_page_by_page(start: Start, limit: int) -> None
                 page = await peer.ask(request)
                 found += [(t.name, p.partition_index) for t in page.topics for p in t.partitions]
                 codes |= {t.name: t.error_code for t in page.topics}
+                lists = [p.eligible_leader_replicas for t in page.topics for p in t.partitions]
+                assert None not in lists
                 assert sum(len(t.partitions) for t in page.topics) <= limit
                 cursor = page.next_cursor
                 if cursor is None:
@@ -312,8 +314,8 @@ def test_producer_ids_are_not_given_out_again(start: Start) -> None:
         for _ in range(3):
             async with start() as running:
                 peer = await running.connect()
-                for _ in range(2):
-                    seen.append((await peer.ask(InitProducerIdRequest(None, 0))).producer_id)
+                asked = [await peer.ask(InitProducerIdRequest(None, 0)) for _ in range(2)]
+                seen += [answer.producer_id for answer in asked]
         assert len(set(seen)) == len(seen)
 
     asyncio.run(story())
@@ -329,6 +331,27 @@ def test_a_second_broker_in_the_same_directory_is_refused(start: Start, tmp_path
             pass
 
     asyncio.run(story())
+
+
+def test_a_log_that_cannot_be_opened_takes_one_partition_offline(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("a")
+            await peer.create("b")
+            await peer.produce("a", b"1")
+        (tmp_path / "data" / "a-0" / "leader-epoch-checkpoint").write_text("nonsense")
+        async with start() as running:
+            peer = await running.connect()
+            answer = await peer.produce("a", b"2")
+            assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert "leader-epoch-checkpoint" in (answer.error_message or "")
+            assert not (await peer.produce("b", b"2")).error_code
+
+    asyncio.run(story())
+    assert "a-0 is offline until the broker starts again" in caplog.text
 
 
 def test_a_start_that_fails_is_not_taken_for_a_crash(start: Start) -> None:
@@ -366,7 +389,7 @@ def test_another_brokers_directory_is_refused(start: Start) -> None:
     async def story() -> None:
         async with start(node_id="3"):
             pass
-        with pytest.raises(ConfigError, match="node.id is 3"):
+        with pytest.raises(ConfigError, match=r"node\.id is 3"):
             async with start(node_id="4"):
                 pass
         async with start() as running:  # the directory knows

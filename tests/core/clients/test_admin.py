@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -115,7 +116,11 @@ def test_settings_change_one_by_one(run: Run, name: Name) -> None:
             await or_skip(
                 admin.alter_configs(there, {"retention.ms": None, "segment.bytes": "2000000"})
             )
-            settings = (await admin.describe_configs([there]))[there]
+            for _ in range(100):  # brokers hear of it a little later
+                settings = (await admin.describe_configs([there]))[there]
+                if settings["segment.bytes"].value == "2000000":
+                    break
+                await asyncio.sleep(0.02)
             assert settings["segment.bytes"].value == "2000000"
             assert settings["retention.ms"].source is not ConfigSource.TOPIC
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 from uuid import UUID
+from zlib import crc32
 
 import pytest
 from hypothesis import example, given, settings
@@ -236,6 +237,23 @@ def test_a_start_offset_beyond_the_end_begins_the_log_anew(
     again = open_log(memory.after_kill(), log_start_offset=100)
     assert (again.log_start_offset, again.log_end_offset) == (100, 100)
     assert values(again) == []
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_messages_of_an_old_kafka_are_refused_and_not_cut(
+    memory: MemoryStorage, open_log: OpenLog, clean: bool
+) -> None:
+    body = b"\x01\x00" + (1_000).to_bytes(8, "big") + b"\xff\xff\xff\xff" + b"\0\0\0\5value"
+    size = (len(body) + 4).to_bytes(4, "big")
+    message = bytes(8) + size + crc32(body).to_bytes(4, "big") + body
+    memory.make_directory("orders-0")
+    memory.open(LOG).append(message * 3)
+    with pytest.raises(StorageError, match=r"0000\.log: byte 0: a message of magic 1"):
+        open_log(memory, clean=clean)
+    assert memory.files("orders-0")["00000000000000000000.log"] == 3 * len(message)
+    memory.names[LOG].data[-1] ^= 1
+    memory.names[LOG].data[: -len(message)] = b""
+    assert open_log(memory).log_end_offset == 0, "what is damaged counts as torn"
 
 
 def test_a_log_that_cannot_be_read_is_named(memory: MemoryStorage, open_log: OpenLog) -> None:

@@ -1,0 +1,211 @@
+"""A broker that is killed: what it acknowledged is there, once, in order; and one that is asked."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+
+from confluent_kafka import (  # noqa: E402
+    OFFSET_BEGINNING,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # noqa: E402
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+SECONDS_MAX = 60.0
+PARTITIONS = 4
+RECORDS_PER_ROUND = 20_000
+# Small segments, so that a crash finds several; a small index interval, so that they have entries.
+SEGMENTS = {"segment.bytes": "65536", "index.interval.bytes": "1024"}
+# A broker that is gone is asked again soon, and silently.
+PATIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_level": 0}
+
+
+class Load:
+    """An idempotent producer under acks=all, and what it was told."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        config = {"enable.idempotence": True, "message.timeout.ms": 120_000, "linger.ms": 1}
+        self.acknowledged: dict[int, tuple[int, int]] = {}  # record -> partition, offset
+        self.sent = 0
+        self._topic = topic
+        self._producer = Producer({"bootstrap.servers": bootstrap, **PATIENT, **config})
+
+    def send(self) -> None:
+        """The next record, a number; records go to the partitions in turn."""
+        number = self.sent
+        self._producer.produce(
+            self._topic,
+            b"%d" % number,
+            partition=number % PARTITIONS,
+            on_delivery=self._delivered,
+        )
+        self.sent += 1
+        self._producer.poll(0)
+
+    def wait(self) -> None:
+        """Until everything that was sent is acknowledged."""
+        assert self._producer.flush(SECONDS_MAX) == 0
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        number = int(message.value())
+        assert number not in self.acknowledged
+        self.acknowledged[number] = (message.partition(), message.offset())
+
+
+def consumer_of(bootstrap: str, group: str = "nobody") -> Consumer:
+    config = {"enable.auto.commit": False, "group.id": group, "fetch.wait.max.ms": 10}
+    return Consumer({"bootstrap.servers": bootstrap, **PATIENT, **config})
+
+
+def read_to_the_end(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int]]]:
+    """Every partition's (offset, record), in the order in which they came."""
+    consumer = consumer_of(bootstrap)
+    places = [TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]
+    ends = {p.partition: consumer.get_watermark_offsets(p, SECONDS_MAX)[1] for p in places}
+    consumer.assign(places)
+    read: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for _ in range(sum(ends.values())):
+        (message,) = consumer.consume(1, SECONDS_MAX)
+        assert message.error() is None, message.error()
+        read[message.partition()].append((message.offset(), int(message.value())))
+    consumer.close()
+    return read
+
+
+def committed(bootstrap: str, group: str, topic: str) -> list[int]:
+    consumer = consumer_of(bootstrap, group)
+    places = [TopicPartition(topic, index) for index in range(PARTITIONS)]
+    offsets = [place.offset for place in consumer.committed(places, SECONDS_MAX)]
+    consumer.close()
+    return offsets
+
+
+def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
+    consumer = consumer_of(bootstrap, group)
+    places = [TopicPartition(topic, index, offset + index) for index in range(PARTITIONS)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+def create_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(topic, PARTITIONS, 1, config=SEGMENTS)
+    admin.create_topics([new])[topic].result(SECONDS_MAX)
+
+
+def topic_ids(bootstrap: str) -> dict[str, str]:
+    """Topics and their ids, but for those that the broker makes for itself."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    names = [name for name in admin.list_topics(timeout=SECONDS_MAX).topics if name[0] != "_"]
+    described = admin.describe_topics(confluent_kafka.TopicCollection(names))
+    return {name: str(future.result(SECONDS_MAX).topic_id) for name, future in described.items()}
+
+
+def segment_bytes_of(bootstrap: str, topic: str) -> str:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (future,) = admin.describe_configs([resource]).values()
+    value: str = future.result(SECONDS_MAX)["segment.bytes"].value
+    return value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_what_was_acknowledged_survives_kill_9_once_and_in_order(
+    serve: Callable[..., Any], tmp_path: Path, topic: str, group: str, seed: int
+) -> None:
+    random = Random(seed)
+    server = serve(tmp_path)
+    address = server.address
+    create_topic(address, topic)
+    create_topic(address, "short-lived")
+    ids = topic_ids(address)
+    load = Load(address, topic)
+    for round_number in range(3):
+        commit(address, group, topic, 100 * round_number)
+        if round_number == 1:
+            AdminClient({"bootstrap.servers": address}).delete_topics(["short-lived"])[
+                "short-lived"
+            ].result(SECONDS_MAX)
+            del ids["short-lived"]
+        enough = len(load.acknowledged) + random.randrange(1, RECORDS_PER_ROUND // 2)
+        while len(load.acknowledged) < enough:  # the kill hits in the midst of it
+            load.send()
+        server.kill()
+        for _ in range(RECORDS_PER_ROUND // 20):
+            load.send()
+        server = serve(tmp_path, address)
+        load.wait()
+        assert committed(address, group, topic) == [100 * round_number + i for i in range(4)]
+        assert topic_ids(address) == ids
+        assert segment_bytes_of(address, topic) == SEGMENTS["segment.bytes"]
+
+    assert len(load.acknowledged) == load.sent
+    check(read_to_the_end(address, topic), load)
+    assert "Traceback" not in server.stderr
+    assert server.stop() == 0
+
+
+def check(read: dict[int, list[tuple[int, int]]], load: Load) -> None:
+    """Dense offsets, every record once and where it was acknowledged, in the order sent."""
+    for partition, records in read.items():
+        assert [offset for offset, _ in records] == list(range(len(records)))
+        assert [number for _, number in records] == list(range(partition, load.sent, PARTITIONS))
+    found = {
+        number: (partition, offset)
+        for partition, records in read.items()
+        for offset, number in records
+    }
+    for number, place in load.acknowledged.items():
+        if place[1] >= 0:  # a resent batch is acknowledged without an offset if it is an old one
+            assert found[number] == place
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_a_broker_that_is_asked_to_stop_ends_with_0_and_loses_nothing(
+    serve: Callable[..., Any], tmp_path: Path, topic: str, group: str, signal_number: int
+) -> None:
+    server = serve(tmp_path)
+    create_topic(server.address, topic)
+    load = Load(server.address, topic)
+    for _ in range(400):
+        load.send()
+    load.wait()
+    commit(server.address, group, topic, 7)
+    waiting = consumer_of(server.address)  # its fetch waits at the broker meanwhile
+    waiting.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    assert len(waiting.consume(100, SECONDS_MAX)) == 100
+    ids = topic_ids(server.address)
+    assert server.stop(signal_number) == 0
+    assert "Traceback" not in server.stderr
+    assert "WARNING" not in server.stderr
+
+    again = serve(tmp_path, server.address)
+    check(read_to_the_end(again.address, topic), load)
+    assert committed(again.address, group, topic) == [7, 8, 9, 10]
+    assert committed(again.address, "another group", topic) == [OFFSET_INVALID] * PARTITIONS
+    assert topic_ids(again.address) == ids
+    load.send()  # the same producer, in sequence
+    load.wait()
+    assert load.acknowledged[400] == (0, 100)
+    waiting.close()
+    assert again.stop() == 0
