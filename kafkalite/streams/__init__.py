@@ -1,6 +1,6 @@
 """Topologies in Python over the log: what users import.                                  [IO]
 
-    from kafkalite.streams import Streams, avro, count, string, tumbling
+from kafkalite.streams import Streams, avro, count, string, tumbling
 """
 
 from kafkalite.core.types import Columns, Windowed

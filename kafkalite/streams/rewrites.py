@@ -25,7 +25,7 @@ from kafkalite.serde.primitives import bytes_, int64
 from kafkalite.serde.serde import Serde
 from kafkalite.serde.windowed import WindowedSerde, windowed
 from kafkalite.streams import plan as p
-from kafkalite.streams.aggregates import Count
+from kafkalite.streams.aggregates import Count, Reduce
 from kafkalite.streams.changes import ChangeSerde
 
 REPARTITION_CONFIG: Final = {
@@ -36,7 +36,7 @@ REPARTITION_CONFIG: Final = {
 CHANGELOG_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
 
 KEY_CHANGERS: Final = (p.SelectKey, p.MapPairs, p.MapBatch, p.TableGroupBy)
-VALUE_CHANGERS: Final = (p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap, p.TableGroupBy)
+VALUE_CHANGERS: Final = (p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +237,14 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
         elif isinstance(node, p.Repartition | p.Sink | p.Aggregate | p.ToTable):
             internal = not isinstance(node, p.Sink)
             key = _key_in_window(node.key, above.key) or above.key or plan.key or bytes_()
-            value = node.value or _own_value(node) or above.value or plan.value
+            value = node.value or _own_value(node) or _kept_value(node, above) or plan.value
             kept = out.keep(node, key=key, value=value or (msgpack() if internal else bytes_()))
             schemas[kept] = _schema_of(kept)
         else:
             schemas[out.keep(node)] = Schema(
                 None if isinstance(node, KEY_CHANGERS) else above.key,
-                None if isinstance(node, VALUE_CHANGERS) else above.value,
-                above.has_raw_value and not isinstance(node, VALUE_CHANGERS),
+                None if _changes_value(node) else above.value,
+                above.has_raw_value and not _changes_value(node),
             )
     return out.result(), schemas
 
@@ -281,6 +281,20 @@ def _own_value(node: p.Node) -> Serde | None:
         return None
     counts = node.fields is None and isinstance(node.aggregates[0], Count)
     return int64() if counts else None
+
+
+def _kept_value(node: p.Node, above: Schema) -> Serde | None:
+    """The serde upstream, where the values of `node` are those of its input."""
+    if isinstance(node, p.Aggregate):
+        reduces = node.fields is None and isinstance(node.aggregates[0], Reduce)
+        return above.value if reduces else None
+    return above.value
+
+
+def _changes_value(node: p.Node) -> bool:
+    if isinstance(node, p.TableGroupBy):
+        return node.select is not None
+    return isinstance(node, VALUE_CHANGERS)
 
 
 def _schema_of(node: p.Node) -> Schema:

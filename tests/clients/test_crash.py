@@ -112,6 +112,11 @@ def create_topic(bootstrap: str, topic: str) -> None:
     admin.create_topics([new])[topic].result(SECONDS_MAX)
 
 
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(SECONDS_MAX)
+
+
 def topic_ids(bootstrap: str) -> dict[str, str]:
     """Topics and their ids, but for those that the broker makes for itself."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -143,9 +148,7 @@ def test_what_was_acknowledged_survives_kill_9_once_and_in_order(
     for round_number in range(3):
         commit(address, group, topic, 100 * round_number)
         if round_number == 1:
-            AdminClient({"bootstrap.servers": address}).delete_topics(["short-lived"])[
-                "short-lived"
-            ].result(SECONDS_MAX)
+            delete_topic(address, "short-lived")
             del ids["short-lived"]
         enough = len(load.acknowledged) + random.randrange(1, RECORDS_PER_ROUND // 2)
         while len(load.acknowledged) < enough:  # the kill hits in the midst of it

@@ -161,6 +161,7 @@ class Rows:
                 one = segment.one(at)
                 newest = {one.keys[0]: one.timestamps[0]}
                 self._fold_deleting(bucket, one, newest, ascending=True)
+                bucket.newest = max(bucket.newest, one.timestamps[0])
         else:
             for key in latest:
                 if key not in partials:

@@ -84,7 +84,8 @@ class Task:
         self.sub_topology = sub_topology
         self.partition = partition
         self.state = TaskState.RESTORING
-        self._runtime = Runtime(sub_topology, partition, registry, cached, partition_counts or {})
+        counts = {} if partition_counts is None else partition_counts
+        self._runtime = Runtime(sub_topology, partition, registry, cached, counts)
         self._runtime.compile()
         self._operators = {
             node.name: self._runtime.stateful[node]

@@ -1,0 +1,46 @@
+"""Objects to bytes and back, a column at a time.                                         [P]
+
+Owns   the names that users of serdes import; each module below says the rest.
+"""
+
+from kafkalite.serde.avro import AvroSerde, avro
+from kafkalite.serde.json import JsonSerde, json
+from kafkalite.serde.msgpack import MsgpackSerde, msgpack
+from kafkalite.serde.primitives import (
+    BytesSerde,
+    Float64Serde,
+    Int64Serde,
+    StringSerde,
+    bytes_,
+    float64,
+    int64,
+    string,
+)
+from kafkalite.serde.registry import MemoryRegistry, RegisteredSchema, SchemaRegistry
+from kafkalite.serde.serde import Codec, Serde, SerdeContext
+from kafkalite.serde.windowed import WindowedSerde, windowed
+
+__all__ = [
+    "AvroSerde",
+    "BytesSerde",
+    "Codec",
+    "Float64Serde",
+    "Int64Serde",
+    "JsonSerde",
+    "MemoryRegistry",
+    "MsgpackSerde",
+    "RegisteredSchema",
+    "SchemaRegistry",
+    "Serde",
+    "SerdeContext",
+    "StringSerde",
+    "WindowedSerde",
+    "avro",
+    "bytes_",
+    "float64",
+    "int64",
+    "json",
+    "msgpack",
+    "string",
+    "windowed",
+]

@@ -1,0 +1,327 @@
+"""Avro at work: columns of values to records in Confluent's wire format, and back.        [D]
+
+    0        1                  5
+    +--------+------------------+------------------
+    | magic  | schema id        | Avro binary
+    | 0x00   | int32 big-endian |
+    +--------+------------------+------------------
+
+Writing with a given schema registers it once a topic. Without one, the schema is the subject's
+latest, or inferred from the first column; values that do not fit evolve it: the next version is
+registered, as far as the registry allows.
+
+Reading looks at the first five bytes of all records; those of one schema are read together. They
+come out as the reader's schema: the given one, else the subject's latest, looked up when the topic
+is first read and again when a newer id shows up (a batch is read as one schema), else the writer's.
+
+Owns   what it has looked up for each topic and id; one value's bytes are `avro_binary`'s.
+Never  leaves a record out, or a field that a schema has no place for.
+Fails  with SerdeError (bytes, values) or SchemaError (the registry refuses or does not know), both
+       with the index of the first record that failed; what keeps the registry from answering comes
+       through as it is.
+Source Confluent wire format; TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from io import BytesIO
+from typing import Any, Final
+
+from kafkalite.errors import SchemaError, SerdeError
+from kafkalite.serde.avro_binary import Binary, binary
+from kafkalite.serde.avro_infer import evolve, infer, record_name
+from kafkalite.serde.avro_schema import Schema, kind, parse_schema
+from kafkalite.serde.registry import SchemaRegistry
+from kafkalite.serde.serde import glimpse
+
+MAGIC: Final = 0
+HEADER: Final = struct.Struct(">bi")
+HEADER_BYTES: Final = HEADER.size
+READ_ERRORS: Final[dict[type[Exception], str]] = {
+    EOFError: "the data ends early",
+    IndexError: "a union has no such branch or an enum no such symbol",
+}
+READERS_MAX: Final = 1024  # ids that one codec keeps readers for
+
+
+class SubjectStrategy(Enum):
+    """How a subject is called."""
+
+    TOPIC = "<topic>-key or <topic>-value"
+    RECORD = "<record's full name>"
+    TOPIC_RECORD = "<topic>-<record's full name>"
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A registered schema, ready to write."""
+
+    id: int
+    schema: Schema
+
+    def write(self, column: Sequence[Any], out: list[bytes | None]) -> None:
+        """Appends the record of each value of a column."""
+        header, encode = HEADER.pack(MAGIC, self.id), binary(self.schema.text).encode
+        for value in column:
+            if value is None:
+                out.append(None)
+                continue
+            record = BytesIO()
+            record.write(header)
+            encode(value, record)
+            out.append(record.getvalue())
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reads the records of one schema as another; None: as their own."""
+
+    writer: Binary
+    reader: Binary | None
+
+    def read(self, column: Sequence[bytes | None], out: list[Any]) -> None:
+        """Appends the value of each record of a column."""
+        decode, reader = self.writer.decode, self.reader
+        for data in column:
+            if data is None:
+                out.append(None)
+                continue
+            record = BytesIO(data)
+            record.seek(HEADER_BYTES)
+            value = decode(record, reader)
+            if record.tell() != len(data):
+                raise ValueError(f"{len(data) - record.tell()} bytes are left over")
+            out.append(value)
+
+
+class AvroCodec:
+    """An open Avro serde. `what` is what messages call it."""
+
+    def __init__(
+        self,
+        registry: SchemaRegistry,
+        *,
+        what: str,
+        name: str | None,
+        schema: str | None,
+        strategy: SubjectStrategy,
+        is_key: bool,
+    ) -> None:
+        self._registry, self._what, self._name = registry, what, name
+        self._given = None if schema is None else parse_schema(schema)
+        self._strategy, self._suffix = strategy, "key" if is_key else "value"
+        self._writers: dict[str, Writer] = {}  # topic -> the schema to write with
+        self._latest: dict[str, Writer | None] = {}  # subject -> the schema to read as
+        self._readers: dict[tuple[str, bytes], Reader] = {}  # topic, header
+
+    # --- writing -----------------------------------------------------------------------
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """The records of a column of values."""
+        out: list[bytes | None] = []
+        rest = column
+        while len(rest):
+            writer = self._writers.get(topic) or self._first_writer(topic, rest, len(out))
+            if writer is None:
+                return [*out, *rest]  # all None
+            try:
+                writer.write(rest, out)
+                break
+            except Exception as error:
+                rest = column[len(out) :]
+                if self._given is not None:
+                    raise self._misfit(topic, rest[0], len(out), writer, error) from error
+                self._writers[topic] = self._evolved(topic, rest, len(out), writer, error)
+        return out
+
+    def _first_writer(self, topic: str, column: Sequence[Any], index: int) -> Writer | None:
+        values = [value for value in column if value is not None]
+        if not values:
+            return None
+        index += next(i for i, value in enumerate(column) if value is not None)
+        try:
+            if self._given is not None:
+                writer = self._registered(self._subject(topic, self._given), self._given.text)
+            else:
+                writer = self._first_inferred(topic, values)
+        except SerdeError as error:
+            raise self._at(error, topic, index) from error
+        self._writers[topic] = writer
+        return writer
+
+    def _first_inferred(self, topic: str, values: Sequence[Any]) -> Writer:
+        name = self._record_name(topic)
+        if self._strategy is SubjectStrategy.TOPIC:
+            latest = self._find_latest(f"{topic}-{self._suffix}")
+            if latest is not None and self._is_called(latest.schema):
+                return latest
+        try:
+            schema = parse_schema(infer(values, name))
+        except SchemaError:  # the first value alone, then evolve up to the one that is wrong
+            schema = parse_schema(infer(values[:1], name))
+        subject = self._subject(topic, schema)
+        if self._strategy is SubjectStrategy.TOPIC:
+            return self._registered(subject, schema.text)
+        return self._find_latest(subject) or self._registered(subject, schema.text)
+
+    def _is_called(self, schema: Schema) -> bool:
+        """Whether the schema has the name that the serde asks for, if it asks for one."""
+        return self._name is None or kind(schema.root) != "record" or schema.name == self._name
+
+    def _evolved(
+        self, topic: str, rest: Sequence[Any], index: int, writer: Writer, error: Exception
+    ) -> Writer:
+        """The schema that takes the first of `rest`, which `writer` could not write."""
+        subject = self._subject(topic, writer.schema)
+        latest = self._registry.latest(subject)
+        if latest.id != writer.id:  # somebody else evolved it
+            return Writer(latest.id, latest.schema)
+        refusal: SerdeError | None = None
+        for values in (rest, rest[:1]):
+            present = [value for value in values if value is not None]
+            try:
+                grown = evolve(writer.schema.json, present, self._record_name(topic))
+                schema = parse_schema(grown)
+                if schema.text != writer.schema.text:
+                    return self._registered(subject, schema.text)
+            except SchemaError as reason:
+                refusal = reason
+        if refusal is None:
+            raise self._misfit(topic, rest[0], index, writer, error)
+        raise self._at(refusal, topic, index) from refusal
+
+    def _registered(self, subject: str, text: str) -> Writer:
+        binary(text)  # a schema that nothing can be written with is not registered
+        return Writer(self._registry.register(subject, text), parse_schema(text))
+
+    def _misfit(
+        self, topic: str, value: object, index: int, writer: Writer, error: Exception
+    ) -> SerdeError:
+        """What a value has that the schema does not take."""
+        return SerdeError(
+            f"{self._what} cannot write {glimpse(value)} of topic {topic!r} "
+            f"with schema id {writer.id}: {str(error) or repr(error)}",
+            index,
+        )
+
+    def _at(self, error: SerdeError, topic: str, index: int) -> SerdeError:
+        """The registry's or a schema's complaint, as one about a record."""
+        return type(error)(f"{self._what} cannot write to topic {topic!r}: {error}", index)
+
+    # --- subjects ----------------------------------------------------------------------
+
+    def _record_name(self, topic: str) -> str:
+        return self._name or record_name(topic)
+
+    def _subject(self, topic: str, schema: Schema) -> str:
+        if self._strategy is SubjectStrategy.TOPIC:
+            return f"{topic}-{self._suffix}"
+        if schema.name is None:
+            raise SchemaError("a schema without a name has no subject but the topic's")
+        by_record = self._strategy is SubjectStrategy.RECORD
+        return schema.name if by_record else f"{topic}-{schema.name}"
+
+    def _find_latest(self, subject: str) -> Writer | None:
+        if not self._registry.versions(subject):
+            return None
+        latest = self._registry.latest(subject)
+        return Writer(latest.id, latest.schema)
+
+    # --- reading -----------------------------------------------------------------------
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The values of a column of records."""
+        headers = {data[:HEADER_BYTES] for data in column if data is not None}
+        # The newest id first: it may bring a newer schema to read all of them as.
+        readers = {
+            header: self._readers.get((topic, header)) or self._reader(topic, header, column)
+            for header in sorted(headers, reverse=True)
+        }
+        if len(readers) == 1:
+            header, reader = readers.popitem()
+            return self._read(topic, header, reader, column, range(len(column)))
+        return self._read_mixed(topic, readers, column)
+
+    def _read(
+        self,
+        topic: str,
+        header: bytes,
+        reader: Reader,
+        column: Sequence[bytes | None],
+        places: Sequence[int],
+    ) -> list[Any]:
+        """The values of records with one header; `places` are their indexes in the whole column."""
+        values: list[Any] = []
+        try:
+            reader.read(column, values)
+        except Exception as error:
+            index = len(values)
+            reason = READ_ERRORS.get(type(error)) or str(error) or repr(error)
+            raise SerdeError(
+                f"{self._what} cannot read {glimpse(column[index])} of topic {topic!r} "
+                f"with schema id {HEADER.unpack(header)[1]}: {reason}",
+                places[index],
+            ) from error
+        return values
+
+    def _read_mixed(
+        self, topic: str, readers: dict[bytes, Reader], column: Sequence[bytes | None]
+    ) -> list[Any]:
+        """Records of several schemas: each schema's together, each value back at its place."""
+        places: dict[bytes, list[int]] = {header: [] for header in readers}
+        for place, data in enumerate(column):
+            if data is not None:
+                places[data[:HEADER_BYTES]].append(place)
+        values: list[Any] = [None] * len(column)
+        failures: list[SerdeError] = []
+        for header, own in places.items():
+            try:
+                mine = [column[place] for place in own]
+                found = self._read(topic, header, readers[header], mine, own)
+            except SerdeError as error:
+                failures.append(error)
+                continue
+            for place, value in zip(own, found, strict=True):
+                values[place] = value
+        if failures:
+            raise min(failures, key=lambda error: error.index or 0)
+        return values
+
+    def _reader(self, topic: str, header: bytes, column: Sequence[bytes | None]) -> Reader:
+        """The reader of the records that begin with `header`, for the first time."""
+        try:
+            if len(header) < HEADER_BYTES or header[0] != MAGIC:
+                raise SerdeError("not Confluent's wire format, which begins with 0 and a schema id")
+            schema_id = HEADER.unpack(header)[1]
+            writer = Writer(schema_id, parse_schema(self._registry.schema(schema_id)))
+            wanted = self._reader_schema(topic, writer)
+            same = wanted.text == writer.schema.text
+            reader = Reader(binary(writer.schema.text), None if same else binary(wanted.text))
+        except SerdeError as error:
+            heads = (data is not None and data[:HEADER_BYTES] == header for data in column)
+            index = next(place for place, found in enumerate(heads) if found)
+            raise type(error)(
+                f"{self._what} cannot read {glimpse(column[index])} of topic {topic!r}: {error}",
+                index,
+            ) from error
+        if len(self._readers) >= READERS_MAX:
+            self._readers.clear()
+        self._readers[topic, header] = reader
+        return reader
+
+    def _reader_schema(self, topic: str, writer: Writer) -> Schema:
+        """What records of `writer` are read as."""
+        if self._given is not None:
+            return self._given
+        subject = self._subject(topic, writer.schema)
+        known = self._latest.get(subject)
+        if known is None or writer.id > known.id:
+            latest = self._latest[subject] = self._find_latest(subject)
+            if known is not None and latest is not None and latest.id != known.id:
+                self._readers.clear()  # they give values of the older schema
+            known = latest
+        return writer.schema if known is None else known.schema

@@ -1,0 +1,359 @@
+"""Avro schemas: JSON checked once and brought to one normal form.                         [P]
+
+`parse_schema` gives a `Schema`: the normal form, the named types, and the canonical text. In the
+normal form names are full, attributes have one order and nothing is lost that changes how data is
+read or checked (defaults and aliases stay, unlike in Avro's "parsing canonical form", which is what
+fastavro offers): two schemas with one canonical text are the same schema.
+
+A type in normal form is a str (a primitive, or the full name of a type that is defined elsewhere),
+a list (a union) or a dict. `Schema.deref` follows names, `kind` says what a type is. A named type
+stands where it is first defined, so it may contain itself.
+
+fastavro reads and writes with these schemas, but takes much that is no schema (illegal names,
+fields and branches that come twice), and says of the rest no place. So the check is ours.
+
+Owns   what a legal schema is.
+Fails  with SchemaError naming the path: `field 'stops[].at': type 'datetime' is not known`.
+Source Avro 1.12 specification, "Schema Declaration", "Names", "Logical Types".
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+import orjson
+from fastavro.read import LOGICAL_READERS
+
+from kafkalite.errors import SchemaError
+from kafkalite.serde.serde import glimpse
+
+PRIMITIVES: Final = frozenset(
+    {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+)
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+INT_RANGE: Final = range(-(2**31), 2**31)
+RANGES: Final = {"int": INT_RANGE, "long": range(-(2**63), 2**63)}
+
+Node: TypeAlias = Any  # a type in normal form
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """A checked schema: its normal form, its named types by full name, its canonical text.
+
+    `recursive`: a type contains itself, so values may nest without end. `boundless`: an array's
+    items take no bytes, so a few bytes may stand for any number of them.
+    """
+
+    root: Node
+    names: Mapping[str, Node]
+    text: str
+    recursive: bool
+    boundless: bool
+
+    def deref(self, node: Node) -> Node:
+        """The type itself, or the named type that it refers to."""
+        return self.names.get(node, node) if isinstance(node, str) else node
+
+    @property
+    def name(self) -> str | None:
+        """The full name of the record, enum or fixed that this is a schema of."""
+        return self.root.get("name") if isinstance(self.root, dict) else None
+
+    def fields_with_defaults(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All records' fields that have a default, each with its record's name."""
+        for name, node in self.names.items():
+            yield from ((name, field) for field in node.get("fields", ()) if "default" in field)
+
+    @property
+    def json(self) -> Any:
+        """The canonical schema as JSON values, a new copy each time."""
+        return orjson.loads(self.text)
+
+
+def kind(node: Node) -> str:
+    """`union`, or the type's own word: `long`, `record`, `array`. An error is a record."""
+    if isinstance(node, list):
+        return "union"
+    word = node if isinstance(node, str) else str(node["type"])
+    return "record" if word == "error" else word
+
+
+def logical(node: Node) -> str | None:
+    """The logical type, where it has a meaning: elsewhere it is ignored, as Avro asks."""
+    name = node.get("logicalType") if isinstance(node, dict) else None
+    return name if f"{kind(node)}-{name}" in LOGICAL_READERS else None
+
+
+def type_name(node: Node) -> str:
+    """How messages call a type: `long`, `timestamp-millis`, `record 'Flight'`, `array`."""
+    if isinstance(node, dict) and "name" in node:
+        return f"{kind(node)} {node['name']!r}"
+    return logical(node) or kind(node)
+
+
+def takes_no_bytes(node: Node, names: Set[str] = frozenset()) -> bool:
+    """Whether values of a type leave no trace in Avro's bytes; `names` are types known to."""
+    match node:
+        case {"type": "record" | "error", "fields": fields}:
+            return all(takes_no_bytes(field["type"], names) for field in fields)
+        case {"type": "fixed", "size": 0} | "null" | {"type": "null"}:
+            return True
+    return isinstance(node, str) and node in names
+
+
+def at(path: str) -> str:
+    """How a message begins that is about the place `path`."""
+    return f"field {path!r}: " if path else ""
+
+
+def inside(path: str, name: str) -> str:
+    """The path of a record's field."""
+    return f"{path}.{name}" if path else name
+
+
+def parse_schema(schema: object) -> Schema:
+    """The schema in JSON text or JSON values. SchemaError when it is not one."""
+    return _parse_text(schema) if isinstance(schema, str) else _parse_json(schema)
+
+
+@lru_cache(maxsize=512)
+def _parse_text(text: str) -> Schema:
+    if text in PRIMITIVES:
+        return _parse_json(text)
+    try:
+        return _parse_json(orjson.loads(text))
+    except orjson.JSONDecodeError as error:
+        raise SchemaError(f"schema {glimpse(text)} is not JSON: {error}") from None
+
+
+def _parse_json(json: object) -> Schema:
+    checker = _Checker()
+    try:
+        root = checker.normal(json, namespace="", path="")
+        text = orjson.dumps(root).decode()
+    except (RecursionError, orjson.JSONEncodeError):  # of what is left, depth alone can stop it
+        raise SchemaError("the schema is nested too deeply") from None
+    schema = Schema(root, checker.names, text, checker.recursive, checker.boundless)
+    for name, field in schema.fields_with_defaults():
+        try:
+            default_value(schema, field["type"], field["default"])
+        except ValueError as error:
+            raise SchemaError(f"{name}: field {field['name']!r}: default {error}") from None
+    return schema
+
+
+class _Checker:
+    """Brings a schema's JSON to its normal form and refuses what is no schema on the way."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Node] = {}  # a type is here, empty, while it is being looked at
+        self.byteless: set[str] = set()
+        self.recursive = self.boundless = False
+
+    def normal(self, schema: Any, namespace: str, path: str) -> Node:
+        """The normal form of a type; `namespace` is that of the type around it."""
+        match schema:
+            case str():
+                return self._mention(schema, namespace, path)
+            case list():
+                return self._union(schema, namespace, path)
+            case {"type": dict() | list() as inner}:
+                return self.normal(inner, namespace, path)
+            case {"type": "record" | "error" | "enum" | "fixed"}:
+                return self._named(schema, namespace, path)
+            case {"type": "array"}:
+                items = self._part(schema, "items", namespace, f"{path}[]")
+                self.boundless |= takes_no_bytes(items, self.byteless)
+                return _ordered({**schema, "items": items})
+            case {"type": "map"}:
+                values = self._part(schema, "values", namespace, f"{path}{{}}")
+                return _ordered({**schema, "values": values})
+            case {"type": str(name)}:
+                _check_decimal(schema, path)
+                mention = self._mention(name, namespace, path)
+                plain = schema.keys() == {"type"} or mention not in PRIMITIVES
+                return mention if plain else _ordered({**schema, "type": mention})
+            case dict():
+                raise SchemaError(f"{at(path)}{glimpse(schema)} has no 'type'")
+        raise SchemaError(f"{at(path)}{glimpse(schema)} is no type")
+
+    def _part(self, schema: dict[str, Any], part: str, namespace: str, path: str) -> Node:
+        if part not in schema:
+            raise SchemaError(f"{at(path)}{schema['type']} without {part!r}")
+        return self.normal(schema[part], namespace, path)
+
+    def _mention(self, name: str, namespace: str, path: str) -> str:
+        if name in PRIMITIVES:
+            return name
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        for candidate in (full, name):
+            if candidate in self.names:
+                self.recursive |= not self.names[candidate]
+                return candidate
+        raise SchemaError(f"{at(path)}type {name!r} is not known")
+
+    def _union(self, branches: list[Any], namespace: str, path: str) -> list[Node]:
+        normals = [self.normal(branch, namespace, path) for branch in branches]
+        kinds = [n.get("name", kind(n)) if isinstance(n, dict) else kind(n) for n in normals]
+        if "union" in kinds:
+            raise SchemaError(f"{at(path)}a union directly in a union")
+        twice = _twice(kinds)
+        if twice:
+            raise SchemaError(f"{at(path)}a union with {twice!r} twice")
+        return normals
+
+    def _named(self, schema: dict[str, Any], namespace: str, path: str) -> Node:
+        """A type that is defined here. Its own namespace goes before that around it."""
+        name, word = schema.get("name"), schema["type"]
+        if not isinstance(name, str):
+            raise SchemaError(f"{at(path)}{word} without a name")
+        own = schema.get("namespace", namespace) or ""
+        full = name if "." in name or not own else f"{own}.{name}"
+        if not FULL_NAME.fullmatch(full) or full in PRIMITIVES:
+            raise SchemaError(f"{at(path)}{full!r} is no legal name")
+        if full in self.names:
+            raise SchemaError(f"{at(path)}type {full!r} is defined twice")
+        self.names[full] = {}
+        normal = {k: v for k, v in schema.items() if k not in ("namespace", "name", "aliases")}
+        normal["name"], own = full, full.rpartition(".")[0]
+        if aliases := _texts(schema.get("aliases", []), "aliases", path):
+            normal["aliases"] = [a if "." in a or not own else f"{own}.{a}" for a in aliases]
+        if word == "fixed":
+            size = schema.get("size")
+            if type(size) is not int or size < 0:
+                raise SchemaError(f"{at(path)}fixed {full!r}: size {size!r}, expected 0 or more")
+            _check_decimal(schema, path)
+        elif word == "enum":
+            _check_symbols(schema, full, path)
+        else:
+            normal["fields"] = self._fields(schema, full, path)
+        node = self.names[full] = _ordered(normal)
+        if takes_no_bytes(node, self.byteless):
+            self.byteless.add(full)
+        return node
+
+    def _fields(self, schema: dict[str, Any], record: str, path: str) -> list[dict[str, Any]]:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise SchemaError(f"{at(path)}record {record!r} has no list of fields")
+        normals = [self._field(field, record, path) for field in fields]
+        twice = _twice([normal["name"] for normal in normals])
+        if twice:
+            raise SchemaError(f"{at(path)}record {record!r} has field {twice!r} twice")
+        return normals
+
+    def _field(self, field: object, record: str, path: str) -> dict[str, Any]:
+        name = field.get("name") if isinstance(field, dict) else None
+        if not isinstance(field, dict) or not isinstance(name, str) or not NAME.fullmatch(name):
+            raise SchemaError(f"{at(path)}record {record!r}: {glimpse(field)} is no field")
+        place = inside(path, name)
+        if "type" not in field:
+            raise SchemaError(f"{at(place)}no 'type'")
+        _texts(field.get("aliases", []), "aliases", place)
+        namespace = record.rpartition(".")[0]
+        return _ordered({**field, "type": self.normal(field["type"], namespace, place)})
+
+
+def _twice(names: list[str]) -> str | None:
+    """What comes more than once."""
+    return min((name for name, count in Counter(names).items() if count > 1), default=None)
+
+
+def _texts(value: object, what: str, path: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise SchemaError(f"{at(path)}{what} must be a list of names")
+    return value
+
+
+def _check_symbols(schema: dict[str, Any], full: str, path: str) -> None:
+    symbols = _texts(schema.get("symbols"), "symbols", path)
+    if not symbols or _twice(symbols):
+        raise SchemaError(f"{at(path)}enum {full!r} needs symbols, each once")
+    for symbol in symbols:
+        if not NAME.fullmatch(symbol):
+            raise SchemaError(f"{at(path)}enum {full!r}: {symbol!r} is no legal symbol")
+    if "default" in schema and schema["default"] not in symbols:
+        raise SchemaError(f"{at(path)}enum {full!r}: default is none of its symbols")
+
+
+def _check_decimal(schema: dict[str, Any], path: str) -> None:
+    """Only a decimal's attributes can be wrong in a way that spoils data."""
+    if schema.get("logicalType") != "decimal":
+        return
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision > 0:
+        raise SchemaError(f"{at(path)}decimal of precision {precision!r} and scale {scale!r}")
+
+
+# fmt: off
+ATTRIBUTES: Final = (
+    "type", "name", "aliases", "doc", "fields", "symbols", "items", "values", "size", "default",
+    "logicalType", "precision", "scale", "order",
+)
+# fmt: on
+ORDER: Final = {name: place for place, name in enumerate(ATTRIBUTES)}
+
+
+def _ordered(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same attributes in the canonical order: Avro's own first, others by name."""
+    return dict(sorted(schema.items(), key=lambda item: (ORDER.get(item[0], len(ORDER)), item[0])))
+
+
+def default_value(schema: Schema, node: Node, default: Any) -> Any:
+    """The Python value of a default that stands in a schema as JSON, as readers give it.
+
+    ValueError when the default is not of the type. A union's default may be of any of its branches.
+    """
+    node = schema.deref(node)
+    match kind(node), default:
+        case "array", list():
+            return [default_value(schema, node["items"], item) for item in default]
+        case "map", dict():
+            return {k: default_value(schema, node["values"], v) for k, v in default.items()}
+        case "record", dict():
+            return {f["name"]: _field_default(schema, f, default) for f in node["fields"]}
+        case "union", _:
+            for branch in node:
+                try:
+                    return default_value(schema, branch, default)
+                except ValueError:
+                    continue
+            raise ValueError(f"{glimpse(default)} is no union")
+    value = _plain_default(node, default)
+    # fastavro's converters look for a decimal's scale in the schema.
+    convert: Callable[..., Any] | None = LOGICAL_READERS.get(f"{kind(node)}-{logical(node)}")
+    return convert(value, node, node) if convert else value
+
+
+def _field_default(schema: Schema, field: dict[str, Any], default: dict[str, Any]) -> Any:
+    if field["name"] not in default and "default" not in field:
+        raise ValueError(f"{glimpse(default)} lacks field {field['name']!r}")
+    value = default.get(field["name"], field.get("default"))
+    return default_value(schema, field["type"], value)
+
+
+def _plain_default(node: Node, default: Any) -> Any:
+    """A default without parts. Bytes stand in a schema as text of code points 0-255."""
+    match kind(node), default:
+        case ("null", None) | ("boolean", bool()) | ("string", str()):
+            return default
+        case (("int" | "long" | "float" | "double"), bool()):
+            pass
+        case ("int" | "long") as word, int() if default in RANGES[word]:
+            return default
+        case (("float" | "double"), (int() | float())):
+            return float(default)
+        case "enum", str() if default in node["symbols"]:
+            return default
+        case ("bytes" | "fixed") as word, str() if all(ord(c) < 256 for c in default):
+            data = default.encode("latin-1")
+            if word == "bytes" or len(data) == node["size"]:
+                return data
+    raise ValueError(f"{glimpse(default)} is no {kind(node)}")

@@ -1,0 +1,72 @@
+"""MessagePack: what Python's plain values are, and they come back as they were.           [P]
+
+None, bool, int (64 bits), float, str, bytes, list, dict (keys of any of these) are MessagePack's
+own. What it lacks travels in an extension type, so that a key stays hashable and a state store's
+value is the same after a restore:
+
+    tuple       ext 1: its items as an array
+    datetime    ext -1, MessagePack's timestamp; needs a time zone, comes back in UTC
+
+Equal values of equal types give equal bytes as long as their dicts have one order.
+
+Fails  with SerdeError for anything else: sets, Decimals, dataclasses, subclasses of the above
+       (they would come back as something else), naive datetimes, more than 64 bits.
+Source MessagePack specification, `ext` and `timestamp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgpack import ExtType, packb, unpackb
+
+from kafkalite.serde.serde import Codec, EachRecord, SerdeContext
+
+TUPLE: Final = 1
+REMEDY: Final = {
+    "set": "use a sorted list",
+    "frozenset": "use a sorted tuple",
+    "datetime": "give it a time zone",
+    "int": "it is out of range, more than 64 bits",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MsgpackSerde:
+    """Plain Python values."""
+
+    def open(self, context: SerdeContext) -> Codec:
+        """The codec."""
+        return EachRecord("msgpack()", _write, _read)
+
+    def __repr__(self) -> str:
+        return "msgpack()"
+
+
+def msgpack() -> MsgpackSerde:
+    """MessagePack: None, bool, int, float, str, bytes, list, tuple, dict, aware datetime."""
+    return MsgpackSerde()
+
+
+def _write(value: Any) -> bytes:
+    data: bytes = packb(value, default=_extend, strict_types=True, datetime=True)
+    return data
+
+
+def _extend(value: Any) -> ExtType:
+    if type(value) is not tuple:
+        kind = type(value).__name__
+        remedy = REMEDY.get(kind, "convert it to a plain value first")
+        raise TypeError(f"MessagePack has no form for {kind}: {remedy}")
+    return ExtType(TUPLE, _write(list(value)))
+
+
+def _read(data: bytes) -> Any:
+    return unpackb(data, ext_hook=_restore, strict_map_key=False, timestamp=3)
+
+
+def _restore(code: int, data: bytes) -> Any:
+    if code == TUPLE:
+        return tuple(_read(data))
+    raise ValueError(f"extension type {code} is not known")

@@ -1,0 +1,201 @@
+"""Bytes, strings, 64 bit integers and floats, as Apache Kafka's own serdes write them.    [P]
+
+    bytes_    the bytes                        ByteArraySerializer
+    string    UTF-8                            StringSerializer
+    int64     8 bytes, big-endian, signed      LongSerializer
+    float64   8 bytes, big-endian, IEEE 754    DoubleSerializer
+
+Fails  with SerdeError: a bool is no number, a str is no bytes, 7 bytes are no int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from operator import index
+from struct import Struct, pack, unpack
+from typing import Any, Final
+
+from kafkalite.serde.serde import Codec, EachRecord, SerdeContext, first_failure
+
+INT64: Final = Struct(">q")
+FLOAT64: Final = Struct(">d")
+NUMBER_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSerde:
+    """The bytes themselves."""
+
+    def open(self, context: SerdeContext) -> Codec:
+        """The identity: columns pass through uncopied."""
+        return BytesCodec()
+
+    def __repr__(self) -> str:
+        return "bytes_()"
+
+
+class BytesCodec:
+    """Gives every column back as it came, after a look at its types."""
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """The column itself; SerdeError where a value is not bytes."""
+        if not set(map(type, column)) <= {bytes, type(None)}:
+            try:
+                return [None if value is None else _to_bytes(value) for value in column]
+            except TypeError:
+                raise first_failure("bytes_() cannot write", topic, column, _to_bytes) from None
+        return column
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The column itself."""
+        return column
+
+
+def _to_bytes(value: object) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"bytes expected, got {type(value).__name__}")
+    return bytes(value)
+
+
+@dataclass(frozen=True, slots=True)
+class StringSerde:
+    """Text as UTF-8."""
+
+    def open(self, context: SerdeContext) -> Codec:
+        """The codec."""
+        return StringCodec("string()", _encode_text, _decode_text)
+
+    def __repr__(self) -> str:
+        return "string()"
+
+
+class StringCodec(EachRecord):
+    """`str.encode` and `bytes.decode` over the column; without a None in it at the speed of C."""
+
+    __slots__ = ()
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """UTF-8 of each text."""
+        try:
+            return list(map(str.encode, column))
+        except (TypeError, UnicodeEncodeError):  # a None, most likely
+            return EachRecord.serialize(self, topic, column)
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The text of each record."""
+        try:
+            return list(map(bytes.decode, column))  # type: ignore[arg-type]
+        except (TypeError, UnicodeDecodeError):
+            return EachRecord.deserialize(self, topic, column)
+
+
+def _encode_text(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"str expected, got {type(value).__name__}")
+    return value.encode()
+
+
+def _decode_text(data: bytes) -> str:
+    return str(data, "utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Int64Serde:
+    """Integers of 64 bits with sign."""
+
+    def open(self, context: SerdeContext) -> Codec:
+        """The codec."""
+        return NumberCodec("int64()", _encode_int, _decode_int, "q", int)
+
+    def __repr__(self) -> str:
+        return "int64()"
+
+
+@dataclass(frozen=True, slots=True)
+class Float64Serde:
+    """Floating point numbers of 64 bits; an int is taken as one."""
+
+    def open(self, context: SerdeContext) -> Codec:
+        """The codec."""
+        return NumberCodec("float64()", _encode_float, _decode_float, "d", float)
+
+    def __repr__(self) -> str:
+        return "float64()"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberCodec(EachRecord):
+    """A column of numbers packed and unpacked in one call; one by one with a None in it."""
+
+    letter: str  # of the struct module
+    python_type: type
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """Eight bytes of each number."""
+        if set(map(type, column)) != {self.python_type}:
+            return EachRecord.serialize(self, topic, column)
+        try:
+            packed = pack(f">{len(column)}{self.letter}", *column)
+        except Exception:  # struct.error: does not fit; found one by one
+            return EachRecord.serialize(self, topic, column)
+        return [packed[at : at + NUMBER_BYTES] for at in range(0, len(packed), NUMBER_BYTES)]
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The number of each eight bytes."""
+        if None in column or set(map(len, column)) != {NUMBER_BYTES}:  # type: ignore[arg-type]
+            return EachRecord.deserialize(self, topic, column)
+        return list(unpack(f">{len(column)}{self.letter}", b"".join(column)))  # type: ignore[arg-type]
+
+
+def _encode_int(value: object) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"int expected, got {type(value).__name__}")
+    number = index(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("more than 64 bits")
+    return INT64.pack(number)
+
+
+def _decode_int(data: bytes) -> int:
+    _check_size(data)
+    number: int = INT64.unpack(data)[0]
+    return number
+
+
+def _encode_float(value: object) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"float expected, got {type(value).__name__}")
+    return FLOAT64.pack(float(value))
+
+
+def _decode_float(data: bytes) -> float:
+    _check_size(data)
+    number: float = FLOAT64.unpack(data)[0]
+    return number
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) != NUMBER_BYTES:
+        raise ValueError(f"{len(data)} bytes, expected {NUMBER_BYTES}")
+
+
+def bytes_() -> BytesSerde:
+    """Bytes as they are. Kafka's ByteArraySerde."""
+    return BytesSerde()
+
+
+def string() -> StringSerde:
+    """Text as UTF-8. Kafka's StringSerde."""
+    return StringSerde()
+
+
+def int64() -> Int64Serde:
+    """Integers of 64 bits, big-endian. Kafka's LongSerde."""
+    return Int64Serde()
+
+
+def float64() -> Float64Serde:
+    """Floats of 64 bits, big-endian. Kafka's DoubleSerde."""
+    return Float64Serde()

@@ -1,0 +1,359 @@
+"""The schema registry over the wire: `_schemas` read, followed and written by any client. [IO]
+
+    registry = LogRegistry("127.0.0.1:9092")
+    registry.register("flights-value", schema)      # blocks; any thread may call
+
+There is no registry server and no leader. Every program folds the topic itself (`registry`), and
+writes to it when it has something new:
+
+    1  read to the end of the log
+    2  decide from the fold: the schema has an id already, or these records would give it one
+    3  append them, after the repairs that the fold asks for
+    4  read to the end again and decide anew
+
+What step 2 decides in the second round tells who won: the first record in the log that claims a
+(subject, version) or an id does, later claims that differ are ignored by every fold. A loser finds
+its schema not registered, and tries the next version or id. In each round of a race somebody wins,
+so all get there. The loser's ignored record must not stay the last of its key, or compaction would
+keep it and drop the winner's: its repair is the winner's record again, or a tombstone.
+
+The topic is made when it is first needed: one partition, compacted, with a compaction lag of a day,
+which is the time a repair has if its writer dies.
+
+Owns   one daemon thread with an event loop; in it a client, a consumer and a producer. Nothing is
+       opened before the first call.
+Never  lets a caller wait longer than `timeout_ms`.
+Fails  with BrokerUnavailable when the answer does not come in time, ApiError when a broker refuses,
+       ConfigError when `_schemas` is no compacted topic of one partition, SchemaError as the fold.
+Source confluentinc/schema-registry `KafkaStore`; its leader election is replaced by the rule above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from kafkalite.core.admin import Admin, ConfigResource, NewTopic, ResourceType
+from kafkalite.core.client import Client
+from kafkalite.core.consumer import Consumer
+from kafkalite.core.producer import Producer
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, KafkaliteError
+from kafkalite.serde.compatibility import Compatibility
+from kafkalite.serde.registry import (
+    SCHEMAS_TOPIC,
+    Record,
+    RegisteredSchema,
+    Registration,
+    Registry,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+SCHEMAS: Final = TopicPartition(SCHEMAS_TOPIC, 0)
+TOPIC_CONFIGS: Final = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
+TIMEOUT_MS: Final = 30_000
+POLL_MS: Final = 500
+LOOK_SECONDS: Final = 0.02  # between looks at the position while somebody waits for the end
+STOP_SECONDS: Final = 10.0
+
+
+class SchemaLog:
+    """The topic, followed from its start. Lives in one event loop; `opened` says when it is up."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.registry = Registry()
+        self.lock = threading.Lock()  # the fold is read by callers' threads
+        self._servers = bootstrap_servers
+        self._stack = AsyncExitStack()
+        self._following: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Finds or makes the topic and reads it to its end."""
+        client = await self._stack.enter_async_context(
+            Client(self._servers, client_id="kafkalite-schemas")
+        )
+        admin = await self._stack.enter_async_context(Admin(client))
+        await _ensure_topic(client, admin)
+        self._producer = await self._stack.enter_async_context(Producer(client))
+        self._consumer = await self._stack.enter_async_context(Consumer(client))
+        self._consumer.assign([SCHEMAS])
+        self._consumer.seek_to_beginning([SCHEMAS])
+        self._following = asyncio.create_task(self._follow())
+        await self.catch_up()
+
+    async def close(self) -> None:
+        """Stops following and closes the connections."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _follow(self) -> None:
+        """Replays what the topic gets, for as long as the log is open."""
+        while True:
+            found = await self._consumer.poll(POLL_MS)
+            columns = found.get(SCHEMAS)
+            if columns is not None:
+                with self.lock:
+                    for key, value in zip(columns.keys, columns.values, strict=True):
+                        if not self.registry.replay(key, value):
+                            log.info("%s: record with key %r is ignored", SCHEMAS_TOPIC, key)
+            self._moved.set()
+
+    async def catch_up(self) -> None:
+        """Waits until all that is in the topic now is in the fold."""
+        assert self._following is not None
+        end = (await self._consumer.end_offsets([SCHEMAS]))[SCHEMAS]
+        while (self._consumer.position(SCHEMAS) or 0) < end:
+            if self._following.done():
+                self._following.result()
+            self._moved.clear()
+            moved = asyncio.create_task(self._moved.wait())
+            await asyncio.wait({moved, self._following}, timeout=LOOK_SECONDS,
+                               return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            moved.cancel()
+
+    async def register(self, subject: str, schema: object) -> Registration:
+        """Makes the schema a version of the subject, against any number of others who register."""
+        async with self._writing:
+            while True:
+                await self.catch_up()
+                with self.lock:
+                    repairs = self.registry.repairs()
+                    registration = self.registry.register(subject, schema)
+                await self._append((*repairs, *registration.records))
+                if not registration.records:
+                    return registration
+
+    async def write(self, decide: Callable[[Registry], tuple[Record, ...]]) -> None:
+        """Appends what `decide` makes of the fold, and reads it back."""
+        async with self._writing:
+            await self.catch_up()
+            with self.lock:
+                records = (*self.registry.repairs(), *decide(self.registry))
+            await self._append(records)
+            await self.catch_up()
+
+    async def _append(self, records: tuple[Record, ...]) -> None:
+        if not records:
+            return
+        stored = [
+            await self._producer.send(SCHEMAS_TOPIC, value, key, partition=0)
+            for key, value in records
+        ]
+        await self._producer.flush()
+        await asyncio.gather(*stored)
+
+
+async def _ensure_topic(client: Client, admin: Admin) -> None:
+    """Makes `_schemas` unless it is there, and refuses one that would lose schemas."""
+    await client.refresh((SCHEMAS_TOPIC,), create=False)
+    if SCHEMAS_TOPIC not in client.cluster.topics:
+        try:
+            await admin.create_topics([NewTopic(SCHEMAS_TOPIC, 1, configs=TOPIC_CONFIGS)])
+        except ApiError as error:
+            if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+    count = len((await client.topic(SCHEMAS_TOPIC, create=False)).partitions)
+    if count != 1:
+        raise ConfigError(f"topic {SCHEMAS_TOPIC} has {count} partitions, expected 1")
+    resource = ConfigResource(ResourceType.TOPIC, SCHEMAS_TOPIC)
+    entries = (await admin.describe_configs([resource]))[resource]
+    policy = entries["cleanup.policy"].value if "cleanup.policy" in entries else None
+    if policy != "compact":
+        raise ConfigError(
+            f"topic {SCHEMAS_TOPIC} has cleanup.policy {policy}, expected compact: "
+            "schemas would be lost"
+        )
+
+
+class LogRegistry:
+    """A schema registry for any thread, over a topic. Close it, or use it as a context manager.
+
+    `timeout_ms` bounds every call, the first one included, which reads the whole topic.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, timeout_ms: int = TIMEOUT_MS) -> None:
+        self._servers, self._timeout_ms = bootstrap_servers, timeout_ms
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._log: SchemaLog | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes connections and thread. Calls that are under way end with BrokerUnavailable."""
+        with self._starting:
+            self._closed = True
+            loop, thread, opened = self._loop, self._thread, self._log
+            self._loop = self._thread = self._log = None
+        if loop is None or thread is None:
+            return
+        if opened is not None:
+            asyncio.run_coroutine_threadsafe(_bounded(opened.close()), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(STOP_SECONDS)
+
+    # --- what is known -----------------------------------------------------------------
+
+    def schema(self, id: int) -> str:  # noqa: A002
+        """The text of the schema with this id; one that is not known yet is looked for."""
+        opened = self._opened()
+        with opened.lock:
+            if opened.registry.has_id(id):
+                return opened.registry.by_id(id)
+        return self._fresh(lambda registry: registry.by_id(id))
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The subject's newest version as of now."""
+        return self._fresh(lambda registry: registry.latest(subject))
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        """One version of a subject, also a deleted one."""
+        return self._fresh(lambda registry: registry.version(subject, version))
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """The subject's versions as of now; none for an unknown subject."""
+        return self._fresh(lambda registry: registry.versions(subject))
+
+    def subjects(self) -> tuple[str, ...]:
+        """All subjects as of now."""
+        return self._fresh(lambda registry: registry.subjects())
+
+    def check(self, subject: str, schema: object) -> tuple[str, ...]:
+        """Why the subject would refuse the schema as its next version; empty when it would not."""
+        return self._fresh(lambda registry: registry.check(subject, schema))
+
+    def compatibility(self, subject: str | None = None) -> Compatibility:
+        """The level of a subject, or that of those without one."""
+        return self._fresh(lambda registry: registry.compatibility(subject))
+
+    # --- what changes it ---------------------------------------------------------------
+
+    def register(self, subject: str, schema: object) -> int:
+        """The id of the schema, which the subject now has. SchemaError when it is refused."""
+        opened = self._opened()
+        return self._ask(opened.register(subject, schema), f"registering {subject!r}").id
+
+    def set_compatibility(self, level: Compatibility, subject: str | None = None) -> None:
+        """Sets a subject's level, or that of all that have none of their own."""
+        self._write(lambda registry: registry.set_compatibility(level, subject))
+
+    def delete_version(self, subject: str, version: int, *, permanent: bool = False) -> None:
+        """Hides a version, or forgets a hidden one for good."""
+        self._write(lambda r: r.delete_version(subject, version, permanent=permanent))
+
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> None:
+        """Hides a subject's versions, or forgets hidden ones for good."""
+        self._write(lambda registry: registry.delete_subject(subject, permanent=permanent))
+
+    # --- from any thread into the loop's -------------------------------------------------
+
+    def _write(self, decide: Callable[[Registry], tuple[Record, ...]]) -> None:
+        self._ask(self._opened().write(decide), "writing")
+
+    def _fresh(self, question: Callable[[Registry], T]) -> T:
+        """The answer of a fold that has all that is in the topic now."""
+        opened = self._opened()
+        self._ask(opened.catch_up(), "reading")
+        with opened.lock:
+            return question(opened.registry)
+
+    def _opened(self) -> SchemaLog:
+        """The log, opened by whoever comes first. A failure is not kept: the next call tries."""
+        with self._starting:
+            if self._closed:
+                raise BrokerUnavailable(f"the schema registry at {self._servers} is closed here")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run, args=(self._loop,), name="kafkalite-schemas", daemon=True
+                )
+                self._thread.start()
+            if self._log is None:
+                opened = SchemaLog(self._servers)
+                try:
+                    self._ask(opened.open(), "opening")
+                except BaseException:
+                    self._ask(_bounded(opened.close()), "closing")
+                    raise
+                self._log = opened
+            return self._log
+
+    def _ask(self, work: Coroutine[Any, Any, T], doing: str) -> T:
+        """Runs `work` in the loop's thread and waits for it, but not for ever."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise BrokerUnavailable(f"the schema registry at {self._servers} is closed here")
+        assert threading.current_thread() is not self._thread, "it would wait for itself"
+
+        async def bounded() -> T:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                return await work
+
+        try:
+            return asyncio.run_coroutine_threadsafe(bounded(), loop).result()
+        except TimeoutError:
+            seconds = self._timeout_ms / 1000
+            raise BrokerUnavailable(
+                f"the schema registry at {self._servers} gave no answer in {seconds:g} s ({doing})"
+            ) from None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread: turns the loop until it is stopped, then ends what is left in it."""
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.close()
+
+
+async def _bounded(closing: Coroutine[Any, Any, None]) -> None:
+    """Closes, whatever comes of it."""
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await closing
+    except (KafkaliteError, TimeoutError) as error:
+        log.warning("closing the schema registry's connections: %s", error)
+
+
+_registries: dict[tuple[int, str], LogRegistry] = {}
+_registries_lock = threading.Lock()
+
+
+def registry_at(bootstrap_servers: str) -> LogRegistry:
+    """This process's registry for these servers: made by the first call, never closed.
+
+    A forked child gets one of its own, since threads do not live on in it.
+    """
+    with _registries_lock:
+        place = (os.getpid(), bootstrap_servers)
+        if place not in _registries:
+            _registries[place] = LogRegistry(bootstrap_servers)
+        return _registries[place]

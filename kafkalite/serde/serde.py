@@ -1,0 +1,111 @@
+"""A serde says how values become bytes; opened, it is a codec that works on whole columns.  [P]
+
+A `Serde` is frozen data and part of a plan: hashable, comparable, with a repr that makes it
+again. `open` gives the `Codec` that does the work, with the schema registry at hand.
+
+    column of values  --serialize-->  column of bytes  --deserialize-->  column of values
+
+Owns   the protocol that every serde keeps, and how a failure finds its record.
+Never  touches None: a null record is None on both sides.
+Fails  with SerdeError, whose `index` is the first record of the column that failed.
+Source `Serializer` and `Deserializer` of apache/kafka, turned from records to columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kafkalite.errors import SerdeError
+
+if TYPE_CHECKING:
+    from kafkalite.serde.registry import SchemaRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class SerdeContext:
+    """What a serde is opened with: the registry, if any, and whether it serves keys or values."""
+
+    registry: SchemaRegistry | None = None
+    is_key: bool = False
+
+
+class Codec(Protocol):
+    """A serde at work, on columns of one topic at a time."""
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """The bytes of each value; None stays None."""
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The value of each record's bytes; None stays None."""
+
+
+class Serde(Protocol):
+    """How values become bytes and bytes become values: data, to be opened where it is used."""
+
+    def open(self, context: SerdeContext) -> Codec:
+        """The codec that does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EachRecord:
+    """A codec made of one function for each way, called once per record that is not None."""
+
+    name: str
+    write: Callable[[Any], bytes]
+    read: Callable[[bytes], Any]
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """The bytes of each value."""
+        write = self.write
+        try:
+            return [None if value is None else write(value) for value in column]
+        except Exception:
+            raise self.failure("write", topic, column, write) from None
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The value of each record's bytes."""
+        read = self.read
+        try:
+            return [None if data is None else read(data) for data in column]
+        except Exception:
+            raise self.failure("read", topic, column, read) from None
+
+    def failure(
+        self, verb: str, topic: str, column: Sequence[Any], function: Callable[[Any], object]
+    ) -> SerdeError:
+        """The error of the first record that `function` fails on. Goes over the column again."""
+        return first_failure(f"{self.name} cannot {verb}", topic, column, function)
+
+
+def first_failure(
+    what: str, topic: str, column: Sequence[Any], function: Callable[[Any], object]
+) -> SerdeError:
+    """The error of the first record in `column` that `function` fails on, with its index.
+
+    A column is worked on at the speed of a comprehension, which does not say where it stopped; the
+    rare failure pays with a second pass.
+    """
+    for index, value in enumerate(column):
+        if value is None:
+            continue
+        try:
+            function(value)
+        except Exception as error:
+            return refusal(what, topic, index, value, error)
+    raise AssertionError(f"{what} of {topic!r}: failed on the column, on none of its records")
+
+
+def refusal(what: str, topic: str, index: int, value: object, error: Exception) -> SerdeError:
+    """What is said of one record: which serde, topic, place, value and why."""
+    reason = str(error) or type(error).__name__
+    failure = SerdeError(f"{what} {glimpse(value)} of topic {topic!r}: {reason}", index)
+    failure.__cause__ = error
+    return failure
+
+
+def glimpse(value: object, length_max: int = 80) -> str:
+    """A value's repr, cut to fit a line."""
+    text = repr(value)
+    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"

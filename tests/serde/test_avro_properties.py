@@ -1,0 +1,269 @@
+"""Avro as fastavro does it: values come back, and what we call compatible it can read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from kafkalite.errors import SerdeError
+from kafkalite.serde import MemoryRegistry, SerdeContext, avro
+from kafkalite.serde.avro_binary import binary
+from kafkalite.serde.avro_resolve import unreadable
+from kafkalite.serde.avro_schema import parse_schema
+
+PRIMITIVES = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
+LOGICAL = [
+    {"type": "long", "logicalType": "timestamp-millis"},
+    {"type": "long", "logicalType": "timestamp-micros"},
+    {"type": "int", "logicalType": "date"},
+    {"type": "int", "logicalType": "time-millis"},
+    {"type": "long", "logicalType": "time-micros"},
+    {"type": "string", "logicalType": "uuid"},
+    {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3},
+]
+SYMBOLS = ["RED", "GREEN", "BLUE", "BLACK"]
+
+
+def kind(schema: Any) -> str:
+    return (
+        schema
+        if isinstance(schema, str)
+        else "union"
+        if isinstance(schema, list)
+        else schema["type"]
+    )
+
+
+def branch_key(schema: Any) -> str:
+    return schema.get("name", schema["type"]) if isinstance(schema, dict) else schema
+
+
+@st.composite
+def schemas(draw: st.DrawFn, depth: int = 3, *, union: bool = True, logical: bool = False) -> Any:
+    """A schema; every named type has a name of its own."""
+    names = draw(st.shared(st.builds(count), key="names"))
+    kinds = ["primitive", "primitive", "enum", "fixed"]
+    if depth:
+        kinds += ["record", "record", "array", "map"] + (["union"] if union else [])
+    match draw(st.sampled_from(kinds)):
+        case "primitive":
+            return draw(st.sampled_from(PRIMITIVES + (LOGICAL if logical else [])))
+        case "enum":
+            return {
+                "type": "enum",
+                "name": f"E{next(names)}",
+                "symbols": SYMBOLS[: draw(st.integers(1, 4))],
+            }
+        case "fixed":
+            return {"type": "fixed", "name": f"F{next(names)}", "size": draw(st.integers(0, 9))}
+        case "array":
+            return {"type": "array", "items": draw(schemas(depth - 1, logical=logical))}
+        case "map":
+            return {"type": "map", "values": draw(schemas(depth - 1, logical=logical))}
+        case "record":
+            return draw(records(depth, names, logical))
+    inner = schemas(depth - 1, union=False)  # fastavro guesses a branch by the logical type
+    return draw(st.lists(inner, min_size=1, max_size=4, unique_by=branch_key))
+
+
+@st.composite
+def records(draw: st.DrawFn, depth: int, names: Any, logical: bool) -> Any:
+    types = draw(st.lists(schemas(depth - 1, logical=logical), max_size=5))
+    fields = [{"name": f"f{place}", "type": schema} for place, schema in enumerate(types)]
+    return {"type": "record", "name": f"R{next(names)}", "fields": fields}
+
+
+def values(schema: Any) -> st.SearchStrategy[Any]:
+    """Values of a schema, as they are read."""
+    if isinstance(schema, list):
+        return st.one_of([values(branch) for branch in schema])
+    if isinstance(schema, dict) and "logicalType" in schema:
+        return logical_values(schema)
+    match kind(schema):
+        case "record":
+            return st.fixed_dictionaries({f["name"]: values(f["type"]) for f in schema["fields"]})
+        case "array":
+            return st.lists(values(schema["items"]), max_size=3)
+        case "map":
+            return st.dictionaries(st.text(max_size=4), values(schema["values"]), max_size=3)
+        case "enum":
+            return st.sampled_from(schema["symbols"])
+        case "fixed":
+            letters = st.characters(max_codepoint=127)
+            return st.text(letters, min_size=schema["size"], max_size=schema["size"]).map(
+                str.encode
+            )
+    return {
+        "null": st.none(),
+        "boolean": st.booleans(),
+        "int": st.integers(-(2**31), 2**31 - 1),
+        "long": st.integers(-(2**63), 2**63 - 1),
+        "float": st.floats(width=32, allow_nan=False),
+        "double": st.floats(allow_nan=False),
+        "bytes": st.text(max_size=60).map(str.encode),  # readable as a string
+        "string": st.text(max_size=100),
+    }[kind(schema)]
+
+
+def logical_values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
+    from datetime import UTC, datetime
+
+    moments = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+    return {
+        "timestamp-millis": moments.map(
+            lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)
+        ),
+        "timestamp-micros": moments,
+        "date": st.dates(),
+        "time-millis": st.times().map(
+            lambda t: t.replace(microsecond=t.microsecond // 1000 * 1000)
+        ),
+        "time-micros": st.times(),
+        "uuid": st.uuids(),
+        "decimal": st.decimals(-(10**8), 10**8, places=3),
+    }[schema["logicalType"]]
+
+
+def write(schema: Any, value: Any) -> bytes:
+    data = BytesIO()
+    binary(parse_schema(schema).text).encode(value, data)
+    return data.getvalue()
+
+
+def read(data: bytes, writer: Any, reader: Any) -> Any:
+    return binary(parse_schema(writer).text).decode(
+        BytesIO(data), binary(parse_schema(reader).text)
+    )
+
+
+def bounded(schema: Any) -> bool:
+    return not parse_schema(schema).boundless
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_columns_come_back(data: st.DataObject) -> None:
+    schema = data.draw(schemas(logical=True).filter(bounded))
+    column = data.draw(st.lists(values(schema), max_size=4))
+    codec = avro(schema=schema).open(SerdeContext(MemoryRegistry()))
+    assert codec.deserialize("t", codec.serialize("t", column)) == column
+
+
+TREE = {
+    "type": "record",
+    "name": "Tree",
+    "fields": [
+        {"name": "trees", "type": {"type": "array", "items": "Tree"}},
+        {"name": "more", "type": ["null", "Tree"]},
+    ],
+}
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_end_in_an_error_that_names_the_record_or_in_a_value(
+    data: st.DataObject,
+) -> None:
+    schema = data.draw(st.just(TREE) | schemas(logical=True).filter(bounded))
+    registry = MemoryRegistry()
+    registry.register("t-value", schema)
+    valid = b"" if schema is TREE else write(schema, data.draw(values(schema)))
+    broken = bytearray(valid)
+    for place in data.draw(st.lists(st.integers(0, max(len(valid) - 1, 0)), max_size=3)):
+        broken[place : place + 1] = [data.draw(st.integers(0, 255))]
+    record = bytes(broken)[: data.draw(st.integers(0, len(broken)))] + data.draw(
+        st.just(b"") | st.binary(max_size=20)
+    )
+    for reader in (avro(), avro(schema={"type": "record", "name": "Tree", "fields": []})):
+        with suppress(SerdeError):
+            reader.open(SerdeContext(registry)).deserialize("t", [b"\0\0\0\0\1" + record])
+
+
+# --- evolution ---------------------------------------------------------------------------
+
+PROMOTED = {"int": ["long", "float", "double"], "long": ["float", "double"], "float": ["double"],
+            "string": ["bytes"], "bytes": ["string"]}  # fmt: skip
+
+
+@st.composite
+def evolved(draw: st.DrawFn, schema: Any) -> Any:
+    """Another schema, a step or two away; often compatible, often not."""
+    if isinstance(schema, list):
+        return draw(evolved_unions(schema))
+    match kind(schema):
+        case "record":
+            return draw(evolved_records(schema))
+        case "array":
+            return {**schema, "items": draw(evolved(schema["items"]))}
+        case "map":
+            return {**schema, "values": draw(evolved(schema["values"]))}
+        case "enum":
+            symbols = draw(st.lists(st.sampled_from(SYMBOLS), min_size=1, unique=True))
+            default = draw(st.sampled_from([None, symbols[0]]))
+            return {**schema, "symbols": symbols} | ({"default": default} if default else {})
+        case "fixed":
+            return {**schema, "size": draw(st.sampled_from([schema["size"], schema["size"], 5]))}
+    others = [schema, schema, *PROMOTED.get(schema, [])]
+    changed = draw(st.sampled_from([*others, "string"]))
+    wrap = draw(st.sampled_from([False, False, True]))
+    return ["null", changed] if wrap and changed != "null" else changed
+
+
+@st.composite
+def evolved_unions(draw: st.DrawFn, union: list[Any]) -> Any:
+    branches = [branch for branch in union if draw(st.integers(0, 9))]
+    branches = [draw(evolved(branch)) for branch in branches]
+    branches = [inner for b in branches for inner in (b if isinstance(b, list) else [b])]
+    if draw(st.booleans()):
+        branches.append(draw(st.sampled_from(PRIMITIVES)))
+    unique = {branch_key(branch): branch for branch in branches}
+    return list(unique.values()) or ["null"]
+
+
+@st.composite
+def evolved_records(draw: st.DrawFn, record: dict[str, Any]) -> Any:
+    fields = []
+    for field in record["fields"]:
+        match draw(st.integers(0, 9)):
+            case 0:
+                continue
+            case 1:
+                name, aliases = f"{field['name']}_new", [field["name"]]
+                fields.append({"name": name, "type": field["type"], "aliases": aliases})
+            case _:
+                fields.append({**field, "type": draw(evolved(field["type"]))})
+    if draw(st.booleans()):
+        default = draw(st.sampled_from([{}, {"default": 1}]))
+        fields.append({"name": "added", "type": "int", **default})
+    if draw(st.booleans()):
+        fields = draw(st.permutations(fields))
+    name = draw(st.sampled_from([record["name"]] * 9 + [f"{record['name']}_renamed"]))
+    return {**record, "name": name, "fields": fields}
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_what_is_compatible_is_read(data: st.DataObject) -> None:
+    writer = data.draw(schemas().filter(bounded))
+    reader = data.draw(evolved(writer).filter(bounded))
+    assume(not unreadable(parse_schema(writer), parse_schema(reader)))
+    value = data.draw(values(writer))
+    found = read(write(writer, value), writer, reader)
+    write(reader, found)  # it is a value of the reader's schema
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_what_cannot_be_read_is_not_compatible(data: st.DataObject) -> None:
+    writer = data.draw(schemas().filter(bounded))
+    reader = data.draw(evolved(writer).filter(bounded))
+    record = write(writer, data.draw(values(writer)))
+    try:
+        read(record, writer, reader)
+    except Exception:
+        assert unreadable(parse_schema(writer), parse_schema(reader))

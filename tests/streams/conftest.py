@@ -1,0 +1,131 @@
+"""Ways to run a topology in a test: a record at a time, or in batches of any split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from kafkalite.core.types import Columns
+from kafkalite.serde import MemoryRegistry, SerdeContext
+from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.driver import TopologyTestDriver
+from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.task import Output, Task
+from kafkalite.streams.record import Record
+
+Input = tuple[Any, Any, int]  # key, value, timestamp
+
+
+class BatchRun:
+    """All tasks of a topology, one partition, fed with batches; what goes round is routed."""
+
+    def __init__(self, app: StreamsBuilder, *, cached: bool = False) -> None:
+        self.registry = MemoryRegistry()
+        self.cached = cached
+        self.subs = compile_topology(app.plan())
+        self.tasks = [self.make(sub) for sub in self.subs]
+        self.offsets: dict[str, int] = {}
+        self.changelog: dict[str, list[Columns]] = {}
+        self.metadata = [""] * len(self.subs)
+        self.out: dict[str, list[Record]] = {}
+
+    def make(self, sub: Any) -> Task:
+        return Task(sub, 0, self.registry, cached=self.cached)
+
+    def feed(self, topic: str, records: Sequence[Input]) -> None:
+        """One fetched batch, processed and routed to the end; no commit."""
+        task = next(t for t in self.tasks if any(topic in s.topics for s in t.sub_topology.sources))
+        source = next(s for s in task.sub_topology.sources if topic in s.topics)
+        keys = source.key.open(SerdeContext(self.registry, True))
+        values = source.value.open(SerdeContext(self.registry, False))
+        columns = Columns(
+            keys.serialize(topic, [r[0] for r in records]),
+            values.serialize(topic, [r[1] for r in records]),
+            [r[2] for r in records],
+        )
+        self.enqueue(task, topic, columns)
+        self.settle()
+
+    def enqueue(self, task: Task, topic: str, columns: Columns) -> None:
+        first = self.offsets.get(topic, 0)
+        self.offsets[topic] = first + len(columns)
+        offsets = range(first, first + len(columns))
+        task.enqueue(
+            topic,
+            Columns(columns.keys, columns.values, columns.timestamps, offsets, columns.headers),
+        )
+
+    def settle(self) -> None:
+        busy = True
+        while busy:
+            busy = sum(task.process(1_000_000, 0) for task in self.tasks) > 0
+            busy = sum(self.route(task.drain()) for task in self.tasks) > 0 or busy
+
+    def route(self, outputs: Iterable[Output]) -> bool:
+        routed = False
+        for output in outputs:
+            sink = next(
+                s for t in self.tasks for s in t.sub_topology.sinks if s.name == output.sink
+            )
+            columns = output.columns
+            keys = sink.key.open(SerdeContext(self.registry, True))
+            values = sink.value.open(SerdeContext(self.registry, False))
+            self.out.setdefault(output.topic, []).extend(
+                map(
+                    Record,
+                    keys.deserialize(output.topic, columns.keys),
+                    values.deserialize(output.topic, columns.values),
+                    columns.timestamps,
+                    columns.headers or [()] * len(columns),
+                )
+            )
+            for task in self.tasks:
+                if any(output.topic in s.topics for s in task.sub_topology.sources):
+                    self.enqueue(task, output.topic, columns)
+                    routed = True
+        return routed
+
+    def commit(self) -> None:
+        """Commits every task, those that feed others first."""
+        for number, task in enumerate(self.tasks):
+            self.settle()
+            commit = task.commit()
+            self.route(commit.outputs)
+            for change in commit.changelog:
+                self.changelog.setdefault(change.topic, []).append(change.columns)
+            self.metadata[number] = commit.metadata
+
+    def restart(self) -> None:
+        """Throws the tasks away and makes them again from changelogs and metadata."""
+        self.tasks = [self.make(sub) for sub in self.subs]
+        for task, metadata in zip(self.tasks, self.metadata, strict=True):
+            for store, topic in task.changelog_topics.items():
+                for columns in self.changelog.get(topic, []):
+                    task.restore(store, columns)
+            task.restore_metadata(metadata)
+
+    def rows(self, topic: str) -> list[tuple[Any, Any, int]]:
+        return [(r.key, r.value, r.timestamp) for r in self.out.get(topic, [])]
+
+    def total(self, metric: str) -> int:
+        return sum(task.metrics.get(metric, 0) for task in self.tasks)
+
+
+@pytest.fixture(scope="session")
+def batch_run() -> type[BatchRun]:
+    return BatchRun
+
+
+@pytest.fixture(scope="session")
+def pipe_all() -> Callable[..., list[tuple[Any, Any, int]]]:
+    """Pipes records of topic `in` one at a time; the (key, value, timestamp) of topic `out`."""
+
+    def run(app: StreamsBuilder, records: Iterable[Input]) -> list[tuple[Any, Any, int]]:
+        driver = TopologyTestDriver(app)
+        for key, value, timestamp in records:
+            driver.pipe("in", value, key=key, timestamp=timestamp)
+        return [(r.key, r.value, r.timestamp) for r in driver.read("out")]
+
+    return run

@@ -1,0 +1,228 @@
+"""What becomes of records on which a function or a serde fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kafkalite.core.types import Columns, concat
+from kafkalite.errors import ProcessingError
+from kafkalite.streams import collect, count, fold, json, msgpack, string, sum_, tumbling
+from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.driver import TopologyTestDriver
+from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.task import Task, TaskState
+
+
+def task_of(build: Any, **options: Any) -> Task:
+    app = StreamsBuilder("app", key=string(), value=json(), **options)
+    build(app.stream("in"))
+    (sub,) = compile_topology(app.plan())
+    return Task(sub, 3, cached=False)
+
+
+def enqueue(task: Task, *values: bytes | None, first: int = 100) -> None:
+    count_ = len(values)
+    task.enqueue(
+        "in",
+        Columns(
+            [b"a", b"b"] * (count_ // 2) + [b"a"] * (count_ % 2),
+            list(values),
+            list(range(count_)),
+            range(first, first + count_),
+        ),
+    )
+
+
+def reciprocal(value: Any) -> float:
+    return 1 / value
+
+
+def stop(value: Any) -> Any:
+    if value == 0:
+        raise StopIteration
+    return value
+
+
+ZERO_SECOND = (b"1", b"0", b"2", b"4")
+SKIP = {"on_error": "skip"}
+EVERY_OPERATOR = {
+    "filter": lambda s: s.filter(reciprocal).to("out"),
+    "map": lambda s: s.map(reciprocal).to("out"),
+    "flat_map": lambda s: s.flat_map(lambda v: [1 / v]).to("out"),
+    "flat_map lazily": lambda s: s.flat_map(lambda v: (1 / v for _ in "1")).to("out"),
+    "peek": lambda s: s.peek(reciprocal).to("out"),
+    "select_key": lambda s: s.select_key(lambda v: str(1 / v)).to("out"),
+    "map_pairs": lambda s: s.map_pairs(lambda k, v: (k, 1 / v)).to("out"),
+    "no pair": lambda s: s.map_pairs(lambda k, v: (k, v) if v else None).to("out"),
+    "flat_map_pairs": lambda s: s.flat_map_pairs(lambda k, v: [(k, 1 / v)]).to("out"),
+    "branch": lambda s: s.branch(reciprocal)[0].to("out"),
+    "to": lambda s: s.map(lambda v: v or object()).to("out"),
+    "topic": lambda s: s.to(lambda r: "out" if r.value else None),
+    "stop": lambda s: s.map(stop).to("out"),
+    "sum_": lambda s: s.map(lambda v: v or "0").group_by_key().aggregate(sum_()),
+    "argument": lambda s: s.group_by_key().aggregate(n=sum_(reciprocal)),
+    "fold": lambda s: s.group_by_key().aggregate(fold(0, lambda a, v: a + 1 / v)),
+    "windowed": lambda s: (
+        s.group_by_key().window(tumbling(9)).aggregate(n=count(), f=fold(0, lambda a, v: a + 1 / v))
+    ),
+    "table": lambda s: s.to_table().map(reciprocal).to_stream().to("out"),
+    "table filter": lambda s: s.to_table().filter(reciprocal, name="f").to_stream().to("out"),
+}
+
+
+@pytest.mark.parametrize("build", EVERY_OPERATOR.values(), ids=EVERY_OPERATOR)
+class TestEveryOperator:
+    def test_fail_names_the_record_and_ends_the_task(self, build: Any) -> None:
+        task = task_of(build)
+        enqueue(task, *ZERO_SECOND)
+        with pytest.raises(ProcessingError, match="topic 'in', partition 3, offset 101: "):
+            task.process(10, 0)
+        assert task.state is TaskState.FAILED
+        with pytest.raises(ProcessingError, match="task 0_3 has failed: make a new one"):
+            task.commit()
+
+    def test_skip_leaves_the_record_out(self, build: Any) -> None:
+        task = task_of(build, on_error="skip")
+        enqueue(task, *ZERO_SECOND)
+        assert task.process(10, 0) == 4
+        commit = task.commit()
+        assert task.metrics["dropped-records-total"] == 1
+        assert commit.offsets == {"in": 104}
+        if commit.changelog and not commit.outputs:
+            assert sum(len(output.columns) for output in commit.changelog) == 2
+        else:
+            assert sum(len(output.columns) for output in commit.outputs) == 3
+
+
+class TestMessages:
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda s: s.map(reciprocal), "'in-map': .* ZeroDivisionError: division by zero"),
+            (lambda s: s.map("n"), "'in-map': .* TypeError: 'int' object is not subscriptable"),
+            (lambda s: s.map(lambda v: {}).map("n"), "the value has no field 'n'"),
+            (lambda s: s.map(stop), "RuntimeError: the function raised StopIteration"),
+        ],
+    )
+    def test_say_what_went_wrong(self, build: Any, message: str) -> None:
+        task = task_of(build)
+        enqueue(task, b"0")
+        with pytest.raises(ProcessingError, match=message) as raised:
+            task.process(10, 0)
+        assert raised.value.__cause__ is not None
+
+    def test_the_place_survives_filters_and_flat_maps(self) -> None:
+        task = task_of(
+            lambda s: s.filter(bool).flat_map(lambda v: [1, v]).map(lambda v: 1 / (v - 3))
+        )
+        enqueue(task, b"1", b"0", b"2", b"0", b"3")
+        with pytest.raises(ProcessingError, match="offset 104: ZeroDivisionError"):
+            task.process(10, 0)
+
+    def test_bytes_that_are_no_value_are_named_when_they_are_reached(self) -> None:
+        seen: list[Any] = []
+        task = task_of(lambda s: s.for_each(seen.append))
+        enqueue(task, b"1", b"{", b"2")
+        with pytest.raises(
+            ProcessingError, match="'in': topic 'in', partition 3, offset 101: json"
+        ):
+            task.process(10, 0)
+
+    def test_columns_that_nobody_looks_at_are_not_read(self) -> None:
+        task = task_of(lambda s: s.to("out"))
+        enqueue(task, b"{ not json")
+        assert task.process(10, 0) == 1
+
+    def test_a_row_that_cannot_be_kept_names_the_store(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=msgpack())
+        app.stream("in").group_by_key().aggregate(fold(set, lambda a, v: a | {v}), name="sets")
+        with pytest.raises(ProcessingError, match="store 'sets': a row cannot be kept.*set"):
+            TopologyTestDriver(app).pipe("in", 1, key="a")
+
+
+class TestPolicies:
+    def test_an_operator_overrides_the_application(self) -> None:
+        task = task_of(lambda s: s.map(reciprocal, on_error="fail"), on_error="skip")
+        enqueue(task, b"0")
+        with pytest.raises(ProcessingError):
+            task.process(10, 0)
+        task = task_of(lambda s: s.map(reciprocal, on_error="skip").to("out"))
+        enqueue(task, *ZERO_SECOND)
+        assert task.process(10, 0) == 4
+
+    def test_skipped_sources_are_counted_when_they_are_passed(self) -> None:
+        task = task_of(lambda s: s.for_each(id), on_error="skip")
+        enqueue(task, b"1", b"{", b"2", b"{", b"3")
+        task.process(1, 0)
+        assert task.commit().offsets == {"in": 102}
+        assert task.metrics["dropped-records-total"] == 1
+        task.process(10, 0)
+        assert task.metrics["dropped-records-total"] == 2
+        assert task.commit().offsets == {"in": 105}
+        assert task.buffered("in") == 0
+
+    def test_a_batch_that_cannot_be_read_at_all_is_passed(self) -> None:
+        task = task_of(lambda s: s.for_each(id), on_error="skip")
+        enqueue(task, b"{", b"{")
+        assert task.buffered("in") == 2
+        assert task.process(10, 0) == 0
+        assert task.buffered("in") == 0
+        assert task.commit().offsets == {"in": 102}
+
+    def test_a_skipped_record_changes_no_aggregate_of_its_row(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=json(), on_error="skip")
+        groups = app.stream("in").group_by_key()
+        table = groups.aggregate(n=count(), all=collect(), total=sum_(), name="t")
+        table.to_stream().to("out")
+        driver = TopologyTestDriver(app)
+        for value in (1, "x", 2):
+            driver.pipe("in", value, key="a")
+        assert driver.store("t").get("a") == {"n": 2, "all": [1, 2], "total": 3}
+        assert [r.value["n"] for r in driver.read("out")] == [1, 2]
+
+    def test_a_dead_letter_has_the_bytes_and_the_story(self) -> None:
+        task = task_of(
+            lambda s: s.filter(lambda v: v != 5).map(reciprocal).to("out"),
+            on_error="dlq",
+            dead_letter_topic="dead",
+        )
+        enqueue(task, b"5", b"0", b"{")
+        task.process(10, 0)
+        outputs = task.drain()
+        assert {output.topic for output in outputs} == {"dead"}
+        columns = concat(output.columns for output in outputs)
+        assert columns.values == [b"0", b"{"]
+        assert columns.keys == [b"b", b"a"]
+        assert columns.timestamps == [1, 2]
+        assert columns.headers is not None
+        headers = dict(columns.headers[0])
+        assert headers["__streams.errors.exception"] == b"ZeroDivisionError"
+        assert headers["__streams.errors.topic"] == b"in"
+        assert headers["__streams.errors.partition"] == b"3"
+        assert headers["__streams.errors.offset"] == b"101"
+        assert b"in reciprocal" in headers["__streams.errors.stacktrace"]
+        assert task.metrics["dead-letter-records-total"] == 2
+
+    def test_the_driver_reads_dead_letters_as_bytes(self) -> None:
+        app = StreamsBuilder(
+            "app", key=string(), value=json(), on_error="dlq", dead_letter_topic="dead"
+        )
+        app.stream("in").map(reciprocal).to("out")
+        driver = TopologyTestDriver(app)
+        driver.pipe("in", 0, key="a", headers=[("h", b"x")])
+        (letter,) = driver.read("dead")
+        assert (letter.key, letter.value, letter.headers[0]) == (b"a", b"0", ("h", b"x"))
+
+    def test_functions_run_once_per_record_even_when_one_fails(self) -> None:
+        seen: list[Any] = []
+
+        def note(value: Any) -> float:
+            seen.append(value)
+            return 1 / value
+
+        task = task_of(lambda s: s.map(note).to("out"), on_error="skip")
+        enqueue(task, *ZERO_SECOND)
+        task.process(10, 0)
+        assert seen == [1, 0, 2, 4]
