@@ -29,6 +29,14 @@ def run_command(cli: typer.Typer) -> None:
         sys.exit(INTERRUPTED)
 
 
+def say_which_codec() -> None:
+    """One line on stderr where the native record codec could not be built."""
+    from kafkalite.core.protocol.records import NATIVE
+
+    if not NATIVE:
+        print("kafkalite: no native record codec here; pure Python serves, slower", file=sys.stderr)
+
+
 def main() -> None:
     """The console script `kafkalite`."""
     import typer

@@ -23,6 +23,7 @@ from typing import Annotated
 
 import typer
 
+from kafkalite.cli import say_which_codec
 from kafkalite.errors import ConfigError
 
 cli = typer.Typer(help="Run a broker.", no_args_is_help=True)
@@ -52,6 +53,7 @@ def start(
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
     settings = _settings(config, override or [])
+    say_which_codec()
     _log_to_stderr()
     _allow_many_files()
     asyncio.run(_run(data_dir, listen, settings, exit_with_parent))

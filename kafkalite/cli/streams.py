@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkalite.cli import run_command
+from kafkalite.cli import run_command, say_which_codec
 from kafkalite.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def run(
 ) -> None:
     """Run a topology until it is stopped with Ctrl-C or SIGTERM."""
     streams = load(app)
+    say_which_codec()
     where = bootstrap_servers or f"a broker of its own (data in {data_dir})"
     typer.echo(f"{streams.application_id}: running on {where}", err=True)
     progress = streams.run(
