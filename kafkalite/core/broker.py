@@ -109,6 +109,7 @@ class Broker:
         self._purgatory: Purgatory[TopicPartition] = Purgatory()
         self._noted_ms: dict[str, int] = {}
         self._is_answering = False  # `settle` will follow
+        self._is_finishing = False
         self._finished: deque[Operation[TopicPartition]] = deque()
         self._duties = Duties(self._own_duties(), now_ms())
         self._timer: asyncio.TimerHandle | None = None
@@ -418,12 +419,17 @@ class Broker:
             self._loop.call_soon(self._finish_now)
 
     def _finish_now(self) -> None:
+        """Calls them all. An answer may let a connection go on, and that call this again."""
+        if self._is_finishing:
+            return
+        self._is_finishing = True
         for _ in range(len(self._finished)):
             operation = self._finished.popleft()
             try:
                 operation.token()
             except Exception:
                 log.exception("an answer that had waited")
+        self._is_finishing = False
         if self._finished:
             self._loop.call_soon(self._finish_now)
 

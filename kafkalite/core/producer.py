@@ -55,6 +55,7 @@ from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode
 log = logging.getLogger(__name__)
 
 ALL: Final = -1
+IN_FLIGHT_MAX: Final = 5  # as many batches of a producer a broker remembers, per partition
 ACKS: Final = {"all": ALL, -1: ALL, 0: 0, 1: 1}
 FLUSH_AFTER_ERROR_SECONDS: Final = 5.0
 WINDOW_BYTES_MAX: Final = 4 << 20
@@ -119,7 +120,7 @@ class Producer:
         idempotent = self._acks == ALL if enable_idempotence is None else enable_idempotence
         if idempotent and self._acks != ALL:
             raise ConfigError(f"enable_idempotence needs acks='all', acks is {acks!r}")
-        if not 1 <= max_in_flight <= 5 and idempotent:
+        if max_in_flight < 1 or (idempotent and max_in_flight > IN_FLIGHT_MAX):
             raise ConfigError(f"max_in_flight is {max_in_flight}; idempotence allows 1 to 5")
         self._settings = Settings(
             batch_bytes=min(batch_bytes, max_request_bytes),

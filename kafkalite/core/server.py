@@ -163,16 +163,15 @@ class Server:
         self._in_turn = True
         try:
             for _ in range(CONNECTIONS_PER_TURN):
-                if not self._due:
-                    break
                 self._due.popleft().work()
                 if not self._due:
                     self.service.settle()  # may make others due
+                if not self._due:
+                    return
+            self.service.settle()
         finally:
             self._in_turn = False
-        self.service.settle()
-        if self._due:
-            asyncio.get_running_loop().call_soon(self._take_turns)
+        asyncio.get_running_loop().call_soon(self._take_turns)
 
     def _check_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_seconds = self.limits.connections_max_idle_ms / 1_000

@@ -1,6 +1,8 @@
 """Topologies in Python over the log: what users import.                                  [IO]
 
-from kafkalite.streams import Streams, avro, count, string, tumbling
+    from kafkalite.streams import Streams, avro, count, string, tumbling
+
+Owns   the names that users import.
 """
 
 from kafkalite.core.types import Columns, Windowed

@@ -441,6 +441,7 @@ class Table(NotBuilt):
         A change takes the old row out of its group and adds the new one. None: left out.
         """
         operator = f"group_by of {self._node.name!r}"
+        check_options(operator, options, TableOptions)
         with_key = options.get("with_key", False)
         node = self._below(
             "group_by",
@@ -501,6 +502,7 @@ class Table(NotBuilt):
     ) -> Table:
         name = options.get("name")
         operator = f"{word} {name!r}" if name else f"{word} of {self._node.name!r}"
+        check_options(operator, options, TableOptions)
         node = self._below(
             word,
             kind,
@@ -528,12 +530,20 @@ class Table(NotBuilt):
 
 
 def _function(given: UserFunction, operator: str, options: Options) -> Function:
+    check_options(operator, options, Options)
     return function_of(
         given,
         operator,
         with_key=options.get("with_key", False),
         with_record=options.get("with_record", False),
     )
+
+
+def check_options(operator: str, options: object, known: type) -> None:
+    """TypeError for a keyword argument that the operator does not have."""
+    assert isinstance(options, dict)
+    for name in options.keys() - known.__annotations__.keys():
+        raise TypeError(f"{operator}: unexpected keyword argument {name!r}")
 
 
 def _pairs(options: Options) -> Options:

@@ -12,7 +12,6 @@ Source Kafka Streams' TimeWindows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kafkalite.errors import TopologyError
@@ -40,9 +39,9 @@ class TimeWindow:
             * (self.advance_ms)
         )
 
-    def starts(self, timestamp: int) -> Iterator[int]:
+    def starts(self, timestamp: int) -> range:
         """The starts of all windows that `timestamp` falls into, ascending."""
-        return iter(range(self.first_start(timestamp), timestamp + 1, self.advance_ms))
+        return range(self.first_start(timestamp), timestamp + 1, self.advance_ms)
 
     def close_time(self, start: int) -> int:
         """The stream time at which the window that starts at `start` takes no more records."""

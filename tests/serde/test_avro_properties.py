@@ -7,7 +7,7 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from kafkalite.errors import SerdeError
@@ -43,6 +43,15 @@ def branch_key(schema: Any) -> str:
     return schema.get("name", schema["type"]) if isinstance(schema, dict) else schema
 
 
+def shape(schema: Any) -> str:
+    """What a union holds once here: fastavro takes the first branch that a value fits, and by it
+    an int is a double, bytes are a list of ints, and one dict fits several records."""
+    shapes = {"int": "number", "long": "number", "float": "number", "double": "number",
+              "bytes": "sequence", "fixed": "sequence", "array": "sequence",
+              "record": "dict", "map": "dict"}  # fmt: skip
+    return shapes.get(kind(schema), branch_key(schema))
+
+
 @st.composite
 def schemas(draw: st.DrawFn, depth: int = 3, *, union: bool = True, logical: bool = False) -> Any:
     """A schema; every named type has a name of its own."""
@@ -67,8 +76,8 @@ def schemas(draw: st.DrawFn, depth: int = 3, *, union: bool = True, logical: boo
             return {"type": "map", "values": draw(schemas(depth - 1, logical=logical))}
         case "record":
             return draw(records(depth, names, logical))
-    inner = schemas(depth - 1, union=False)  # fastavro guesses a branch by the logical type
-    return draw(st.lists(inner, min_size=1, max_size=4, unique_by=branch_key))
+    inner = schemas(depth - 1, union=False)
+    return draw(st.lists(inner, min_size=1, max_size=4, unique_by=shape))
 
 
 @st.composite
@@ -172,7 +181,10 @@ def test_any_bytes_end_in_an_error_that_names_the_record_or_in_a_value(
     schema = data.draw(st.just(TREE) | schemas(logical=True).filter(bounded))
     registry = MemoryRegistry()
     registry.register("t-value", schema)
-    valid = b"" if schema is TREE else write(schema, data.draw(values(schema)))
+    try:
+        valid = b"" if schema is TREE else write(schema, data.draw(values(schema)))
+    except ValueError:  # a value that two branches of a union could hold and the library mistook
+        reject()
     broken = bytearray(valid)
     for place in data.draw(st.lists(st.integers(0, max(len(valid) - 1, 0)), max_size=3)):
         broken[place : place + 1] = [data.draw(st.integers(0, 255))]

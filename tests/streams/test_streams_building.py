@@ -191,6 +191,20 @@ class TestMistakes:
         with pytest.raises(TopologyError, match=message):
             build()
 
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda s: s.filter("x", nme="y"),
+            lambda s: s.branch("x", nme="y"),
+            lambda s: s.group_by("x", nme="y"),
+            lambda s: s.to_table().filter("x", nme="y"),
+            lambda s: s.to_table().group_by("x", nme="y"),
+        ],
+    )
+    def test_unknown_options_are_refused(self, stream: Stream, build: Any) -> None:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'nme'"):
+            build(stream)
+
     def test_what_does_not_exist_is_an_attribute_error(self, stream: Stream) -> None:
         assert not hasattr(stream, "fliter")
 

@@ -103,6 +103,10 @@ class TestMessages:
             (lambda s: s.map(reciprocal), "'in-map': .* ZeroDivisionError: division by zero"),
             (lambda s: s.map("n"), "'in-map': .* TypeError: 'int' object is not subscriptable"),
             (lambda s: s.map(lambda v: {}).map("n"), "the value has no field 'n'"),
+            (
+                lambda s: s.map(lambda v: {}).group_by_key().aggregate(sum_("n")),
+                "the value has no field 'n'",
+            ),
             (lambda s: s.map(stop), "RuntimeError: the function raised StopIteration"),
         ],
     )
@@ -134,6 +138,17 @@ class TestMessages:
         task = task_of(lambda s: s.to("out"))
         enqueue(task, b"{ not json")
         assert task.process(10, 0) == 1
+
+    def test_an_update_that_many_records_led_to_is_named_by_its_key(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=json())
+        counts = app.stream("in").group_by_key().count()
+        counts.to_stream().map(lambda n: n / 0, name="ratio").to("out")
+        (sub,) = compile_topology(app.plan())
+        task = Task(sub, 0)
+        enqueue(task, b"1", b"2")
+        task.process(10, 0)
+        with pytest.raises(ProcessingError, match="'ratio': an update of key b'a': ZeroDivision"):
+            task.commit()
 
     def test_a_row_that_cannot_be_kept_names_the_store(self) -> None:
         app = StreamsBuilder("app", key=string(), value=msgpack())

@@ -155,6 +155,20 @@ class TestSeveralStreams:
             driver.pipe("in", value)
         assert [values_of(driver.read(f"out-{n}")) for n in range(3)] == [[20, 11], [7], [3]]
 
+    def test_empty_batches_go_nowhere(self) -> None:
+        sizes: list[int] = []
+
+        def note(columns: Columns) -> Columns:
+            sizes.append(len(columns))
+            return columns
+
+        app = StreamsBuilder("app", value=json())
+        first, rest = app.stream("in").branch(lambda v: v > 5, default=True)
+        for stream in (first, rest, first.filter(lambda v: v > 7), rest.flat_map(range)):
+            stream.map_batch(note)
+        TopologyTestDriver(app).pipe("in", 6)
+        assert sizes == [1]
+
     def test_branch_without_default_drops_the_rest(self) -> None:
         assert values_of(run(lambda s: s.branch(lambda v: v > 1)[0], 1, 2)) == [2]
 
@@ -218,7 +232,7 @@ class TestSources:
         [
             ({"ts": "noon"}, "TypeError: timestamp 'noon' is no int of epoch milliseconds"),
             ({"ts": -1}, "ValueError: timestamp -1 is negative"),
-            ({}, "KeyError: 'ts'"),
+            ({}, "the value has no field 'ts'"),
         ],
     )
     def test_a_timestamp_that_is_none_is_named(self, value: Any, message: str) -> None:

@@ -188,6 +188,23 @@ class TestCommit:
             (b"b", b"2"),
         ]
 
+    def test_a_deleted_row_leaves_nothing_in_memory(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=json())
+        app.table("in", name="t")
+        app.stream("other").group_by_key().reduce(lambda a, v: None, name="r")
+        for topic, store, sub in zip(
+            ("in", "other"), "tr", compile_topology(app.plan()), strict=True
+        ):
+            task = Task(sub, 0)
+            headers = [(("h", b"1"),)] * 2
+            second = b"2" if topic == "other" else None
+            task.enqueue(topic, columns((b"a", b"1", 0), (b"a", second, 1), headers=headers))
+            task.process(10, 0)
+            task.commit()
+            (bucket,) = task._runtime.stores[store].buckets.values()
+            assert (bucket.stamps, bucket.headers, bucket.unlogged) == ({}, {}, {})
+            assert not any(bucket.partials)
+
 
 class TestRestore:
     def test_stream_times_travel_in_the_metadata(self) -> None:

@@ -166,12 +166,20 @@ def convert(
 
 def reason(error: Exception, node: p.Node) -> str:
     """An error in a few words; a missing field is called that."""
-    function = getattr(node, "function", None)
-    if isinstance(error, KeyError) and isinstance(function, Function) and function.field:
+    if isinstance(error, KeyError) and error.args in _fields(node):
         return f"the value has no field {error}"
     if isinstance(error, SerdeError):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def _fields(node: p.Node) -> list[tuple[str]]:
+    """The fields that `node` takes out of values, as a KeyError would hold them."""
+    functions = [getattr(node, "function", None), getattr(node, "timestamp", None)]
+    functions += getattr(node, "predicates", ())
+    if isinstance(node, p.Aggregate):
+        functions += (aggregate.argument for aggregate in node.aggregates)
+    return [(f.field,) for f in functions if isinstance(f, Function) and f.field]
 
 
 def error_headers(error: Exception, node: p.Node, place: Place) -> Headers:

@@ -222,9 +222,9 @@ def _(node: p.Branch, runtime: Runtime) -> Push:
             matched = batch.where(matches)
             if matched.timestamps:
                 arms[index](matched)
-            if matched is batch:
-                return
             batch = batch.where(list(map(not_, matches)))
+            if not len(batch):
+                return
         if node.default:
             arms[len(calls)](batch)
 

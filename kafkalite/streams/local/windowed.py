@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from typing import Final
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Push
@@ -34,8 +34,8 @@ from kafkalite.streams.local.grouping import (
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.windows import TimeWindow
 
-LATE = "late-records-total"
-NEVER = -1  # the stream time before the first record
+LATE: Final = "late-records-total"
+NEVER: Final = -1  # the stream time before the first record
 
 
 class WindowedAggregate:
@@ -73,8 +73,7 @@ class WindowedAggregate:
         for start, segment in self._cut(whole, batch, ascending=ascending):
             if self._earliest is None or start < self._earliest:
                 self._earliest = start
-            in_order = ascending or is_ascending(segment.timestamps)
-            self.rows.add(self.store.bucket(start), segment, batch, ascending=in_order)
+            self.rows.add(self.store.bucket(start), segment, batch, ascending=ascending)
         self.rows.after(batch)
         self._close_windows()
 
@@ -97,33 +96,14 @@ class WindowedAggregate:
             return _slices(window, whole)
         if on_time and window.is_tumbling:
             return _groups(whole, _by_start(window, timestamps))
-        return _groups(whole, self._judge(before, batch))
-
-    def _judge(self, before: int, batch: Batch) -> dict[int, list[int]]:
-        """The indexes of records by window, without those that are late; record by record."""
-        window = self.window
-        held_open_ms = window.size_ms + window.grace_ms
-        groups: dict[int, list[int]] = {}
-        late: list[int] = []
-        missed = 0
-        times = accumulate(batch.timestamps, max, initial=before)
-        next(times)  # stream time before the first record
-        for index, (timestamp, time) in enumerate(zip(batch.timestamps, times, strict=True)):
-            is_in_none = True
-            for start in window.starts(timestamp):
-                if start + held_open_ms > time:
-                    groups.setdefault(start, []).append(index)
-                    is_in_none = False
-                else:
-                    missed += 1
-            if is_in_none:
-                late.append(index)
+        judge = _judge_tumbling if window.is_tumbling else _judge
+        groups, late, missed = judge(window, timestamps, before)
         self.runtime.metrics[DROPPED] += missed
         if late:
             self.runtime.metrics[LATE] += len(late)
             if self.forward_late is not None:
                 self.forward_late(batch.take(late))
-        return groups
+        return _groups(whole, groups)
 
     # Closing
 
@@ -225,6 +205,54 @@ def _by_start(window: TimeWindow, timestamps: Sequence[int]) -> dict[int, list[i
         else:
             groups[start] = [index]
     return groups
+
+
+def _judge_tumbling(
+    window: TimeWindow, timestamps: Sequence[int], before: int
+) -> tuple[dict[int, list[int]], list[int], int]:
+    """As `_judge`, where every record has one window."""
+    size, held_open_ms = window.size_ms, window.size_ms + window.grace_ms
+    groups: dict[int, list[int]] = {}
+    late: list[int] = []
+    time = before
+    for index, timestamp in enumerate(timestamps):
+        if timestamp > time:
+            time = timestamp
+        start = timestamp - timestamp % size
+        if start + held_open_ms <= time:
+            late.append(index)
+        elif start in groups:
+            groups[start].append(index)
+        else:
+            groups[start] = [index]
+    return groups, late, len(late)
+
+
+def _judge(
+    window: TimeWindow, timestamps: Sequence[int], before: int
+) -> tuple[dict[int, list[int]], list[int], int]:
+    """Record by record, from stream time `before` on.
+
+    The indexes of records by window; those that are in none because all of theirs are closed; how
+    many closed windows were missed in all.
+    """
+    held_open_ms = window.size_ms + window.grace_ms
+    groups: dict[int, list[int]] = {}
+    late: list[int] = []
+    missed = 0
+    time = before
+    for index, timestamp in enumerate(timestamps):
+        time = max(time, timestamp)
+        is_in_none = True
+        for start in window.starts(timestamp):
+            if start + held_open_ms > time:
+                groups.setdefault(start, []).append(index)
+                is_in_none = False
+            else:
+                missed += 1
+        if is_in_none:
+            late.append(index)
+    return groups, late, missed
 
 
 def _groups(whole: Segment, groups: dict[int, list[int]]) -> Iterator[tuple[int, Segment]]:

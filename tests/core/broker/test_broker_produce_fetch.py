@@ -23,6 +23,7 @@ from kafkalite.core.protocol.produce import (
     TopicProduceData,
 )
 from kafkalite.core.protocol.records import encode
+from kafkalite.core.protocol.topics import DeleteTopicsRequest
 from kafkalite.core.protocol.transactions import InitProducerIdRequest
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ErrorCode
@@ -236,8 +237,6 @@ def test_a_long_poll_ends_at_its_deadline_with_what_there_is(start: Start) -> No
 
 def test_a_long_poll_ends_when_its_topic_goes(start: Start) -> None:
     async def story() -> None:
-        from kafkalite.core.protocol.topics import DeleteTopicsRequest
-
         async with start() as running:
             reader, other = await running.connect(), await running.connect()
             await other.create("t")
@@ -450,3 +449,27 @@ def test_a_failing_disk_is_told_to_clients_and_harms_one_partition(
             assert TopicPartition("t", 0) == running.broker.partition("t", 0).topic_partition
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("event", ["append", "deletion"])
+def test_many_pollers_are_answered_by_one_event(
+    start: Start, event: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            other = await running.connect()
+            await other.create("t")
+            readers = [await running.connect() for _ in range(300)]
+            for reader in readers:
+                reader.send_fetch("t", max_wait_ms=3_600_000)
+            await running.until(lambda: len(running.broker._purgatory) == len(readers))
+            if event == "append":
+                await other.produce("t", b"now")
+            else:
+                await other.ask(DeleteTopicsRequest(topic_names=("t",)), 5)
+            code = (await readers[0].received_fetch()).error_code
+            for reader in readers[1:]:
+                assert (await reader.received_fetch()).error_code is code
+
+    asyncio.run(story())
+    assert not caplog.records
