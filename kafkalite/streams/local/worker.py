@@ -89,6 +89,7 @@ class Worker:
         self._client = Client(bootstrap_servers, client_id=plan.application_id)
         self._sub_topologies: dict[int, SubTopology] = {s.id: s for s in compile_topology(plan)}
         self._tasks: dict[TaskId, Task] = {}
+        self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
         self._inboxes: dict[TopicPartition, Inbox] = {}
         self._waiting_since: dict[int, float] = {}  # sub-topology -> when a round had to wait
         self._stopping = False
@@ -247,12 +248,17 @@ class Worker:
             self.progress.commits += 1
 
     async def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commits while the group still waits; if it no longer does, drops the state, now ahead."""
+        """Commits while the group still waits; if it no longer does, drops the state, now ahead.
+
+        Tasks that come back to this member in the next assignment need no restoring.
+        """
         try:
             await self._commit()
+            self._suspended = self._tasks
         except ApiError:
-            self._tasks.clear()
-        self._inboxes.clear()
+            self._suspended = {}
+        self._tasks = {}
+        self._inboxes = {}
 
     async def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Makes and restores the tasks that are new here, drops those that went elsewhere."""
@@ -267,15 +273,15 @@ class Worker:
                 self._registry,
                 partition_counts=self._partitions_of,
             )
-            for task_id in sorted(mine - self._tasks.keys())
+            for task_id in sorted(mine - self._suspended.keys())
         }
         self.progress.records_restored += await restore_tasks(self._client, new.values())
         committed = await self._consumer.committed([tp for t in new for tp in all_tasks[t]])
         for task_id, task in new.items():
             self._resume(task, all_tasks[task_id], committed)
         self._skip_to_the_end(tp for tp in committed if committed[tp] is None)
-        kept = {task_id: task for task_id, task in self._tasks.items() if task_id in mine}
-        self._tasks = dict(sorted((kept | new).items()))
+        kept = {task_id: task for task_id, task in self._suspended.items() if task_id in mine}
+        self._tasks, self._suspended = dict(sorted((kept | new).items())), {}
         self._assignor.owned = frozenset(self._tasks)
 
     def _resume(
