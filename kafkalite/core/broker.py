@@ -354,6 +354,8 @@ class Broker:
                     log.error("%s is offline until the broker starts again: %s", where, error)
                     self._offline[where] = str(error)
                     continue
+                if opened.loss is not None:
+                    log.warning("%s: %s", where, opened.loss)
                 partition = Partition(where, opened, PartitionReplication(where, self.node_id))
                 held[index] = partition
             partition.log.config = config

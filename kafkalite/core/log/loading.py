@@ -54,6 +54,7 @@ class Loaded:
     log_end_offset: int
     recovery_point: int
     snapshots: Snapshots
+    loss: str | None  # what was there once and is not any more, for the operator
 
 
 def load(
@@ -66,6 +67,7 @@ def load(
     snapshots = Snapshots(place, _offsets_of(sizes, SNAPSHOT_SUFFIX))
     producers = ProducerState(place.partition)
     epochs = LeaderEpochs(place.storage, place.directory)
+    size_bytes, on_disk = _size_bytes(segments), recovery_point
     if clean_shutdown:
         recovery_point = max(recovery_point, bases[-1] if bases else 0)
     first = max((i for i, base in enumerate(bases) if base <= recovery_point), default=0)
@@ -75,6 +77,7 @@ def load(
         end_offset = _recover(place, segments, first, producers, epochs, snapshots)
     else:
         snapshots.reload(producers, segments, log_start_offset, end_offset)
+    loss = _loss(size_bytes - _size_bytes(segments), end_offset, on_disk)
     if not segments or end_offset < log_start_offset:
         _start_anew(place, segments, snapshots, log_start_offset)
         producers.clear()
@@ -86,14 +89,29 @@ def load(
     snapshots.keep_needed(segments)
     recovery_point = end_offset if clean_shutdown else min(recovery_point, end_offset)
     return Loaded(
-        segments, producers, epochs, log_start_offset, end_offset, recovery_point, snapshots
+        segments, producers, epochs, log_start_offset, end_offset, recovery_point, snapshots, loss
     )
+
+
+def _size_bytes(segments: list[Segment]) -> int:
+    return sum(segment.size_bytes for segment in segments)
+
+
+def _loss(bytes_cut: int, end_offset: int, on_disk: int) -> str | None:
+    """What to tell of a log that is shorter than it was; `on_disk`: below it all was synced."""
+    told = []
+    if bytes_cut:
+        told.append(f"{bytes_cut} bytes from offset {end_offset} on were torn or corrupt, and cut")
+    if end_offset < on_disk:
+        told.append(f"it ends at offset {end_offset}, though all below {on_disk} was on the disk")
+    return "; ".join(told) or None
 
 
 def _trusted_end(place: Place, segments: list[Segment], sizes: dict[str, int]) -> int | None:
     """Where a log that was closed ends; None when that cannot be true."""
     try:
-        _mend_indexes(place, segments, sizes, thoroughly=False)
+        _mend_indexes(place, segments[:-1], sizes, thoroughly=False)
+        _mend_indexes(place, segments[-1:], sizes, thoroughly=True)  # the end is found by them
         return segments[-1].end_offset() if segments else 0
     except CorruptBatchError:
         return None

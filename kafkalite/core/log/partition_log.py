@@ -69,6 +69,7 @@ class PartitionLog:
         "epochs",
         "log_end_offset",
         "log_start_offset",
+        "loss",
         "producers",
         "recovery_point",
         "topic_partition",
@@ -84,6 +85,7 @@ class PartitionLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
+        self.loss: Final = loaded.loss  # what opening it found missing or cut, in words
         self._high_watermark = loaded.log_start_offset
         self._failure: str | None = None
         self._generation = 0  # of truncations: a flush begun before one says nothing after it

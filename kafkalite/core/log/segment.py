@@ -47,6 +47,7 @@ DELETED_SUFFIX: Final = ".deleted"
 _WINDOW_BYTES: Final = 4096  # headers are read through windows of this size
 _RUN_BYTES: Final = 1 << 20  # a recovery reads so much at once
 _CURSORS_MAX: Final = 32
+_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF  # of an index entry
 _PLACE: Final = Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
 _OLD_MESSAGE: Final = Struct(">8xiIb")  # of magic 0 and 1: length, CRC-32 of what follows, magic
 _UNKNOWN: Final = -2  # a timestamp that the time index was not yet asked for
@@ -182,7 +183,7 @@ class Segment:
         """Whether a batch of `size` bytes that ends with `last_offset` needs a new segment."""
         return (
             self.log.size_bytes > segment_bytes - size
-            or last_offset - self.base_offset > 0x7FFFFFFF
+            or last_offset - self.base_offset > _RELATIVE_OFFSET_MAX
             or self.index.is_full(segment_index_bytes)
             or self.time_index.is_full(segment_index_bytes)
         )
@@ -498,6 +499,8 @@ class Segment:
                 header = read_header(run, position - start)
                 if header.base_offset < next_offset or header.size_bytes > size - position:
                     return
+                if header.last_offset - self.base_offset > _RELATIVE_OFFSET_MAX:
+                    return  # the CRC does not cover the base offset, and no index can hold this
                 if position + header.size_bytes > start + len(run):
                     wanted = max(_RUN_BYTES, header.size_bytes)
                     run, start = memoryview(reader.read(position, wanted)), position

@@ -31,6 +31,12 @@ from kafkalite.core.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kafkalite.core.protocol.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from kafkalite.core.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -127,6 +133,31 @@ def test_a_refused_fetch_is_an_error_of_the_poll(fake_broker: Any) -> None:
                 consumer.seek(TP, 3)
                 with pytest.raises(ApiError, match="t-0 from offset 3: TOPIC_AUTHORIZATION_FAILED"):
                     await consumer.poll(5_000)
+
+    asyncio.run(scenario())
+
+
+def test_where_partitions_begin_is_asked_once_and_after_who_leads_them(
+    fake_broker: Any, hang: Any
+) -> None:
+    def beginnings(request: ListOffsetsRequest) -> ListOffsetsResponse:
+        asked = request.topics[0].partitions
+        found = tuple(ListOffsetsPartitionResponse(p.partition_index, offset=0) for p in asked)
+        return ListOffsetsResponse(topics=(ListOffsetsTopicResponse("t", found),))
+
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.topics["t"] = [1] * 8
+            broker.handlers[ListOffsetsRequest] = beginnings
+            broker.handlers[FetchRequest] = serving(fetched(data=a_batch()), hang=hang)
+            async with Consumer(broker.address) as consumer:
+                partitions = [TopicPartition("t", index) for index in range(8)]
+                consumer.assign(partitions)
+                consumer.seek_to_beginning(partitions)
+                assert await first_value(consumer) == b"v"
+            (fetch, *_) = (r for r in broker.asked if isinstance(r, FetchRequest))
+            assert broker.count(ListOffsetsRequest) == 1
+            assert len(fetch.topics[0].partitions) == 8
 
     asyncio.run(scenario())
 

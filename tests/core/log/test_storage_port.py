@@ -136,12 +136,12 @@ def test_no_more_files_are_open_than_allowed(tmp_path: Path) -> None:
 
 def test_half_of_the_descriptors_are_left_to_others(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:
         storage = FileStorage(tmp_path)
-        for i in range(300):
+        for i in range(700):
             storage.open(f"f{i}").append(b"1")
-        assert open_descriptors(tmp_path) == 128
+        assert open_descriptors(tmp_path) == 512
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
