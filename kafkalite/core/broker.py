@@ -32,13 +32,14 @@ from kafkalite.core.controller import (
     ControllerRequest,
     ProducerIdBlock,
 )
+from kafkalite.core.controller_queue import ControllerQueue
 from kafkalite.core.duties import Duties, Duty, Slices
-from kafkalite.core.group_coordinators import TOPIC as OFFSETS_TOPIC
 from kafkalite.core.group_coordinators import GroupCoordinators
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
 from kafkalite.core.handlers.metadata import without_placeholder
 from kafkalite.core.image import ClusterImage, ClusterRecord, TopicImage, topic_of
+from kafkalite.core.internal_topics import creatable
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.partition import Partition
@@ -48,8 +49,6 @@ from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.connection import RequestReceived
 from kafkalite.core.protocol.topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
     CreatableTopicConfigs,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -59,17 +58,13 @@ from kafkalite.core.replication import PartitionReplication
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import (
     ApiError,
-    CoordinationError,
     ErrorCode,
-    KafkaliteError,
     StorageError,
     UnanswerableError,
 )
 
 log: Final = logging.getLogger(__name__)
 
-CONTROL_QUEUE_MAX: Final = 1_000
-BROKER_DEFAULT: Final = -1
 NEVER_MS: Final = 1 << 62
 RETRY_MS: Final = 1_000
 HOUSEKEEPING_MS: Final = 10_000
@@ -99,11 +94,8 @@ class Broker:
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.producer_ids = ProducerIds(self._request_producer_ids)
         self.groups = GroupCoordinators(self, config, random)
-        self._store = cluster_store
         self._controller = Controller(config, random, self._describe_topic, image)
-        self._control_queue: asyncio.Queue[tuple[ControllerRequest, Pending[Any]]]
-        self._control_queue = asyncio.Queue(CONTROL_QUEUE_MAX)
-        self._controlling: asyncio.Task[None] | None = None
+        self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
         self._partitions: dict[str, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}  # whose log could not be opened, and why
         self._purgatory: Purgatory[TopicPartition] = Purgatory()
@@ -123,7 +115,7 @@ class Broker:
         for topic in self.image.topics.values():
             self._hold(topic)
         self._remove_strays()
-        self._controlling = asyncio.create_task(self._control_in_turn(), name="controller")
+        self._control_queue.start()
         self.run_slices(self.groups.load_all(), "loading groups")
         self.wake_at(self._duties.next_ms())
 
@@ -131,9 +123,7 @@ class Broker:
         """Stops working. The logs stay open: they are the composition root's to close."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._controlling is not None:
-            self._controlling.cancel()
-            await asyncio.gather(self._controlling, return_exceptions=True)
+        await self._control_queue.close()
 
     def add_duty(self, duty: Duty) -> None:
         """Takes on work that another room brings, as compaction does."""
@@ -243,63 +233,13 @@ class Broker:
 
     def control(self, request: ControllerRequest) -> Pending[Any]:
         """Hands a request to the controller; answered once its records are in force."""
-        pending: Pending[Any] = Pending()
-        try:
-            self._control_queue.put_nowait((request, pending))
-        except asyncio.QueueFull:
-            words = f"{CONTROL_QUEUE_MAX} requests wait for the controller"
-            refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, words)
-            pending.complete(self._controller.refuse(request, refusal))
-        return pending
+        return self._control_queue.submit(request)
 
     def create_topics(self, names: Iterable[str]) -> Pending[CreateTopicsResponse]:
         """Makes topics as the broker's defaults say; internal ones as Kafka does."""
-        return self.control(CreateTopicsRequest(tuple(self._creatable(name) for name in names)))
-
-    def create_offsets_topic(self) -> Pending[CreateTopicsResponse]:
-        """Makes `__consumer_offsets`."""
-        return self.create_topics((OFFSETS_TOPIC,))
-
-    def _creatable(self, name: str) -> CreatableTopic:
-        if name != OFFSETS_TOPIC:
-            return CreatableTopic(name, BROKER_DEFAULT, BROKER_DEFAULT, (), ())
-        config = self.config
-        configs = (
-            CreatableTopicConfig("cleanup.policy", "compact"),
-            CreatableTopicConfig("compression.type", "producer"),
-            CreatableTopicConfig("segment.bytes", str(config["offsets.topic.segment.bytes"])),
-        )
-        replicas = min(config["offsets.topic.replication.factor"], len(self.image.brokers))
-        return CreatableTopic(name, config["offsets.topic.num.partitions"], replicas, (), configs)
-
-    async def _control_in_turn(self) -> None:
-        """Takes the controller's steps, one at a time."""
-        while True:
-            request, pending = await self._control_queue.get()
-            try:
-                await self._control_step(request, pending)
-            except CoordinationError as error:
-                self._refuse_control(request, pending, ErrorCode.NOT_CONTROLLER, error)
-            except KafkaliteError as error:
-                self._refuse_control(request, pending, ErrorCode.KAFKA_STORAGE_ERROR, error)
-            except Exception as error:
-                log.exception("a step of the controller failed")
-                self._refuse_control(request, pending, ErrorCode.UNKNOWN_SERVER_ERROR, error)
-
-    async def _control_step(self, request: ControllerRequest, pending: Pending[Any]) -> None:
-        outcome = self._controller.handle(request, RequestContext(0, token=pending))
-        if outcome.records:
-            await self._store.append(outcome.records)
-            await self.replay(outcome.records)
-        for reply in outcome.replies:
-            reply.token.complete(reply.response)
-
-    def _refuse_control(
-        self, request: ControllerRequest, pending: Pending[Any], code: ErrorCode, error: Exception
-    ) -> None:
-        log.error("%s was not carried out: %s", type(request).__name__, error)
-        if pending.response is None:
-            pending.complete(self._controller.refuse(request, ApiError(code, str(error))))
+        count = len(self.image.brokers)
+        topics = tuple(creatable(name, self.config, count) for name in names)
+        return self.control(CreateTopicsRequest(topics))
 
     async def replay(self, records: Sequence[ClusterRecord]) -> None:
         """Puts durable records of the cluster in force."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
@@ -39,7 +40,7 @@ def find_coordinator(
     if request.key_type != GROUP or broker.groups.exists:
         return _answer(broker, request, context.api_version)
     pending: Pending[FindCoordinatorResponse] = Pending()
-    broker.create_offsets_topic().when_done(
+    broker.create_topics((OFFSETS_TOPIC,)).when_done(
         lambda _: pending.complete(_answer(broker, request, context.api_version))
     )
     return pending
