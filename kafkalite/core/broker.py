@@ -34,7 +34,7 @@ from kafkalite.core.controller import (
 )
 from kafkalite.core.controller_queue import ControllerQueue
 from kafkalite.core.duties import Duties, Duty, Slices
-from kafkalite.core.group_coordinators import GroupCoordinators
+from kafkalite.core.group_coordinators import group_coordinators
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
 from kafkalite.core.handlers.metadata import without_placeholder
@@ -93,7 +93,7 @@ class Broker:
         self.logs = logs
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.producer_ids = ProducerIds(self._request_producer_ids)
-        self.groups = GroupCoordinators(self, config, random)
+        self.groups = group_coordinators(self, config, random)
         self._controller = Controller(config, random, self._describe_topic, image)
         self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
         self._partitions: dict[str, dict[int, Partition]] = {}

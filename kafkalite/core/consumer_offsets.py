@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from kafkalite.core.machine import Record
 from kafkalite.core.protocol.codec import decode_with_version, encode_with_version, read_version
 from kafkalite.core.protocol.group_records import (
     GroupMetadataKey,
@@ -25,8 +26,6 @@ from kafkalite.core.protocol.group_records import (
     OffsetCommitValue,
 )
 from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, TopicPartition
-
-Record = tuple[bytes, bytes | None]
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2

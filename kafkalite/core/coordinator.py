@@ -1,13 +1,6 @@
 """The coordinator of the groups of one `__consumer_offsets` partition.                     [P]
 
-    rim                                       machine
-    a request ──────────────────────────────> handle ──> records, replies
-    append the records, wait until replicated
-    each record, in the log's order ────────> replay
-    send the replies
-    at next_deadline_ms() ──────────────────> tick   ──> records, replies
-    the log, when leadership begins ────────> replay of every record, then loaded
-    leadership ends ────────────────────────> resign ──> replies; the machine is dropped
+How the runtime drives it is drawn in `machine`.
 
 Everything that a group must survive a restart with is a record, and `replay` alone writes it; what
 it writes may make something due, so ask for `next_deadline_ms` after every call.
@@ -27,7 +20,6 @@ from typing import Any, Final
 from kafkalite.core.append_errors import with_append_error
 from kafkalite.core.consumer_offsets import (
     GroupRecordKey,
-    Record,
     decode_group,
     decode_key,
     decode_offset,
@@ -37,6 +29,7 @@ from kafkalite.core.deadlines import Deadlines
 from kafkalite.core.group_admin import GroupAdmin
 from kafkalite.core.group_membership import Membership
 from kafkalite.core.groups import EMPTY, STABLE, Group, GroupConfig
+from kafkalite.core.machine import Record
 from kafkalite.core.offset_requests import OffsetRequests
 from kafkalite.core.offsets import Offsets, OffsetsConfig
 from kafkalite.core.protocol.groups import (
@@ -55,6 +48,7 @@ from kafkalite.core.rebalance import Rebalances, Step
 from kafkalite.core.types import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    NOTHING,
     Outcome,
     Reply,
     RequestContext,
@@ -225,10 +219,11 @@ class GroupCoordinator:
             if (group := self._groups.get(group_id)) is not None:
                 self._rebalances.forget_if_vacant(group)
 
-    def loaded(self, now_ms: int) -> None:
+    def loaded(self, now_ms: int) -> Outcome[Record]:
         """The whole log has been replayed: from now on members have a full session."""
         for group in self._groups.values():
             self._rebalances.renew_sessions(group, now_ms)
+        return NOTHING
 
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now_ms: int

@@ -12,11 +12,11 @@ Source KIP-211, KIP-320, KIP-447 (transactional commits name their member), KIP-
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from kafkalite.core.consumer_offsets import CommittedOffset
 from kafkalite.core.groups import COMPLETING_REBALANCE, EMPTY, Group
+from kafkalite.core.machine import AppendInTransaction
 from kafkalite.core.offsets import Offsets, by_topic
 from kafkalite.core.protocol.groups import (
     OffsetDeleteRequest,
@@ -56,18 +56,6 @@ GROUPS_SINCE: Final = 8  # OffsetFetch
 GROUP_ID_NOT_FOUND_SINCE: Final = 9  # OffsetCommit
 
 NOTHING_COMMITTED: Final = CommittedOffset(NO_OFFSET)
-
-
-@dataclass(frozen=True, slots=True)
-class AppendInTransaction:
-    """An effect: the step's records are to be appended in a batch of this producer's transaction.
-
-    They are replayed with its producer id, and count once its marker does.
-    """
-
-    transactional_id: str
-    producer_id: int
-    producer_epoch: int
 
 
 class OffsetRequests:

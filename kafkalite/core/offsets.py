@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 
 from kafkalite.core.consumer_offsets import (
     CommittedOffset,
-    Record,
     offset_record,
     offset_tombstone,
 )
+from kafkalite.core.machine import Record
 from kafkalite.core.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ErrorCode
 

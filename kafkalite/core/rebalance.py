@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from kafkalite.core.consumer_offsets import Record, group_record
+from kafkalite.core.consumer_offsets import group_record
 from kafkalite.core.deadlines import Deadlines
 from kafkalite.core.groups import (
     COMPLETING_REBALANCE,
@@ -29,6 +29,7 @@ from kafkalite.core.groups import (
     Member,
     Waiting,
 )
+from kafkalite.core.machine import Record
 from kafkalite.core.protocol.group_records import GroupMetadataValue
 from kafkalite.core.protocol.groups import (
     JoinGroupResponse,

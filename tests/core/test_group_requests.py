@@ -10,7 +10,6 @@ import pytest
 from kafkalite.core.append_errors import with_append_error
 from kafkalite.core.consumer_offsets import (
     CommittedOffset,
-    Record,
     decode_group,
     group_record,
     group_tombstone,
@@ -18,7 +17,7 @@ from kafkalite.core.consumer_offsets import (
 )
 from kafkalite.core.coordinator import GroupCoordinator
 from kafkalite.core.groups import LEGAL, Group, GroupConfig, GroupState, Member
-from kafkalite.core.offset_requests import AppendInTransaction
+from kafkalite.core.machine import AppendInTransaction, Record
 from kafkalite.core.offsets import OffsetsConfig
 from kafkalite.core.protocol import groups as g
 from kafkalite.core.protocol import offsets as o

@@ -16,10 +16,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from kafkalite.core.consumer_offsets import Record
 from kafkalite.core.coordinator import GroupCoordinator
 from kafkalite.core.groups import EMPTY, STABLE, GroupConfig
-from kafkalite.core.offset_requests import AppendInTransaction
+from kafkalite.core.machine import AppendInTransaction, Record
 from kafkalite.core.offsets import OffsetsConfig
 from kafkalite.core.protocol import groups as g
 from kafkalite.core.protocol import offsets as o

@@ -21,14 +21,13 @@ import pytest
 
 from kafkalite.core.consumer_offsets import (
     GroupRecordKey,
-    Record,
     decode_group,
     decode_key,
     decode_offset,
 )
 from kafkalite.core.coordinator import GroupCoordinator
 from kafkalite.core.groups import GroupConfig
-from kafkalite.core.offset_requests import AppendInTransaction
+from kafkalite.core.machine import AppendInTransaction, Record
 from kafkalite.core.offsets import OffsetsConfig
 from kafkalite.core.protocol import groups as g
 from kafkalite.core.protocol import offsets as o

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core import group_coordinators
-from kafkalite.core.group_coordinators import partition_for
+from kafkalite.core import coordinators
+from kafkalite.core.coordinators import partition_for
 from kafkalite.core.groups import GroupState
 from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
@@ -266,7 +266,7 @@ def test_a_long_log_is_loaded_in_slices_and_said_so(
             await find(peer, "g")
             for number in range(50):
                 await peer.ask(commit("g", number))
-        monkeypatch.setattr(group_coordinators, "LOAD_SLICE_BYTES", 1)
+        monkeypatch.setattr(coordinators, "LOAD_SLICE_BYTES", 1)
         async with start() as running:
             assert not running.broker.groups._coordinators[0].is_ready
             peer = await running.connect()

@@ -1,0 +1,371 @@
+"""The coordinators of this broker, one machine for each partition of their topic.          [D]
+
+A coordinator is a fold of its partition: made on first need by replaying the log, then kept in
+step by replaying each record that it asked to append. A step's records are appended, replayed once
+they are committed, and only then are its replies sent and its effects run.
+
+    (none) ──first need──> LOADING ──end of the log──> READY ──leadership or topic lost──> gone
+
+Groups and transactions are both kept so; they differ in their machines (`Machine`), in their
+topics, and in the effects that their machines ask for.
+
+Owns   which name belongs to which partition, and the carrying out of what the machines ask for.
+Never  looks into a machine; never blocks for long: loading goes on in slices on the host's loop.
+Fails  with ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. A record that does not read is
+       counted and skipped; a coordinator whose records the log refuses again and again resigns.
+Source KIP-98; apache/kafka `CoordinatorRuntime`, `GroupMetadataManager`, `TransactionStateManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from kafkalite.core.image import ClusterImage
+from kafkalite.core.machine import AppendInTransaction, Machine, Record
+from kafkalite.core.partition import Partition
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol import records
+from kafkalite.core.protocol.records import BatchHeader, ControlType
+from kafkalite.core.replication import ACKS_ALL
+from kafkalite.core.types import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Columns,
+    Node,
+    Outcome,
+    Reply,
+    RequestContext,
+)
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, WireError
+
+LOAD_SLICE_BYTES: Final = 262_144
+LOAD_SLICES_AT_ONCE: Final = 4  # on first need; a longer log is loaded while others get their turn
+APPEND_ATTEMPTS: Final = 3
+INT_MIN_AS_UNSIGNED: Final = 1 << 31
+FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
+
+M = TypeVar("M", bound=Machine)
+
+
+class Host(Protocol):
+    """What the coordinators ask of their broker."""
+
+    node_id: int
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+
+    def now_ms(self) -> int:
+        """The time, epoch ms."""
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker holds; ApiError if it does not."""
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """Wakes whoever waits for records of `partition`."""
+
+    def when_committed(self, partition: Partition, offset: int, then: Callable[[], None]) -> None:
+        """Calls `then` once the high watermark has reached `offset`: at once if it has."""
+
+    def wake_at(self, deadline_ms: int | None) -> None:
+        """Makes sure that `tick` is called then, or before."""
+
+    def run_slices(self, slices: Iterator[None], name: str) -> None:
+        """Goes on with `slices` on the loop, one at a time."""
+
+    def note(self, message: str) -> None:
+        """Tells the operator."""
+
+
+def partition_for(name: str, partition_count: int) -> int:
+    """The partition of a coordinators' topic that keeps a group or a transactional id.
+
+    As the JVM has it: abs(String.hashCode) modulo the number of partitions, where the one int
+    without abs counts 0.
+    """
+    code = 0
+    utf_16 = name.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(utf_16), 2):
+        code = (31 * code + (utf_16[position] << 8 | utf_16[position + 1])) & 0xFFFFFFFF
+    if code == INT_MIN_AS_UNSIGNED:
+        return 0
+    return min(code, (1 << 32) - code) % partition_count
+
+
+@dataclass(slots=True, eq=False)
+class Coordinator(Generic[M]):
+    """A machine and how far it is."""
+
+    machine: M
+    partition: Partition
+    leader_epoch: int  # in which this broker began to coordinate
+    is_ready: bool = False
+    is_gone: bool = False
+
+
+class Coordinators(Generic[M]):
+    """All coordinators of one topic that this broker runs, by partition.
+
+    `make` makes the machine of a partition, empty; `run` carries out an effect that only the kind
+    of machine knows, once the records of its step are committed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        topic: str,
+        make: Callable[[], M],
+        run: Callable[[Coordinator[M], object], None] | None = None,
+    ) -> None:
+        self.topic: Final = topic
+        self._host = host
+        self._make = make
+        self._run = run
+        self._coordinators: dict[int, Coordinator[M]] = {}
+
+    # -- where names are kept
+
+    @property
+    def exists(self) -> bool:
+        """Whether the topic has been made."""
+        return self.topic in self._host.image.topics
+
+    def index_of(self, name: str) -> int:
+        """The partition that keeps a name; NOT_COORDINATOR before the topic exists."""
+        topic = self._host.image.topics.get(self.topic)
+        if topic is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{name}: {self.topic} does not exist")
+        return partition_for(name, len(topic.partitions))
+
+    def node_of(self, name: str) -> Node | None:
+        """The broker that coordinates a name, None while there is none."""
+        if not self.exists:
+            return None
+        partition = self._host.image.topics[self.topic].partitions[self.index_of(name)]
+        return self._host.image.brokers.get(partition.leader)
+
+    def led_here(self) -> list[int]:
+        """The partitions that this broker leads."""
+        topic = self._host.image.topics.get(self.topic)
+        partitions = () if topic is None else topic.partitions
+        return [i for i, each in enumerate(partitions) if each.leader == self._host.node_id]
+
+    # -- requests
+
+    def handle(self, index: int, request: Any, context: RequestContext) -> Any:
+        """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet."""
+        coordinator = self.ready(index)
+        pending: Pending[Any] = Pending()
+        host = self._host
+        context = replace(context, token=pending)
+        self.carry_out(coordinator, coordinator.machine.handle(request, context, host.now_ms()))
+        if pending.response is not None:
+            return pending.response
+        host.wake_at(coordinator.machine.next_deadline_ms())  # for those who wait
+        return pending
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Topics are gone; the coordinators' own may be one of them."""
+        if self.topic in names:
+            for index in tuple(self._coordinators):
+                self.resign(index)
+        for coordinator in tuple(self._coordinators.values()):
+            if coordinator.is_ready:
+                outcome = coordinator.machine.topics_deleted(names, self._host.now_ms())
+                self.carry_out(coordinator, outcome)
+
+    def complete_transaction(
+        self, index: int, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> None:
+        """A transaction's marker in a partition of the topic is committed.
+
+        A coordinator that is still being loaded comes upon it in the log.
+        """
+        coordinator = self._coordinators.get(index)
+        if coordinator is not None and coordinator.is_ready:
+            coordinator.machine.complete_transaction(producer_id, producer_epoch, commit=commit)
+
+    def tick(self, now_ms: int) -> int | None:
+        """Does all that is due; returns when something is due next."""
+        deadlines = []
+        for coordinator in tuple(self._coordinators.values()):
+            deadline_ms = coordinator.machine.next_deadline_ms() if coordinator.is_ready else None
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                self.carry_out(coordinator, coordinator.machine.tick(now_ms))
+                deadline_ms = coordinator.machine.next_deadline_ms()
+            if deadline_ms is not None:
+                deadlines.append(deadline_ms)
+        return min(deadlines, default=None)
+
+    # -- beginning and end
+
+    def load_all(self) -> Iterator[None]:
+        """Loads every partition that holds records, in slices: what a broker does at its start."""
+        for index in self.led_here():
+            if index not in self._coordinators:
+                partition = self._host.partition(self.topic, index)
+                if partition.log.log_end_offset > partition.log.log_start_offset:
+                    yield from self._load(self._begin(index))
+
+    def resign(self, index: int) -> None:
+        """Drops a coordinator: whoever waits there is sent to look for another."""
+        coordinator = self._coordinators.pop(index, None)
+        if coordinator is not None:
+            coordinator.is_gone = True
+            self._reply(coordinator.machine.resign(self._host.now_ms()).replies)
+
+    def ready(self, index: int) -> Coordinator[M]:
+        """The coordinator of a partition, loaded. ApiError: not here, or not yet."""
+        coordinator = self._coordinators.get(index)
+        if coordinator is None:
+            coordinator = self._begin(index)
+            slices = self._load(coordinator)
+            for _ in range(LOAD_SLICES_AT_ONCE):
+                if next(slices, self) is self:
+                    break
+            else:
+                self._host.run_slices(slices, f"loading {self.topic}-{index}")
+        if coordinator.is_gone:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{index} cannot be loaded")
+        if not coordinator.is_ready:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index}")
+        coordinator.partition.replication.check_leader()
+        return coordinator
+
+    def _begin(self, index: int) -> Coordinator[M]:
+        try:
+            partition = self._host.partition(self.topic, index)
+        except ApiError as error:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
+        coordinator = Coordinator(self._make(), partition, partition.replication.leader_epoch)
+        self._coordinators[index] = coordinator
+        return coordinator
+
+    def _load(self, coordinator: Coordinator[M]) -> Iterator[None]:
+        """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile."""
+        partition, skipped = coordinator.partition, 0
+        offset = partition.log.log_start_offset
+        while offset < partition.log.high_watermark and not coordinator.is_gone:
+            try:
+                found = partition.read(offset, LOAD_SLICE_BYTES)
+                data = b"" if found is None else found.read()
+            except (ApiError, OSError) as error:
+                self._host.note(f"{partition.topic_partition} cannot be loaded: {error}")
+                self.resign(partition.topic_partition.partition)
+                return
+            if not data:
+                break
+            for position, header in records.batches(data):
+                skipped += self._replay_batch(coordinator.machine, data, position, header)
+                offset = max(offset, header.next_offset)
+            yield
+        if skipped:
+            self._host.note(f"{partition.topic_partition}: {skipped} records do not read, skipped")
+        if not coordinator.is_gone:
+            coordinator.is_ready = True
+            self.carry_out(coordinator, coordinator.machine.loaded(self._host.now_ms()))
+
+    def _replay_batch(self, machine: M, data: bytes, position: int, header: BatchHeader) -> int:
+        """Replays one batch; returns how many of its records do not read."""
+        now_ms, skipped = self._host.now_ms(), 0
+        try:
+            columns = records.decode(data, position)
+            if header.is_control:
+                self._replay_marker(machine, header, columns)
+                return 0
+        except CorruptBatchError:
+            return header.record_count
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+        for key, value in zip(columns.keys, columns.values, strict=True):
+            try:
+                machine.replay(key or b"", value, now_ms, producer_id=producer_id)
+            except WireError:
+                skipped += 1
+        return skipped
+
+    @staticmethod
+    def _replay_marker(machine: M, header: BatchHeader, columns: Columns) -> None:
+        for key, value in zip(columns.keys, columns.values, strict=True):
+            marker = records.parse_end_transaction_marker(key, value)
+            if marker is not None:
+                commit = marker.control_type is ControlType.COMMIT
+                machine.complete_transaction(
+                    header.producer_id, header.producer_epoch, commit=commit
+                )
+
+    # -- what the machines ask for
+
+    def carry_out(
+        self, coordinator: Coordinator[M], outcome: Outcome[Record], attempts: int = APPEND_ATTEMPTS
+    ) -> None:
+        """Appends a step's records; once committed, replays them, replies and runs the effects."""
+        host, partition, machine = self._host, coordinator.partition, coordinator.machine
+        if not outcome.records:
+            self._finish(coordinator, outcome)
+            return
+        now_ms = host.now_ms()
+        transaction = _transaction_of(outcome)
+        batch = _encode(outcome.records, transaction, now_ms)
+        try:
+            appended = partition.append(batch, ACKS_ALL, now_ms, from_client=False)
+        except ApiError as error:
+            host.note(
+                f"{partition.topic_partition}: {len(outcome.records)} records refused: {error}"
+            )
+            instead = machine.append_failed(outcome, error.error_code, now_ms)
+            if attempts > 1:
+                self.carry_out(coordinator, instead, attempts - 1)
+            else:
+                self._reply(instead.replies)
+                self.resign(partition.topic_partition.partition)
+            return
+        host.appended(partition, len(batch))
+        producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id
+
+        def committed() -> None:
+            if not coordinator.is_gone:
+                for key, value in outcome.records:
+                    machine.replay(key, value, now_ms, producer_id=producer_id)
+            self._finish(coordinator, outcome)
+
+        host.when_committed(partition, appended.last_offset + 1, committed)
+
+    def _finish(self, coordinator: Coordinator[M], outcome: Outcome[Record]) -> None:
+        """Replies and effects of a step whose records, if any, are in force."""
+        self._reply(outcome.replies)
+        if coordinator.is_gone:
+            return
+        for effect in outcome.effects:
+            if not isinstance(effect, AppendInTransaction):
+                assert self._run is not None, f"{self.topic}: nobody runs {effect}"
+                self._run(coordinator, effect)
+        self._host.wake_at(coordinator.machine.next_deadline_ms())
+
+    @staticmethod
+    def _reply(replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            reply.token.complete(reply.response)
+
+
+def _transaction_of(outcome: Outcome[Record]) -> AppendInTransaction | None:
+    return next((e for e in outcome.effects if isinstance(e, AppendInTransaction)), None)
+
+
+def _encode(
+    steps: tuple[Record, ...], transaction: AppendInTransaction | None, now_ms: int
+) -> bytearray:
+    """One batch of a step's records, in the transaction to which they belong."""
+    keys, values = zip(*steps, strict=True)
+    columns = Columns(keys, values, [now_ms] * len(keys))
+    return bytearray(
+        records.encode(
+            columns,
+            producer_id=NO_PRODUCER_ID if transaction is None else transaction.producer_id,
+            producer_epoch=NO_EPOCH if transaction is None else transaction.producer_epoch,
+            base_sequence=-1 if transaction is None else FIRST_SEQUENCE,
+            transactional=transaction is not None,
+        )
+    )

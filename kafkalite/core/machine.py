@@ -1,0 +1,76 @@
+"""What a coordinator's machine is to the runtime that carries out what it asks for.        [P]
+
+    runtime                                   machine
+    a request ──────────────────────────────> handle ──> records, replies, effects
+    append the records, wait until committed
+    each record, in the log's order ────────> replay
+    send the replies, run the effects
+    a marker in the machine's own log ──────> complete_transaction
+    at next_deadline_ms() ──────────────────> tick   ──> records, replies, effects
+    the log, when leadership begins ────────> replay of every record, then loaded
+    leadership ends ────────────────────────> resign ──> replies; the machine is dropped
+
+Owns   nothing: it is the shape of `GroupCoordinator` and of `TransactionCoordinator`.
+Source apache/kafka `CoordinatorShard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kafkalite.core.types import NO_PRODUCER_ID, Outcome, RequestContext
+from kafkalite.errors import ErrorCode
+
+Record = tuple[bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendInTransaction:
+    """An effect: the step's records are to be appended in a batch of this producer's transaction.
+
+    They are replayed with its producer id, and count once its marker does.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class Machine(Protocol):
+    """The machine of one partition of a coordinator's topic."""
+
+    def handle(self, request: Any, context: RequestContext, now_ms: int) -> Outcome[Record]:
+        """What a request comes to. It may be answered by a later step."""
+
+    def replay(
+        self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
+        """Notes one record of the log; WireError if it does not read.
+
+        `producer_id` is that of a record in a transactional batch, −1 in any other.
+        """
+
+    def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """Notes a transaction's marker, in the log's order with the records."""
+
+    def topics_deleted(self, names: Collection[str], now_ms: int) -> Outcome[Record]:
+        """Topics are gone."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do, or a little before; None while nothing can be due."""
+
+    def tick(self, now_ms: int) -> Outcome[Record]:
+        """Does all that is due."""
+
+    def loaded(self, now_ms: int) -> Outcome[Record]:
+        """The whole log has been replayed; what is to be done before the first request."""
+
+    def append_failed(
+        self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
+    ) -> Outcome[Record]:
+        """What to do instead of `outcome`, whose records did not get into the log."""
+
+    def resign(self, now_ms: int) -> Outcome[Record]:
+        """Answers all who wait. The machine is of no use afterwards."""
