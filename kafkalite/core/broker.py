@@ -34,6 +34,7 @@ from kafkalite.core.controller import (
 )
 from kafkalite.core.controller_queue import ControllerQueue
 from kafkalite.core.duties import Duties, Duty, Slices
+from kafkalite.core.fetch_sessions import FetchSessions
 from kafkalite.core.group_coordinators import group_coordinators
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
@@ -65,6 +66,7 @@ from kafkalite.errors import (
 
 log: Final = logging.getLogger(__name__)
 
+FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 NEVER_MS: Final = 1 << 62
 RETRY_MS: Final = 1_000
 HOUSEKEEPING_MS: Final = 10_000
@@ -92,6 +94,7 @@ class Broker:
         self.now_ms = now_ms
         self.logs = logs
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
+        self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self.producer_ids = ProducerIds(self._request_producer_ids)
         self.groups = group_coordinators(self, config, random)
         self._controller = Controller(config, random, self._describe_topic, image)

@@ -1,30 +1,37 @@
 """Fetch: whole batches from the log, now or when enough of them have come.                 [P]
 
 A consumer sees what lies below the high watermark, and under read_committed below the last stable
-offset. Too few bytes wait in purgatory, which counts what becomes readable in the partitions asked
-for; then, or at the deadline, everything is read again and answered as it is.
+offset, with the aborted transactions in what it is given. Too few bytes wait in purgatory, which
+counts what becomes readable in the partitions asked for; then, or at the deadline, everything is
+read again and answered as it is.
 
-No fetch sessions are kept: every answer says session 0, and clients go on with full requests.
+Which partitions a request is about, and which of them an answer tells of, is for `fetch_sessions`.
 
-Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions); apache/kafka `ReplicaManager`.
+Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (topic ids), KIP-951
+(leaders in answers); apache/kafka `ReplicaManager`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from kafkalite.core.fetch_sessions import Asked, OpenFetch
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.partition import READ_COMMITTED, READ_UNCOMMITTED
+from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from kafkalite.core.protocol.primitives import ZERO_UUID
+from kafkalite.core.protocol.produce import LeaderIdAndEpoch, NodeEndpoint
 from kafkalite.core.purgatory import DelayedFetch
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
@@ -33,29 +40,32 @@ if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
 CONSUMER: Final = -1
-FULL_FETCH_EPOCHS: Final = (0, -1)  # begins a session, ends one: legal without one
 UNKNOWN_OFFSET: Final = -1
+TOPIC_IDS_SINCE_V: Final = 13
+LEADERS_SINCE_V: Final = 16
+NAMES_A_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
-@handles(ApiKey.FETCH, versions=(4, 12))
+@handles(ApiKey.FETCH, versions=(4, 16))
 def fetch(
     broker: Broker, request: FetchRequest, context: RequestContext
 ) -> FetchResponse | Pending[FetchResponse]:
     """What there is, if it is enough, an error, or all that may be waited for."""
-    if request.session_id != 0 and request.session_epoch not in FULL_FETCH_EPOCHS:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    if request.replica_id != CONSUMER:
+    if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
         return _refuse_follower(request)
-    attempt = _Attempt(broker, request)
-    response = attempt.read()
-    missing = request.min_bytes - attempt.bytes_found
-    if missing <= 0 or attempt.has_errors or request.max_wait_ms <= 0 or not request.topics:
-        return response
-    pending: Pending[FetchResponse] = Pending()
-    deadline_ms = broker.now_ms() + request.max_wait_ms
-    if not _wait(broker, request, pending, missing, deadline_ms):
-        return response
-    return pending
+    by_id = context.api_version >= TOPIC_IDS_SINCE_V
+    now_ms = broker.now_ms()
+    opened = broker.fetch_sessions.open(request, broker.image.names, by_id, now_ms)
+    if isinstance(opened, ErrorCode):
+        return FetchResponse(error_code=opened)
+    fetching = _Fetching(broker, request, opened, context.api_version)
+    found = fetching.read()
+    missing = request.min_bytes - fetching.bytes_found
+    if missing > 0 and not fetching.has_errors and request.max_wait_ms > 0 and found:
+        pending: Pending[FetchResponse] = Pending()
+        if _wait(fetching, pending, missing, now_ms + request.max_wait_ms):
+            return pending
+    return fetching.answer(found)
 
 
 def _refuse_follower(request: FetchRequest) -> FetchResponse:
@@ -64,8 +74,9 @@ def _refuse_follower(request: FetchRequest) -> FetchResponse:
     return FetchResponse(
         responses=tuple(
             FetchableTopicResponse(
-                topic=topic.topic,
-                partitions=tuple(
+                topic.topic,
+                topic.topic_id,
+                tuple(
                     PartitionData(p.partition, code, UNKNOWN_OFFSET, records=b"")
                     for p in topic.partitions
                 ),
@@ -76,30 +87,29 @@ def _refuse_follower(request: FetchRequest) -> FetchResponse:
 
 
 def _wait(
-    broker: Broker,
-    request: FetchRequest,
-    pending: Pending[FetchResponse],
-    missing: int,
-    deadline_ms: int,
+    fetching: _Fetching, pending: Pending[FetchResponse], missing: int, deadline_ms: int
 ) -> bool:
     """Parks the fetch until `missing` bytes more can be read; False if there is no room to."""
+    broker = fetching.broker
 
     def finish() -> None:
-        attempt = _Attempt(broker, request)
-        response = attempt.read()
-        still_missing = request.min_bytes - attempt.bytes_found
+        found = fetching.read()
+        still_missing = fetching.request.min_bytes - fetching.bytes_found
         # What became readable may lie behind an open transaction, or be less than it was.
         waits_on = (
             still_missing > 0
-            and not attempt.has_errors
+            and not fetching.has_errors
             and broker.now_ms() < deadline_ms
-            and _wait(broker, request, pending, still_missing, deadline_ms)
+            and _wait(fetching, pending, still_missing, deadline_ms)
         )
         if not waits_on:
-            pending.complete(response)
+            pending.complete(fetching.answer(found))
 
     operation: DelayedFetch[TopicPartition] = DelayedFetch(finish, missing)
-    keys = [TopicPartition(t.topic, p.partition) for t in request.topics for p in t.partitions]
+    keys = [
+        TopicPartition(asked.topic or "", asked.partition.partition)
+        for asked in fetching.opened.partitions
+    ]
     if not broker.park(operation, keys, deadline_ms):
         return False
     pending.when_abandoned(lambda: broker.forget(operation))
@@ -107,47 +117,52 @@ def _wait(
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """One reading of all partitions that a request asks for."""
+class _Fetching:
+    """One request, which may be read for several times before it is answered."""
 
     broker: Broker
     request: FetchRequest
+    opened: OpenFetch
+    api_version: int
     bytes_found: int = 0
     has_errors: bool = False
 
-    def read(self) -> FetchResponse:
-        """Every partition's answer, in the order asked for, within the request's max_bytes."""
-        return FetchResponse(
-            responses=tuple(
-                FetchableTopicResponse(
-                    topic=topic.topic,
-                    partitions=tuple(self._read(topic.topic, each) for each in topic.partitions),
-                )
-                for topic in self.request.topics
-            )
-        )
+    def read(self) -> list[PartitionData]:
+        """Every partition's data, in the order asked for, within the request's max_bytes."""
+        self.bytes_found = 0
+        self.has_errors = False
+        return [self._read(asked) for asked in self.opened.partitions]
 
-    def _read(self, topic: str, wanted: FetchPartition) -> PartitionData:
-        request = self.request
+    def answer(self, found: Sequence[PartitionData]) -> FetchResponse:
+        """What its reader is told of what was `found`."""
+        broker = self.broker
+        response = broker.fetch_sessions.answer(self.opened, found, broker.now_ms())
+        if self.has_errors and self.api_version >= LEADERS_SINCE_V:
+            named = {data.current_leader.leader_id for data in found} - {-1}
+            nodes = [broker.image.brokers[node] for node in sorted(named)]
+            endpoints = (NodeEndpoint(*node, broker.image.racks.get(node[0])) for node in nodes)
+            return replace(response, node_endpoints=tuple(endpoints))
+        return response
+
+    def _read(self, asked: Asked) -> PartitionData:
+        request, wanted = self.request, asked.partition
         bytes_max = min(request.max_bytes, self.broker.fetch_bytes_max) - self.bytes_found
         committed = request.isolation_level == READ_COMMITTED
         try:
-            partition = self.broker.partition(topic, wanted.partition)
-            isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+            partition = self._partition(asked)
             records = partition.read(
                 wanted.fetch_offset,
                 max(0, min(wanted.partition_max_bytes, bytes_max)),
-                isolation_level,
+                READ_COMMITTED if committed else READ_UNCOMMITTED,
                 wanted.current_leader_epoch,
             )
+            # The first batch comes whole however large it is, but only one such an answer.
+            if records is not None and self.bytes_found and records.size_bytes > bytes_max:
+                records = None
+            aborted = _aborted(partition, wanted.fetch_offset, records) if committed else None
         except ApiError as error:
-            self.broker.note_storage_error(error)
-            self.has_errors = True
-            return PartitionData(wanted.partition, error.error_code, UNKNOWN_OFFSET, records=b"")
+            return self._refused(asked, error)
         log = partition.log
-        # The first batch comes whole however large it is, but only one such an answer.
-        if records is not None and self.bytes_found and records.size_bytes > bytes_max:
-            records = None
         if records is not None:
             self.bytes_found += records.size_bytes
         return PartitionData(
@@ -156,6 +171,39 @@ class _Attempt:
             log.high_watermark,
             log.last_stable_offset,
             log.log_start_offset,
-            aborted_transactions=() if committed else None,
+            aborted_transactions=aborted,
             records=b"" if records is None else records,
         )
+
+    def _partition(self, asked: Asked) -> Partition:
+        """The partition asked for, of the very topic that the reader means. ApiError."""
+        topic, topic_id, wanted = asked
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, str(topic_id))
+        partition = self.broker.partition(topic, wanted.partition)
+        if topic_id is not ZERO_UUID and self.broker.image.topics[topic].topic_id != topic_id:
+            raise ApiError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic} is not {topic_id}")
+        return partition
+
+    def _refused(self, asked: Asked, error: ApiError) -> PartitionData:
+        self.broker.note_storage_error(error)
+        self.has_errors = True
+        index, code = asked.partition.partition, error.error_code
+        leader = LeaderIdAndEpoch()
+        if code in NAMES_A_LEADER and asked.topic is not None:
+            known = self.broker.image.partition(asked.topic, index)
+            if known is not None:
+                leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
+        return PartitionData(index, code, UNKNOWN_OFFSET, current_leader=leader, records=b"")
+
+
+def _aborted(
+    partition: Partition, offset: int, records: FileRecords | None
+) -> tuple[AbortedTransaction, ...]:
+    """The aborted transactions that a reader must leave out of `records`."""
+    if records is None:
+        return ()
+    return tuple(
+        AbortedTransaction(aborted.producer_id, aborted.first_offset)
+        for aborted in partition.log.aborted_transactions(offset, records.before_offset)
+    )

@@ -71,6 +71,7 @@ class FileRecords:
     reader: Reader
     position: int
     size_bytes: int
+    before_offset: int  # above the last record's
 
     def fileno(self) -> int | None:
         """The descriptor to send from; None where there is none, and `read` is the way."""
@@ -347,27 +348,27 @@ class Segment:
                 return position
         return size
 
-    def read(self, offset: int, bytes_max: int, before_offset: int | None) -> FileRecords | None:
+    def read(
+        self, offset: int, bytes_max: int, before_offset: int, *, to_end: bool = False
+    ) -> FileRecords | None:
         """Whole batches from the one that holds `offset`, all below `before_offset`.
 
         At least one, however large; else `bytes_max` bytes at most. None when there is none.
-        `before_offset` None: to the segment's end.
+        `to_end`: the whole segment is below `before_offset`.
         """
         start = self.position_of(offset)
-        size = self.log.size_bytes
-        end = size if before_offset is None else self.position_of(before_offset)
+        end = self.log.size_bytes if to_end else self.position_of(before_offset)
         if start >= end:
             return None
         if end - start > bytes_max:
-            end = self._last_boundary(start, bytes_max, end)
-        elif before_offset is not None:
+            end, before_offset = self._last_boundary(start, bytes_max, end)
+        elif not to_end:
             self.remember(before_offset, end)
-        return FileRecords(self.log.reader(), start, end - start)
+        return FileRecords(self.log.reader(), start, end - start, before_offset)
 
-    def _last_boundary(self, start: int, bytes_max: int, end: int) -> int:
-        """The end of the last batch that ends within `bytes_max` of `start`; the first's at least.
-
-        Remembered for whoever goes on reading there.
+    def _last_boundary(self, start: int, bytes_max: int, end: int) -> tuple[int, int]:
+        """The end of the last batch that ends within `bytes_max` of `start`, the first's at least,
+        and the offset after it. Remembered for whoever goes on reading there.
         """
         limit = start + bytes_max
         boundary, next_offset = start, -1
@@ -378,7 +379,7 @@ class Segment:
                 break
             boundary, next_offset = batch_end, after
         self.remember(next_offset, boundary)
-        return boundary
+        return boundary, next_offset
 
     def remember(self, offset: int, position: int) -> None:
         """Who reads from `offset` next finds its batch at `position`."""

@@ -87,7 +87,7 @@ class Segments:
             next_base = bases[number] if number < len(bases) else end_offset
             if before_offset < next_base:
                 return segment.read(offset, bytes_max, before_offset)
-            found = segment.read(offset, bytes_max, None)
+            found = segment.read(offset, bytes_max, next_base, to_end=True)
             if found is not None:
                 if found.position + found.size_bytes == segment.size_bytes:
                     segment.remember(next_base, segment.size_bytes)  # for whoever waits there

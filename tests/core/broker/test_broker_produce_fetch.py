@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafkalite.core.image import PartitionImage
-from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -334,19 +334,19 @@ def test_a_fetch_that_cannot_be_served_is_told_at_once(
     asyncio.run(story())
 
 
-def test_sessions_and_followers_are_refused(start: Start) -> None:
+def test_followers_are_refused(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
             await peer.create("t")
-            session = await peer.ask(FetchRequest(session_id=7, session_epoch=3), 12)
-            assert session.error_code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            first = await peer.ask(FetchRequest(session_id=0, session_epoch=0), 12)
-            assert (first.error_code, first.session_id) == (ErrorCode.NONE, 0)
             topics = (FetchTopic("t", partitions=(FetchPartition(0),)),)
-            follower = await peer.ask(FetchRequest(replica_id=2, topics=topics), 12)
-            code = follower.responses[0].partitions[0].error_code
-            assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            for request, version in (
+                (FetchRequest(replica_id=2, topics=topics), 12),
+                (FetchRequest(replica_state=ReplicaState(2, 1), topics=topics), 15),
+            ):
+                follower = await peer.ask(request, version)
+                code = follower.responses[0].partitions[0].error_code
+                assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(story())
 
