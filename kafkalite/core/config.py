@@ -340,6 +340,7 @@ class LogConfig:
     min_insync_replicas: int = 1
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
+    retention_records: int = -1
     segment_bytes: int = 1_073_741_824
     segment_index_bytes: int = 10_485_760
     segment_jitter_ms: int = 0
@@ -366,5 +367,12 @@ class LogConfig:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether old segments go by age and size."""
+        """Whether old segments go by age, size and count."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def roll_ms(self) -> int:
+        """The age at which a segment is closed: in time for max.compaction.lag.ms, as the active
+        segment is never compacted."""
+        bound = self.max_compaction_lag_ms if self.is_compacted else LONG_MAX
+        return min(self.segment_ms, bound)

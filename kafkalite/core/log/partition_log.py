@@ -9,7 +9,7 @@ An append checks one batch, sets its base offset and leader epoch, and writes it
 What is read comes as places in files (`FileRecords`), never as bytes.
 
 Owns   the segments, producers and leader epochs of the partition. One owner, one thread; only
-       `Flush.run` may run in another.
+       `Flush.run` and `sync_directory` may run in another.
 Never  reads a clock. Never waits for the disk at an append, except as flush.messages says.
 Fails  with ApiError where a client is to be told (append, read), StorageError elsewhere; both name
        the partition and what the system said. The bytes of a failed write are cut off; where that
@@ -29,6 +29,7 @@ from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import Loaded, load
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.log.retention import deletable
 from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
 from kafkalite.core.log.segments import Flush, Segments
 from kafkalite.core.log.snapshots import Snapshots, marker_of, replay
@@ -266,14 +267,15 @@ class PartitionLog:
         config, segment = self._place.config, self._segments.active
         if segment.size_bytes and (
             segment.is_full(size, last_offset, config.segment_bytes, config.segment_index_bytes)
-            or segment.waited_ms(now_ms, max_timestamp) > config.segment_ms - self._jitter_ms()
+            or segment.waited_ms(now_ms, max_timestamp) > config.roll_ms - self._jitter_ms()
         ):
             return self.roll(now_ms)
         return segment
 
     def _jitter_ms(self) -> int:
         """At most segment.jitter.ms, and the same for a segment whenever it is asked."""
-        jitter_ms = self._place.config.segment_jitter_ms
+        config = self._place.config
+        jitter_ms = min(config.segment_jitter_ms, config.roll_ms)
         if not jitter_ms:
             return 0
         return crc32(self._segments.active.stem.encode()) % jitter_ms
@@ -453,13 +455,15 @@ class PartitionLog:
             self.epochs.truncate_before(offset)
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Removes the oldest segments that retention.ms, retention.bytes or the log start offset
+        """Removes the oldest segments that retention.ms, .bytes or .records or the log start offset
         give up; how many. When all are, a new, empty one remains: the log starts at its end.
 
         Only what is below the high watermark goes. The files keep their bytes, under another
         name, for file.delete.delay.ms.
         """
-        count = self._deletable(now_ms)
+        config, end_offset = self._place.config, self.log_end_offset
+        start_offset, committed = self.log_start_offset, self._high_watermark
+        count = deletable(self.segments, config, start_offset, committed, end_offset, now_ms)
         if not count:
             return 0
         if count == len(self.segments):
@@ -475,43 +479,31 @@ class PartitionLog:
             self._fail(f"deletion of segments below offset {self.log_start_offset}", error)
         return count
 
-    def _deletable(self, now_ms: int) -> int:
-        """How many of the oldest segments may go."""
-        config, segments = self._place.config, self.segments
-        excess = -1
-        if config.is_deleted and config.retention_bytes >= 0:
-            excess = self.size_bytes - config.retention_bytes
-        for number, segment in enumerate(segments):
-            is_last = number + 1 == len(segments)
-            end_offset = self.log_end_offset if is_last else segments[number + 1].base_offset
-            if end_offset > self._high_watermark or (is_last and not segment.size_bytes):
-                return number
-            excess -= segment.size_bytes
-            too_old = (
-                config.is_deleted
-                and config.retention_ms >= 0
-                and now_ms - segment.retention_timestamp() > config.retention_ms
-            )
-            given_up = not is_last and end_offset <= self.log_start_offset
-            if not (excess >= 0 or too_old or given_up):
-                return number
-        return len(segments)
-
     def new_cleaned_segment(self, base_offset: int, now_ms: int) -> Segment:
-        """A segment for what compaction keeps, to be filled and given to `replace_segments`."""
+        """A segment for what compaction keeps, to be filled, sealed and given to
+        `replace_segments`. Until then it is the caller's alone, in whatever thread."""
         return self._segments.new_cleaned(base_offset, now_ms)
 
-    def replace_segments(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> None:
-        """Puts `cleaned` where the neighbours `old` were, so that a crash leaves one or the other.
+    def replace_segments(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> bool:
+        """Puts `cleaned` where the neighbours `old` were, so that a crash leaves one or the other;
+        durable after the next `sync_directory`. False where the log has changed meanwhile: it is
+        closed, or some of `old` are gone; nothing is done then.
 
-        Its base offset is that of the first of them. None of them is the active segment.
+        The base offset of `cleaned` is that of the first of them.
         """
+        if self._failure is not None or not self._segments.are_neighbours(old):
+            return False
         merged = {segment.base_offset for segment in old[1:]}
         try:
             self._segments.replace(cleaned, old, now_ms)
             self._snapshots.drop(merged.__contains__)
         except OSError as error:
             self._fail(f"replacement of segments from offset {cleaned.base_offset} on", error)
+        return True
+
+    def sync_directory(self) -> None:
+        """Waits until changes of names are on the disk; may run in another thread. OSError."""
+        self._place.storage.sync_directory(self._place.directory)
 
     # ---- the disk ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ Source apache/kafka LogSegment, FileRecords, LazyIndex.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
@@ -80,6 +80,14 @@ class FileRecords:
     def read(self) -> bytes:
         """The bytes. Fewer than `size_bytes` if the log was truncated in between."""
         return self.reader.read(self.position, self.size_bytes)
+
+
+class Mark(NamedTuple):
+    """Of some batches in a run of them: where they end in it, their last offset, latest time."""
+
+    end: int
+    last_offset: int
+    max_timestamp: int
 
 
 class TimestampAndOffset(NamedTuple):
@@ -158,6 +166,14 @@ class Segment:
         position = self.log.append(data)
         self._note(position, len(data), last_offset, max_timestamp, index_interval_bytes)
 
+    def append_run(self, data: Buffer, marks: Sequence[Mark], index_interval_bytes: int) -> None:
+        """Writes batches at once; each of `marks` tells of those that end where it says."""
+        start = position = self.log.append(data)
+        for end, last_offset, max_timestamp in marks:
+            size = start + end - position
+            self._note(position, size, last_offset, max_timestamp, index_interval_bytes)
+            position += size
+
     def _note(
         self,
         position: int,
@@ -215,6 +231,12 @@ class Segment:
         self._is_active = False
         self.index.unpin()
         self.time_index.unpin()
+
+    def seal(self) -> None:
+        """Is complete, and on the disk: nothing is written to it any more."""
+        self.log.create()
+        self.end_writing()
+        self.sync()
 
     def write_indexes(self) -> None:
         """Writes the entries that the index files have not."""

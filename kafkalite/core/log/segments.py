@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kafkalite.core.log.checkpoints import PARTITION_METADATA
+from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import CLEANED_SUFFIX, SWAP_SUFFIX
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment, TimestampAndOffset
@@ -175,13 +176,17 @@ class Segments:
         self._doom(gone, now_ms)
 
     def _doom(self, segments: Sequence[Segment], now_ms: int) -> None:
-        """Renames segments, the oldest first, to be removed when their delay is over."""
+        """Renames segments, durably, to be removed when their delay is over."""
+        self._rename_doomed(segments, now_ms)
+        self._place.storage.sync_directory(self._place.directory)
+
+    def _rename_doomed(self, segments: Sequence[Segment], now_ms: int) -> None:
+        """Renames segments, the oldest first."""
         due_ms = now_ms + self._place.config.file_delete_delay_ms
         for segment in segments:
             segment.discard_indexes()
             segment.rename("", DELETED_SUFFIX)
             self._doomed.append((due_ms, segment))
-        self._place.storage.sync_directory(self._place.directory)
 
     def remove_doomed(self, now_ms: int) -> None:
         """Removes the files whose delay is over."""
@@ -192,35 +197,40 @@ class Segments:
     # ---- compaction ----------------------------------------------------------------------------
 
     def new_cleaned(self, base_offset: int, now_ms: int) -> Segment:
-        """A segment for what compaction keeps, to be filled and given to `replace`."""
+        """A segment for what compaction keeps, to be filled, sealed and given to `replace`.
+
+        Nothing of it is shared with the log, so that another thread may fill it.
+        """
         place = self._place
         segment = Segment(
-            place.storage, place.directory, base_offset, place.cache, now_ms, suffix=CLEANED_SUFFIX
+            place.storage, place.directory, base_offset, IndexCache(), now_ms, suffix=CLEANED_SUFFIX
         )
         segment.delete()  # a cleaning that failed may have left one
         segment.begin_writing()
         return segment
 
-    def replace(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> None:
-        """Puts `cleaned` where the neighbours `old` were; a crash leaves one or the other.
+    def are_neighbours(self, segments: Sequence[Segment]) -> bool:
+        """Whether `segments` still follow one another here, the active one not among them."""
+        if segments[0] not in self.all or segments[-1] is self.active:
+            return False
+        first = self.all.index(segments[0])
+        return self.all[first : first + len(segments)] == list(segments)
 
-        It has the base offset of the first of them. None of them is the active segment.
+    def replace(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> None:
+        """Puts `cleaned`, which is sealed, where the neighbours `old` were.
+
+        It has the base offset of the first of them. Once it is called `.swap` a crash completes
+        this, before that undoes it; in between the system keeps the order of changes of names.
         """
-        first = self.all.index(old[0])
-        assert self.all[first : first + len(old)] == list(old), "not neighbours"
-        assert old[-1] is not self.active, "the active segment is not cleaned"
+        assert self.are_neighbours(old), "not neighbours, or the active segment"
         assert cleaned.base_offset == old[0].base_offset, (cleaned.base_offset, old[0].base_offset)
-        storage, directory = self._place.storage, self._place.directory
-        cleaned.log.create()
-        cleaned.end_writing()
-        cleaned.sync()
         cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
-        storage.sync_directory(directory)
-        self.all[first : first + len(old)] = [cleaned]
-        self._bases[first : first + len(old)] = [cleaned.base_offset]
-        self._doom(old, now_ms)
+        self._rename_doomed(old, now_ms)
         cleaned.rename(SWAP_SUFFIX, "")
-        storage.sync_directory(directory)
+        cleaned.abandon()
+        first = self.all.index(old[0])
+        self.all[first : first + len(old)] = [self._place.segment(cleaned.base_offset)]
+        self._bases[first : first + len(old)] = [cleaned.base_offset]
 
     def close(self) -> None:
         """Writes the last index entries and gives memory and descriptors back."""

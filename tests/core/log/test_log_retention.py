@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.storage import Storage
@@ -52,6 +53,43 @@ def test_old_segments_go_whole(storage: Storage, open_log: OpenLog, batch: MakeB
     assert log.delete_old_segments(1_107) == 2
     assert log.log_start_offset == 30
     assert log.epochs.entries == [(0, 30)]
+
+
+def test_whole_segments_beyond_a_number_of_records_go(
+    storage: Storage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(storage, retention_ms=-1, retention_records=25)
+    five_segments(log, batch)
+    assert log.delete_old_segments(1_000) == 2, "25 records stay at least, in whole segments"
+    assert offsets(log) == list(range(20, 50))
+    assert log.delete_old_segments(1_000) == 0
+    log.config = LogConfig(retention_ms=-1, retention_records=0)
+    assert log.delete_old_segments(1_000) == 3
+    assert (log.log_start_offset, log.log_end_offset) == (50, 50)
+
+
+def test_only_what_is_committed_goes_by_number(
+    storage: Storage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(storage, retention_ms=-1, retention_records=0)
+    five_segments(log, batch)
+    log._high_watermark = 25
+    assert log.delete_old_segments(1_000) == 2
+
+
+def test_a_compacted_log_is_rolled_in_time_for_its_compaction_lag(
+    storage: Storage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    lag = {"segment_ms": 10_000, "max_compaction_lag_ms": 100}
+    log = open_log(storage, cleanup_policy=("compact",), **lag)
+    log.append_as_leader(batch(timestamp=1_000), 0, 1_000)
+    log.append_as_leader(batch(timestamp=1_100), 0, 1_100)
+    assert len(log.segments) == 1
+    log.append_as_leader(batch(timestamp=1_101), 0, 1_101)
+    assert len(log.segments) == 2
+    log.config = LogConfig(**lag)
+    log.append_as_leader(batch(timestamp=1_300), 0, 1_300)
+    assert len(log.segments) == 2, "the lag is of compaction alone"
 
 
 def test_the_active_segment_goes_too_and_offsets_go_on(
@@ -200,6 +238,7 @@ def compacted(log: PartitionLog, old: list[Segment], keep: set[int]) -> Segment:
             if header.base_offset in keep:
                 part = data[position : position + header.size_bytes]
                 cleaned.append(part, header.last_offset, header.max_timestamp, 100)
+    cleaned.seal()
     return cleaned
 
 
@@ -209,7 +248,7 @@ def test_compacted_segments_take_the_place_of_others(
     log = open_log(storage, cleanup_policy=("compact",), file_delete_delay_ms=0)
     five_segments(log, batch)
     old = list(log.segments[1:4])
-    log.replace_segments(compacted(log, old, {15, 35}), old, 1_000)
+    assert log.replace_segments(compacted(log, old, {15, 35}), old, 1_000)
     assert [segment.base_offset for segment in log.segments] == [0, 10, 40]
     kept = [*range(10), *range(15, 20), *range(35, 40), *range(40, 50)]
     assert offsets(log) == kept
@@ -220,6 +259,21 @@ def test_compacted_segments_take_the_place_of_others(
     log.close()
     again = open_log(storage, clean=True, cleanup_policy=("compact",))
     assert offsets(again) == kept
+
+
+def test_segments_that_are_not_what_they_were_are_not_replaced(
+    storage: Storage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(storage, cleanup_policy=("compact", "delete"), retention_ms=100)
+    five_segments(log, batch)
+    old = list(log.segments[0:2])
+    cleaned = compacted(log, old, {5})
+    assert log.delete_old_segments(1_103) == 1
+    assert not log.replace_segments(cleaned, old, 1_000), "retention took the first of them"
+    assert not log.replace_segments(cleaned, list(log.segments), 1_000), "the active one"
+    assert offsets(log) == list(range(10, 50))
+    log.close()
+    assert not log.replace_segments(cleaned, list(log.segments[:1]), 1_000), "closed"
 
 
 def test_a_crash_in_a_replacement_leaves_no_gap_and_nothing_twice(
@@ -239,6 +293,7 @@ def test_a_crash_in_a_replacement_leaves_no_gap_and_nothing_twice(
         try:
             old = list(log.segments[1:4])
             log.replace_segments(compacted(log, old, {15}), old, 1_000)
+            log.sync_directory()
             log.tick(1_000)
             break
         except PowerLoss:
