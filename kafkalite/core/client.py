@@ -39,7 +39,9 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CONTROL: Final = "control"  # the lane of short questions: metadata, offsets, administration
-GROUP_KEY: Final = 0
+GROUP_KEY: Final = 0  # what a coordinator is asked for by
+TRANSACTION_KEY: Final = 1
+KEY_KINDS: Final = {GROUP_KEY: "group", TRANSACTION_KEY: "transactional id"}
 PORT_MAX: Final = 65_535
 UNKNOWN_TOPIC_TRIES: Final = 5  # a topic that was just made is unknown for a moment
 
@@ -107,7 +109,7 @@ class Client:
         self._bootstrap = parse_bootstrap(bootstrap_servers)
         self._random = random.Random()
         self._slots: dict[tuple[Address, str], Slot] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
         self._lanes = itertools.count(1)
         self._closed = False
 
@@ -355,31 +357,30 @@ class Client:
 
     # ---- coordinators ----
 
-    async def coordinator(self, group_id: str) -> int:
-        """The node that coordinates a group. ApiError when no broker can say."""
-        known = self._coordinators.get(group_id)
+    async def coordinator(self, key: str, kind: int = GROUP_KEY) -> int:
+        """The node that coordinates a group, or with TRANSACTION_KEY a transactional id.
+
+        ApiError when no broker can say.
+        """
+        known = self._coordinators.get((kind, key))
         if known is not None and known in self.cluster.nodes:
             return known
-        return await self.retrying(
-            f"coordinator of group {group_id}", lambda: self._find_coordinator(group_id)
-        )
+        what = f"coordinator of {KEY_KINDS[kind]} {key}"
+        return await self.retrying(what, lambda: self._find_coordinator(key, kind, what))
 
-    async def _find_coordinator(self, group_id: str) -> int:
-        request = FindCoordinatorRequest(
-            key=group_id, key_type=GROUP_KEY, coordinator_keys=(group_id,)
-        )
+    async def _find_coordinator(self, key: str, kind: int, what: str) -> int:
+        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=(key,))
         code, why, node = _coordinator_in(await self._ask_anyone(request))
         if code is not ErrorCode.NONE:
-            message = f"coordinator of group {group_id}"
-            raise ApiError(code, f"{message}, {why}" if why else message)
+            raise ApiError(code, f"{what}, {why}" if why else what)
         nodes = {**self.cluster.nodes, node.node_id: node}
         self.cluster = replace(self.cluster, nodes=nodes)
-        self._coordinators[group_id] = node.node_id
+        self._coordinators[kind, key] = node.node_id
         return node.node_id
 
-    def forget_coordinator(self, group_id: str) -> None:
+    def forget_coordinator(self, key: str, kind: int = GROUP_KEY) -> None:
         """The coordinator has moved or is gone; whoever needs it looks for it anew."""
-        self._coordinators.pop(group_id, None)
+        self._coordinators.pop((kind, key), None)
 
 
 def client_of(client: Client | str | Sequence[str], client_id: str) -> tuple[Client, bool]:

@@ -1,0 +1,181 @@
+"""Whom an admin client asks: any broker, the controller, a leader, a coordinator, all brokers. [IO]
+
+Owns   the client, if it was not handed in; what each family of calls repeats, and when.
+Never  repeats a change that a broker may have made, unless the broker said that it did not.
+Fails  with ApiError for the first thing refused, naming it and the broker's reason; with
+       BrokerUnavailable when nobody answers.
+Source apache/kafka `AdminApiDriver` and its lookup strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from kafkalite.core.client import GROUP_KEY, KEY_KINDS, Client, client_of
+from kafkalite.core.consumer_membership import FIND_COORDINATOR
+from kafkalite.core.protocol.codec import Request
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
+
+TIMEOUT_MS: Final = 30_000
+ELSEWHERE: Final = frozenset({ErrorCode.NOT_CONTROLLER})  # the broker has done nothing
+NO_COORDINATOR: Final = FIND_COORDINATOR | {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+NOT_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE})
+
+R = TypeVar("R")
+T = TypeVar("T")
+Refusal = tuple[str, ErrorCode, str | None]  # what, the code (NONE: not refused), why
+Reader = Callable[[Any], Iterable[Refusal]]
+
+
+class AdminCalls:
+    """A client, and the ways to ask it."""
+
+    def __init__(
+        self, client: Client | str | Sequence[str], *, client_id: str = "kafkalite-admin"
+    ) -> None:
+        self._client, self._owns_client = client_of(client, client_id)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Finds the cluster."""
+        await self._client.start()
+
+    async def close(self) -> None:
+        """Closes the connections, unless the client is shared."""
+        if self._owns_client:
+            await self._client.close()
+
+    @property
+    def client(self) -> Client:
+        """The client that asks, to be shared."""
+        return self._client
+
+    async def _ask_controller(self, request: Request[R], read: Reader) -> R:
+        async def attempt() -> R:
+            controller = self._client.cluster.controller_id
+            known = controller in self._client.cluster.nodes
+            response = await self._client.request(request, controller if known else None)
+            raise_for(read(response))
+            return response
+
+        return await self._client.retrying("the controller", attempt, ELSEWHERE)
+
+    async def _ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        make: Callable[[Mapping[str, Sequence[int]]], Request[Any]],
+        read: Callable[[Any], Iterable[tuple[TopicPartition, ErrorCode, str | None, T]]],
+    ) -> dict[TopicPartition, T]:
+        """Asks each partition's leader, a request each. ApiError for the first one refused.
+
+        `make` turns partition numbers by topic into a request. Partitions whose leader has moved
+        are asked for again; the others' answers stay.
+        """
+        todo = dict.fromkeys(partitions)
+        found: dict[TopicPartition, T] = {}
+        for topic in dict.fromkeys(tp.topic for tp in todo):
+            await self._client.topic(topic, create=False)
+
+        async def attempt() -> None:
+            for leader, led in self._by_leader(todo).items():
+                answer = await self._client.request(make(by_topic(led)), leader)
+                refused: list[Refusal] = []
+                for tp, code, why, told in read(answer):
+                    if code is ErrorCode.NONE:
+                        found[tp] = told
+                        todo.pop(tp, None)
+                    else:
+                        refused.append((str(tp), code, why))
+                raise_for(refused)
+
+        await self._client.retrying("partition leaders", attempt, NOT_LEADER)
+        return found
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        led: dict[int, list[TopicPartition]] = {}
+        for tp in partitions:
+            if self._client.cluster.partition(tp) is None:
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(tp))
+            leader = self._client.cluster.leader_id(tp)
+            if leader is None:
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
+            led.setdefault(leader, []).append(tp)
+        return led
+
+    async def _ask_all(self, request: Request[R], read: Reader) -> dict[int, R]:
+        """Every broker's answer, by its id."""
+        await self._client.refresh(())
+        answers: dict[int, R] = {}
+        for node_id in self._client.cluster.nodes:
+
+            async def attempt(node_id: int = node_id) -> R:
+                answer = await self._client.request(request, node_id)
+                raise_for(read(answer))
+                return answer
+
+            answers[node_id] = await self._client.retrying(
+                f"broker {node_id}", attempt, NO_COORDINATOR
+            )
+        return answers
+
+    async def _ask_coordinator(
+        self, key: str, request: Request[R], read: Reader, *, kind: int = GROUP_KEY
+    ) -> R:
+        """Asks the coordinator of a group, or with TRANSACTION_KEY of a transactional id."""
+
+        async def attempt() -> R:
+            node_id = await self._client.coordinator(key, kind)
+            response = await self._client.request(request, node_id)
+            raise_for(read(response))
+            return response
+
+        return await self._at_coordinator(key, attempt, kind=kind)
+
+    async def _at_coordinator(
+        self,
+        key: str,
+        attempt: Callable[[], Awaitable[T]],
+        *,
+        kind: int = GROUP_KEY,
+        codes: Collection[ErrorCode] = NO_COORDINATOR,
+    ) -> T:
+        """Repeats `attempt` while the coordinator is another one, or not ready."""
+
+        async def forgetful() -> T:
+            try:
+                return await attempt()
+            except ApiError as error:
+                if error.error_code in NO_COORDINATOR:
+                    self._client.forget_coordinator(key, kind)
+                raise
+
+        return await self._client.retrying(f"{KEY_KINDS[kind]} {key}", forgetful, codes)
+
+
+def raise_for(told: Iterable[Refusal]) -> None:
+    """Raises ApiError for the first of (what, code, why) that was refused."""
+    for what, code, why in told:
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, f"{what}, {why}" if why else what)
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, in the order given."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics
