@@ -19,7 +19,6 @@ SETTINGS: Final = {
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET}",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    "spark.log.level": "ERROR",
     # A table has a folder a day and small files: list them here, not in a job of tasks, and
     # read many of them in one task.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
