@@ -43,6 +43,7 @@ from kafkalite.core.image import ClusterImage, ClusterRecord, TopicImage, topic_
 from kafkalite.core.internal_topics import creatable
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
+from kafkalite.core.metrics import BrokerMetrics
 from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.producer_ids import ProducerIds
@@ -93,6 +94,7 @@ class Broker:
         self.config = config
         self.now_ms = now_ms
         self.logs = logs
+        self.metrics = BrokerMetrics()
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self.producer_ids = ProducerIds(self._request_producer_ids)
@@ -152,6 +154,16 @@ class Broker:
             body = without_placeholder(body, version)
         message: Any = codec.decode(route.request, body, version)
         return route.handler(self, message, RequestContext(version, client_id, f"/{client_host}"))
+
+    def gauges(self) -> dict[str, int]:
+        """What goes up and down, as it is now: beside `metrics`, for whoever shows it."""
+        return {
+            "partitions": sum(map(len, self._partitions.values())),
+            "offline_partitions": len(self._offline),
+            "waiting_requests": len(self._purgatory),
+            "fetch_sessions": len(self.fetch_sessions),
+            "fetch_session_partitions": self.fetch_sessions.partition_count,
+        }
 
     def settle(self) -> None:
         """Calls the tokens of what the requests answered since have completed."""

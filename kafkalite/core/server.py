@@ -21,13 +21,14 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
+from kafkalite.core.metrics import ApiMetrics, BrokerMetrics
 from kafkalite.core.outbox import Outbox
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.connection import (
     FRAME_BYTES_MAX,
-    Parts,
     RequestHeader,
     RequestReceived,
     ServerConnection,
@@ -45,6 +46,10 @@ NEVER: Final = -1
 
 class Service(Protocol):
     """Whoever answers requests."""
+
+    @property
+    def metrics(self) -> BrokerMetrics:
+        """Where what is served is counted."""
 
     def answer(self, request: RequestReceived, client_host: str) -> Any:
         """A response; a `Pending` one; None where none is due.
@@ -75,6 +80,7 @@ class Server:
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
         self.service: Service  # from `start` on
+        self.metrics: BrokerMetrics  # the service's
         self.connections: set[_Connection] = set()
         self.connections_by_host: Counter[str] = Counter()
         self._listener: asyncio.Server | None = None
@@ -102,7 +108,7 @@ class Server:
     async def start(self, service: Service) -> None:
         """Begins to accept; `service` answers."""
         assert self._listener is not None, "bind first"
-        self.service = service
+        self.service, self.metrics = service, service.metrics
         await self._listener.start_serving()
         if self.limits.connections_max_idle_ms != NEVER:
             self._check_for_idle(asyncio.get_running_loop())
@@ -190,6 +196,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._pending: Pending[Any] | None = None
         self._is_reading = True
         self._is_closing = False
+        self._metrics = server.metrics
         self._last_active = loop.time()
         self._peer = self._client_host = "?"
 
@@ -201,8 +208,10 @@ class _Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername") or ("?", 0)
         self._client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
         self._set_options(transport.get_extra_info("socket"))
+        self._metrics.connections_accepted += 1
         refusal = self._server.admit(self, self._client_host)
         if refusal is not None:
+            self._metrics.connections_refused += 1
             self._hang_up(f"one connection too many: {refusal}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -253,6 +262,7 @@ class _Connection(asyncio.BufferedProtocol):
                 if not self._can_go_on():
                     return
         except KafkaliteError as error:
+            self._metrics.connections_failed += 1
             self._hang_up(str(error))
             return
         except Exception:
@@ -264,31 +274,40 @@ class _Connection(asyncio.BufferedProtocol):
     def _serve(self, request: RequestReceived | UnknownApi) -> None:
         if isinstance(request, UnknownApi):
             raise UnanswerableError(f"API key {request.api_key} is unknown")
+        began, header = perf_counter(), request.header
+        counters = self._metrics.of(header.api_key)
+        counters.requests += 1
+        counters.request_bytes += len(request.body)
         response = self._server.service.answer(request, self._client_host)
         if isinstance(response, Pending):
             if response.response is None:
                 self._pending = response
-                response.when_done(lambda done: self._on_answer(request.header, done))
+                response.when_done(lambda done: self._on_answer(header, done, counters, began))
                 return
             response = response.response
         if response is not None:
-            self._send(request.header, response)
+            self._send(header, response, counters, began)
 
-    def _on_answer(self, header: RequestHeader, response: Any) -> None:
+    def _on_answer(
+        self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
+    ) -> None:
         """What was waited for is there. Called from within whatever made it so."""
         self._pending = None
         self._last_active = self._loop.time()
         try:
-            self._send(header, response)
+            self._send(header, response, counters, began)
         except Exception:
             self._fail()
             return
         if self._outbox.is_empty:
             self._on_sent()
 
-    def _send(self, header: RequestHeader, response: Any) -> None:
-        parts: Parts = self._frames.send(header, response)
+    def _send(
+        self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
+    ) -> None:
+        parts, size = self._frames.send(header, response)
         self._outbox.send(cast(Any, parts))
+        counters.answered(response, size, perf_counter() - began)
 
     def _on_sent(self) -> None:
         """There is room again for the next answer."""
@@ -316,6 +335,7 @@ class _Connection(asyncio.BufferedProtocol):
     def close_if_idle_since(self, deadline: float) -> None:
         """Hangs up on a peer that was silent for too long and is owed nothing."""
         if self._pending is None and self._last_active < deadline:
+            self._metrics.connections_idle += 1
             log.info("%s: idle for connections.max.idle.ms, closed", self._peer)
             self.finish() if self._outbox.is_empty else self.abort()
 
@@ -326,6 +346,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _fail(self) -> None:
         """A fault of ours: told once in full, and only this connection pays for it."""
+        self._metrics.connections_failed += 1
         log.exception("%s: closed: an unexpected error", self._peer)
         self._is_closing = True
         self._transport.abort()

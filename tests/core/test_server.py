@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.metrics import BrokerMetrics
 from kafkalite.core.outbox import INLINE_BYTES_MAX
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -56,6 +57,7 @@ class FakeService:
     waiting: list[Pending[Any]] = field(default_factory=list)
     files: list[FileStretch] = field(default_factory=list)
     asked: list[ApiKey] = field(default_factory=list)
+    metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
 
     def answer(self, request: RequestReceived, client_host: str) -> Any:
         key = request.header.api_key
@@ -146,6 +148,34 @@ def test_answers_come_in_order_also_when_one_must_wait() -> None:
             service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
             assert (await peer.receive()).error_code is ErrorCode.ILLEGAL_GENERATION
             assert [(await peer.receive()).throttle_time_ms for _ in range(100)] == [*range(3, 103)]
+
+    asyncio.run(story())
+
+
+def test_what_is_served_is_counted() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, max_connections=2) as (_, connect):
+            peer = await connect()
+            for _ in range(3):
+                peer.send(ApiVersionsRequest(), 1)
+                await peer.receive()
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
+            await peer.receive()
+            rude, late = await connect(), await connect()
+            assert await late.is_hung_up_on()
+            rude.writer.write(b"\xff" * 8)
+            assert await rude.is_hung_up_on()
+        metrics = service.metrics
+        versions, heartbeat = metrics.api[ApiKey.API_VERSIONS], metrics.api[ApiKey.HEARTBEAT]
+        assert (versions.requests, versions.latency.count, versions.errors) == (3, 3, {})
+        assert (versions.request_bytes, versions.response_bytes) == (0, 3 * 18)
+        assert heartbeat.errors == {ErrorCode.ILLEGAL_GENERATION: 1}
+        assert heartbeat.request_bytes == 10  # "g", 1, "m"
+        assert metrics.connections_accepted == 3
+        assert (metrics.connections_refused, metrics.connections_failed) == (1, 1)
 
     asyncio.run(story())
 

@@ -136,6 +136,7 @@ class _Fetching:
     def answer(self, found: Sequence[PartitionData]) -> FetchResponse:
         """What its reader is told of what was `found`."""
         broker = self.broker
+        broker.metrics.bytes_out += self.bytes_found
         response = broker.fetch_sessions.answer(self.opened, found, broker.now_ms())
         if self.has_errors and self.api_version >= LEADERS_SINCE_V:
             named = {data.current_leader.leader_id for data in found} - {-1}

@@ -94,6 +94,10 @@ def _append(
         return _refused(data.index, error)
     if not appended.duplicate:
         broker.appended(partition, len(records))
+        metrics = broker.metrics
+        metrics.batches_in += 1
+        metrics.bytes_in += len(records)
+        metrics.records_in += appended.last_offset - appended.base_offset + 1
     if acks == ACKS_ALL and partition.log.high_watermark <= appended.last_offset:
         wanted[partition.topic_partition] = appended.last_offset + 1
     return PartitionProduceResponse(

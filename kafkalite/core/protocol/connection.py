@@ -200,8 +200,8 @@ class ServerConnection(FrameReceiver):
         header = RequestHeader(key, api_version, correlation_id, client_id)
         return RequestReceived(header, frame[position:])
 
-    def send(self, header: RequestHeader, response: object) -> Parts:
-        """The frame that answers a request, in pieces.
+    def send(self, header: RequestHeader, response: object) -> tuple[Parts, int]:
+        """The frame that answers a request, in pieces, and its size in all.
 
         `response` is a message, or the bytes of one that was encoded in the request's version.
         """
@@ -258,7 +258,7 @@ class ClientConnection(FrameReceiver):
         self._next_correlation_id = (correlation_id + 1) % CORRELATION_IDS
         if not (isinstance(request, ProduceRequest) and request.acks == 0):
             self._in_flight.append((correlation_id, key, version))
-        return correlation_id, _framed(header, parts)
+        return correlation_id, _framed(header, parts)[0]
 
     def next_event(self) -> ResponseReceived | None:
         """The next answer, read in the version that was asked in; or None until more has come."""
@@ -295,15 +295,15 @@ def _skip_tags(frame: memoryview, position: int) -> int:
         return len(frame) + 1
 
 
-def _framed(header: bytes, parts: Parts) -> Parts:
-    """`parts` behind their size and header, in one piece with the first of them."""
+def _framed(header: bytes, parts: Parts) -> tuple[Parts, int]:
+    """`parts` behind their size and header, in one piece with the first of them; and the size."""
     size = len(header) + sum(
         len(part) if isinstance(part, bytes) else part.size_bytes for part in parts
     )
     first = parts[0]
     assert isinstance(first, bytes)  # a message begins with bytes of its own
     parts[0] = SIZE.pack(size) + header + first
-    return parts
+    return parts, SIZE.size + size
 
 
 def _is_unsupported_version(body: memoryview) -> bool:

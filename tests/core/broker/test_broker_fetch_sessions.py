@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import (
     AbortedTransaction,
     FetchPartition,
@@ -185,5 +186,33 @@ def test_committed_readers_learn_what_was_aborted(start: Start) -> None:
             assert (await aborted(3, 1)).aborted_transactions == (AbortedTransaction(7, 3),)
             assert (await aborted(6, 1)).aborted_transactions == ()
             assert (await aborted(0, 0)).aborted_transactions is None
+
+    asyncio.run(story())
+
+
+def test_what_goes_in_and_out_is_counted(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", 2)
+            await peer.produce("t", b"a", b"b")
+            await peer.produce("nowhere", b"a")
+            await peer.values("t")
+            topics = wanted("t", 0, 9)
+            await peer.ask(FetchRequest(session_epoch=0, topics=topics), 12)
+            metrics = running.broker.metrics
+            size = running.broker.partition("t", 0).log.size_bytes
+            assert (metrics.batches_in, metrics.records_in, metrics.bytes_in) == (1, 2, size)
+            assert metrics.bytes_out == 2 * size
+            assert metrics.api[ApiKey.PRODUCE].errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 1}
+            assert metrics.api[ApiKey.FETCH].errors == {ErrorCode.OFFSET_OUT_OF_RANGE: 1}
+            gauges = running.broker.gauges()
+            assert gauges == {
+                "partitions": 2,
+                "offline_partitions": 0,
+                "waiting_requests": 0,
+                "fetch_sessions": 1,
+                "fetch_session_partitions": 2,
+            }
 
     asyncio.run(story())

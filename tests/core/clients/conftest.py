@@ -75,7 +75,7 @@ class FakeConnection(asyncio.Protocol):
             if isinstance(answer, bytes):
                 self._transport.write(answer)
             else:
-                parts = self._wire.send(header, answer)
+                parts, _ = self._wire.send(header, answer)
                 self._transport.write(b"".join(bytes(part) for part in parts))
 
 

@@ -269,7 +269,9 @@ def test_any_header_is_read_or_refused(data: bytes, key: ApiKey, version: int) -
 def answered(client: ClientConnection, server: ServerConnection, response: object) -> object:
     event = server.next_event()
     assert isinstance(event, RequestReceived)
-    client.receive_data(joined(server.send(event.header, response)))
+    parts, size = server.send(event.header, response)
+    assert size == len(joined(parts))
+    client.receive_data(joined(parts))
     received = client.next_event()
     assert received is not None
     assert received.correlation_id == event.header.correlation_id
@@ -300,7 +302,7 @@ class InFile:
 def test_a_frame_counts_records_that_are_sent_from_a_file() -> None:
     partition = PartitionData(0, records=InFile())
     response = FetchResponse(responses=(FetchableTopicResponse("t", partitions=(partition,)),))
-    parts = ServerConnection().send(RequestHeader(ApiKey.FETCH, 12, 3, None), response)
+    parts, _ = ServerConnection().send(RequestHeader(ApiKey.FETCH, 12, 3, None), response)
     wire = joined(parts)
     assert struct.unpack_from(">ii", wire) == (len(wire) - 4, 3)
     assert [type(part) for part in parts] == [bytes, InFile, bytes]
