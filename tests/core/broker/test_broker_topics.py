@@ -33,7 +33,7 @@ from kafkalite.errors import ConfigError, DataDirectoryInUse, ErrorCode, Storage
 
 Start = Any
 ADVERTISED = {
-    "PRODUCE": (0, 11), "FETCH": (4, 12), "LIST_OFFSETS": (1, 8), "METADATA": (0, 12),
+    "PRODUCE": (0, 11), "FETCH": (4, 16), "LIST_OFFSETS": (1, 8), "METADATA": (0, 12),
     "OFFSET_COMMIT": (1, 9), "OFFSET_FETCH": (1, 9), "FIND_COORDINATOR": (0, 4),
     "JOIN_GROUP": (0, 9), "HEARTBEAT": (0, 4), "LEAVE_GROUP": (0, 5), "SYNC_GROUP": (0, 5),
     "DESCRIBE_GROUPS": (0, 5), "LIST_GROUPS": (0, 5), "API_VERSIONS": (0, 4),
