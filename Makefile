@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test test-fast lint bench clean
+.PHONY: demo test test-fast lint bench bench-broker clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -21,6 +21,10 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/streams.py
+
+# Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
+bench-broker: $(VENV)/.dev
+	$(BIN)/python bench/broker.py $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "kafkalite needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=..." % v[:2])'
