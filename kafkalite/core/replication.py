@@ -51,6 +51,7 @@ class PartitionReplication:
     node_id: int
     role: Role = Role.OFFLINE
     leader_epoch: int = NO_EPOCH
+    replica_count: int = 0
     in_sync_replicas: frozenset[int] = frozenset()
     high_watermark: int = 0
     log_end_offsets: dict[int, int] = field(default_factory=dict)  # of the leader and followers
@@ -67,6 +68,7 @@ class PartitionReplication:
             self.log_end_offsets = {}
         self.leader_epoch = image.leader_epoch
         self._become(Role.LEADER if image.leader == self.node_id else Role.FOLLOWER)
+        self.replica_count = len(image.replicas)
         self.in_sync_replicas = frozenset(image.in_sync_replicas)
         if self.role is Role.LEADER:
             self.appended(log_end_offset)
@@ -89,14 +91,18 @@ class PartitionReplication:
             )
 
     def check_produce(self, acks: int, min_insync_replicas: int) -> None:
-        """Refuses an append that nobody could acknowledge as asked."""
+        """Refuses an append that nobody could acknowledge as asked.
+
+        A partition with fewer replicas than `min_insync_replicas` needs all of them.
+        """
         if acks not in ACKS:
             raise ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS,
                 f"{self.topic_partition}: acks {acks}, expected -1, 0 or 1",
             )
         self.check_leader()
-        if acks == ACKS_ALL and len(self.in_sync_replicas) < min_insync_replicas:
+        needed = min(min_insync_replicas, self.replica_count)
+        if acks == ACKS_ALL and len(self.in_sync_replicas) < needed:
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic_partition}: {len(self.in_sync_replicas)} in sync, "

@@ -12,9 +12,11 @@ from kafkalite.errors import ApiError, ErrorCode
 ORDERS = TopicPartition("orders", 3)
 
 
-def leader(leader_epoch: int = 5, replicas: tuple[int, ...] = (1,)) -> PartitionReplication:
+def leader(
+    leader_epoch: int = 5, replicas: tuple[int, ...] = (1,), in_sync: tuple[int, ...] | None = None
+) -> PartitionReplication:
     replication = PartitionReplication(ORDERS, node_id=1)
-    assert replication.replay(PartitionImage(replicas, 1, leader_epoch, replicas), 0)
+    assert replication.replay(PartitionImage(replicas, 1, leader_epoch, in_sync or replicas), 0)
     return replication
 
 
@@ -30,13 +32,18 @@ def test_an_append_that_nobody_could_acknowledge_is_refused(
     acks: int, min_insync_replicas: int, code: ErrorCode
 ) -> None:
     with pytest.raises(ApiError, match="orders-3") as refused:
-        leader().check_produce(acks, min_insync_replicas)
+        leader(replicas=(1, 2), in_sync=(1,)).check_produce(acks, min_insync_replicas)
     assert refused.value.error_code is code
 
 
 @pytest.mark.parametrize(("acks", "min_insync_replicas"), [(0, 2), (1, 2), (-1, 1)])
 def test_min_insync_replicas_binds_acks_all_only(acks: int, min_insync_replicas: int) -> None:
-    leader().check_produce(acks, min_insync_replicas)
+    leader(replicas=(1, 2), in_sync=(1,)).check_produce(acks, min_insync_replicas)
+
+
+def test_a_partition_of_fewer_replicas_than_min_insync_replicas_needs_all_of_them() -> None:
+    leader(replicas=(1,)).check_produce(-1, 2)
+    leader(replicas=(1, 2)).check_produce(-1, 3)
 
 
 @pytest.mark.parametrize(

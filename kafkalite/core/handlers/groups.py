@@ -29,6 +29,7 @@ from kafkalite.core.protocol.groups import (
     ListGroupsResponse,
     OffsetDeleteRequest,
     SyncGroupRequest,
+    SyncGroupResponse,
 )
 from kafkalite.core.protocol.offsets import (
     OffsetCommitRequest,
@@ -64,7 +65,9 @@ def join_group(broker: Broker, request: JoinGroupRequest, context: RequestContex
 
 @handles(ApiKey.SYNC_GROUP, versions=(0, 5))
 def sync_group(broker: Broker, request: SyncGroupRequest, context: RequestContext) -> Any:
-    """Answered when the leader's assignment is durable."""
+    """Answered when the leader's assignment is durable. From v5 on the protocol must be named."""
+    if context.api_version >= 5 and None in (request.protocol_type, request.protocol_name):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return _carry(broker, request.group_id, request, context)
 
 

@@ -124,6 +124,20 @@ def test_the_coordinator_is_found_and_its_topic_made(start: Start, version: int)
     asyncio.run(story())
 
 
+def test_a_sync_names_its_protocol_from_version_5_on(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            for version, code in (
+                (4, ErrorCode.NOT_COORDINATOR),
+                (5, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+            ):
+                answer = await peer.ask(SyncGroupRequest("g", 1, "m"), version)
+                assert answer.error_code is code
+
+    asyncio.run(story())
+
+
 def test_before_the_topic_exists_nobody_coordinates(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
@@ -132,7 +146,8 @@ def test_before_the_topic_exists_nobody_coordinates(start: Start) -> None:
             code = ErrorCode.NOT_COORDINATOR
             assert (await peer.ask(HeartbeatRequest("g", 1, "m"))).error_code is code
             assert (await peer.ask(JoinGroupRequest("g", 10_000))).error_code is code
-            assert (await peer.ask(SyncGroupRequest("g", 1, "m"))).error_code is code
+            sync = SyncGroupRequest("g", 1, "m", None, "consumer", "range")
+            assert (await peer.ask(sync)).error_code is code
             leave = LeaveGroupRequest("g", members=(MemberIdentity("m"),))
             assert (await peer.ask(leave)).error_code is code
             assert (await peer.ask(OffsetDeleteRequest("g", ()))).error_code is code

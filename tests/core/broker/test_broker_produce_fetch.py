@@ -89,7 +89,6 @@ def test_partitions_fail_one_by_one(start: Start, version: int) -> None:
     ("acks", "settings", "batch", "code"),
     [
         (5, {}, one(), ErrorCode.INVALID_REQUIRED_ACKS),
-        (-1, {"min_insync_replicas": "2"}, one(), ErrorCode.NOT_ENOUGH_REPLICAS),
         (-1, {"max_message_bytes": "100"}, one(b"x" * 100), ErrorCode.MESSAGE_TOO_LARGE),
         (-1, {"segment_bytes": "100"}, one(b"x" * 100), ErrorCode.RECORD_LIST_TOO_LARGE),
         (-1, {}, one(base_offset=3), ErrorCode.INVALID_RECORD),
