@@ -1,11 +1,11 @@
-"""What a client of a group is told when the log did not take the records behind its answer. [P]
+"""What a coordinator's client is told when the log did not take the records of its answer.  [P]
 
 The log speaks of replicas and sizes, of which such a client knows nothing. It is told to try again,
 to look for another coordinator, or that what it sent is too large.
 
 Owns   nothing.
 Source apache/kafka `GroupMetadataManager.appendGroupMetadataErrorToResponseError`,
-       `CoordinatorOperationExceptionHelper`.
+       `CoordinatorOperationExceptionHelper`, `TransactionStateManager.appendTransactionToLog`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from kafkalite.core.protocol.groups import (
     SyncGroupResponse,
 )
 from kafkalite.core.protocol.offsets import OffsetCommitResponse
-from kafkalite.core.protocol.transactions import TxnOffsetCommitResponse
+from kafkalite.core.protocol.transactions import (
+    EndTxnResponse,
+    InitProducerIdResponse,
+    TxnOffsetCommitResponse,
+)
+from kafkalite.core.types import NO_EPOCH
 from kafkalite.errors import ErrorCode
 
 TRY_AGAIN: Final = frozenset(
@@ -97,3 +102,20 @@ def _(response: DeleteGroupsResponse, error: ErrorCode) -> DeleteGroupsResponse:
 def _(response: OffsetDeleteResponse, error: ErrorCode) -> OffsetDeleteResponse:
     code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     return OffsetDeleteResponse(error_code=code)
+
+
+@with_append_error.register
+def _(response: InitProducerIdResponse, error: ErrorCode) -> InitProducerIdResponse:
+    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
+
+
+@with_append_error.register
+def _(response: EndTxnResponse, error: ErrorCode) -> EndTxnResponse:
+    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return EndTxnResponse(error_code=code)
+
+
+@with_append_error.register
+def _(response: ErrorCode, error: ErrorCode) -> ErrorCode:
+    return response or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)

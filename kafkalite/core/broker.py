@@ -57,6 +57,8 @@ from kafkalite.core.protocol.topics import (
 )
 from kafkalite.core.purgatory import DelayedProduce, Operation, Purgatory
 from kafkalite.core.replication import PartitionReplication
+from kafkalite.core.transaction_coordinators import TransactionCoordinators
+from kafkalite.core.transaction_markers import LocalMarkers
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import (
     ApiError,
@@ -99,6 +101,8 @@ class Broker:
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self.producer_ids = ProducerIds(self._request_producer_ids)
         self.groups = group_coordinators(self, config, random)
+        self.markers = LocalMarkers(self, self.groups)
+        self.transactions = TransactionCoordinators(self, config, self.producer_ids, self.markers)
         self._controller = Controller(config, random, self._describe_topic, image)
         self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
         self._partitions: dict[str, dict[int, Partition]] = {}
@@ -122,6 +126,7 @@ class Broker:
         self._remove_strays()
         self._control_queue.start()
         self.run_slices(self.groups.load_all(), "loading groups")
+        self.run_slices(self.transactions.load_all(), "loading transactions")
         self.wake_at(self._duties.next_ms())
 
     async def close(self) -> None:
@@ -274,6 +279,7 @@ class Broker:
             await asyncio.sleep(0)  # making a log takes a while; others get their turn
         if gone:
             self.groups.topics_deleted(gone)
+            self.transactions.topics_deleted(gone)
 
     def _request_producer_ids(self) -> None:
         def allocated(answer: ProducerIdBlock | ApiError) -> None:
@@ -354,11 +360,12 @@ class Broker:
         self._timer, self._timer_at_ms = None, NEVER_MS
         now_ms = self.now_ms()
         self._finish(self._purgatory.expire(now_ms))
-        try:
-            self.wake_at(self.groups.tick(now_ms))
-        except Exception:
-            log.exception("the group coordinators' clock")
-            self.wake_at(now_ms + RETRY_MS)
+        for coordinators in (self.groups, self.transactions):
+            try:
+                self.wake_at(coordinators.tick(now_ms))
+            except Exception:
+                log.exception("the clock of the coordinators of %s", coordinators.topic)
+                self.wake_at(now_ms + RETRY_MS)
         for duty, slices in self._duties.due(now_ms):
             self.run_slices(slices, duty.name, partial(self._duty_done, duty))
         self.wake_at(self._purgatory.next_deadline_ms())

@@ -159,13 +159,16 @@ class Coordinators(Generic[M]):
         """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet."""
         coordinator = self.ready(index)
         pending: Pending[Any] = Pending()
-        host = self._host
-        context = replace(context, token=pending)
-        self.carry_out(coordinator, coordinator.machine.handle(request, context, host.now_ms()))
+        self.step(coordinator, request, replace(context, token=pending))
         if pending.response is not None:
             return pending.response
-        host.wake_at(coordinator.machine.next_deadline_ms())  # for those who wait
+        self._host.wake_at(coordinator.machine.next_deadline_ms())  # for those who wait
         return pending
+
+    def step(self, coordinator: Coordinator[M], request: Any, context: RequestContext) -> None:
+        """One step of a machine; whoever asks has its token in `context`."""
+        outcome = coordinator.machine.handle(request, context, self._host.now_ms())
+        self.carry_out(coordinator, outcome)
 
     def topics_deleted(self, names: Collection[str]) -> None:
         """Topics are gone; the coordinators' own may be one of them."""

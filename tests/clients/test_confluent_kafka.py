@@ -355,9 +355,3 @@ def test_a_compacted_topic_wants_keys(bootstrap: str, make_topic: Callable[..., 
     (error,) = errors
     assert error is not None
     assert error.code() == KafkaError.INVALID_RECORD
-
-
-def test_transactions_are_refused_in_plain_words(bootstrap: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0})
-    with pytest.raises(KafkaException, match="transactions are not supported by this broker"):
-        producer.init_transactions(SECONDS_MAX)

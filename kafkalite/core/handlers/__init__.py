@@ -15,6 +15,7 @@ from kafkalite.core.handlers import (
     produce,
     producer_ids,
     topics,
+    transactions,
 )
 from kafkalite.core.handlers.routes import ROUTES
 
@@ -30,4 +31,5 @@ __all__ = [
     "produce",
     "producer_ids",
     "topics",
+    "transactions",
 ]

@@ -1,17 +1,16 @@
-"""FindCoordinator: which broker keeps a group.                                             [P]
+"""FindCoordinator: which broker keeps a group, or a transactional id.                      [P]
 
-`__consumer_offsets` is made when it is first asked for, and the answer waits for it.
+The coordinators' topic is made when it is first asked for, and the answer waits for it.
 
-Source KIP-98, KIP-699 (several keys). Transactions are not built: a transactional id is refused
-with an error that clients report at once instead of trying again.
+Source KIP-98, KIP-699 (several keys).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.coordinators import Coordinators
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
@@ -29,21 +28,27 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 SEVERAL_KEYS_V: Final = 4
 NOBODY: Final = -1
-NO_TRANSACTIONS: Final = "transactions are not supported by this broker"
 
 
 @handles(ApiKey.FIND_COORDINATOR, versions=(0, 4))
 def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
-    """The broker that leads the group's partition of `__consumer_offsets`."""
-    if request.key_type != GROUP or broker.groups.exists:
+    """The broker that leads the partition in which the group or the transactional id is kept."""
+    coordinators = _coordinators(broker, request.key_type)
+    if coordinators is None or coordinators.exists:
         return _answer(broker, request, context.api_version)
     pending: Pending[FindCoordinatorResponse] = Pending()
-    broker.create_topics((OFFSETS_TOPIC,)).when_done(
+    broker.create_topics((coordinators.topic,)).when_done(
         lambda _: pending.complete(_answer(broker, request, context.api_version))
     )
     return pending
+
+
+def _coordinators(broker: Broker, key_type: int) -> Coordinators[Any] | None:
+    if key_type == GROUP:
+        return broker.groups
+    return broker.transactions if key_type == TRANSACTION else None
 
 
 def _answer(
@@ -65,14 +70,12 @@ def _answer(
 
 
 def _find(broker: Broker, key: str, key_type: int) -> Coordinator:
-    if key_type == TRANSACTION:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return Coordinator(key, NOBODY, "", NOBODY, code, NO_TRANSACTIONS)
-    if key_type != GROUP:
+    coordinators = _coordinators(broker, key_type)
+    if coordinators is None:
         message = f"key type {key_type} is unknown"
         return Coordinator(key, NOBODY, "", NOBODY, ErrorCode.INVALID_REQUEST, message)
-    node = broker.groups.node_of(key)
+    node = coordinators.node_of(key)
     if node is None:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return Coordinator(key, NOBODY, "", NOBODY, code, "__consumer_offsets has no leader yet")
+        code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{coordinators.topic} has no leader"
+        return Coordinator(key, NOBODY, "", NOBODY, code, message)
     return Coordinator(key, node.node_id, node.host, node.port, error_message=None)

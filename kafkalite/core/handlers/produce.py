@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.image import INTERNAL_TOPICS
+from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.primitives import Buffer
@@ -53,8 +54,7 @@ def produce(
         refusal = _refusal(request, topic.name, context)
         if refusal is None:
             answers = [
-                _append(broker, request.acks, topic.name, data, wanted)
-                for data in topic.partition_data
+                _append(broker, request, topic.name, data, wanted) for data in topic.partition_data
             ]
         else:
             answers = [_refused(data.index, refusal) for data in topic.partition_data]
@@ -73,21 +73,19 @@ def _refusal(request: ProduceRequest, topic: str, context: RequestContext) -> Ap
     if context.api_version < RECORD_BATCH_V:
         version = f"Produce v{context.api_version} carries message sets"
         return ApiError(ErrorCode.UNSUPPORTED_VERSION, version)
-    if request.transactional_id is not None:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return ApiError(code, "transactions are not supported by this broker")
     if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is the broker's own")
     return None
 
 
 def _append(
-    broker: Broker, acks: int, topic: str, data: PartitionProduceData, wanted: Wanted
+    broker: Broker, request: ProduceRequest, topic: str, data: PartitionProduceData, wanted: Wanted
 ) -> PartitionProduceResponse:
     """One partition's batch. `wanted` notes what must still be replicated."""
+    acks = request.acks
     try:
         partition = broker.partition(topic, data.index)
-        records = _checked(partition.topic_partition, data.records)
+        records = _checked(broker, request.transactional_id, partition, data.records)
         appended = partition.append(records, acks, broker.now_ms())
     except ApiError as error:
         broker.note_storage_error(error)
@@ -109,12 +107,17 @@ def _append(
     )
 
 
-def _checked(topic_partition: TopicPartition, records: object) -> Buffer:
+def _checked(
+    broker: Broker, transactional_id: str | None, partition: Partition, records: object
+) -> Buffer:
+    where = partition.topic_partition
     if not isinstance(records, bytes | bytearray | memoryview):
-        raise ApiError(ErrorCode.INVALID_RECORD, f"{topic_partition}: no record batch")
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{where}: no record batch")
     if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        raise ApiError(code, f"{topic_partition}: a transactional batch without a transaction")
+        if transactional_id is None:
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            raise ApiError(code, f"{where}: a transactional batch without a transactional id")
+        broker.transactions.check_batch(transactional_id, partition, records)
     return records
 
 

@@ -1,17 +1,18 @@
-"""InitProducerId: an id for an idempotent producer.                                        [P]
+"""InitProducerId: an id for an idempotent producer, or for a transactional one.            [P]
 
-Transactions are not built: a transactional id is refused with an error that clients report at
-once instead of trying again.
+Without a transactional id it is a new one in epoch 0. With one the transaction coordinator answers.
 
-Source KIP-98, KIP-360 (an id that the producer had before is simply replaced by a new one).
+Source KIP-98, KIP-360 (an id that the producer had before is simply replaced by a new one),
+       KIP-588 (PRODUCER_FENCED).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import Pending, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafkalite.core.types import RequestContext
@@ -22,18 +23,16 @@ if TYPE_CHECKING:
 
 FIRST_EPOCH: Final = 0
 NO_EPOCH: Final = -1
+FENCED_V: Final = 4
 
 
 @handles(ApiKey.INIT_PRODUCER_ID, versions=(0, 4))
 def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
-    """A new id in epoch 0."""
+    """A new id in epoch 0, or that of the transactional id in its next one."""
     if request.transactional_id is not None:
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if request.transactional_id == "":
-            code = ErrorCode.INVALID_REQUEST
-        return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
+        return _transactional(broker, request.transactional_id, request, context)
     pending: Pending[InitProducerIdResponse] = Pending()
 
     def taken(producer_id: int | ApiError) -> None:
@@ -47,3 +46,29 @@ def init_producer_id(
 
     broker.producer_ids.take().when_done(taken)
     return pending
+
+
+def _transactional(
+    broker: Broker,
+    transactional_id: str,
+    request: InitProducerIdRequest,
+    context: RequestContext,
+) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
+    def checked(answers: list[InitProducerIdResponse]) -> InitProducerIdResponse:
+        code = fenced_for(answers[0].error_code, context, since=FENCED_V)
+        return replace(answers[0], error_code=code)
+
+    transactions = broker.transactions
+    try:
+        if transactional_id == "":
+            raise ApiError(ErrorCode.INVALID_REQUEST, "a transactional id has a character or more")
+        index = transactions.index_of(transactional_id)
+        return when_all([transactions.handle(index, request, context)], checked)
+    except ApiError as error:
+        return InitProducerIdResponse(error_code=error.error_code, producer_epoch=NO_EPOCH)
+
+
+def fenced_for(code: ErrorCode, context: RequestContext, *, since: int) -> ErrorCode:
+    """Clients of versions before `since` know PRODUCER_FENCED as INVALID_PRODUCER_EPOCH."""
+    is_unknown = code is ErrorCode.PRODUCER_FENCED and context.api_version < since
+    return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code

@@ -117,6 +117,10 @@ class ProducerState:
                 return batch
         return None
 
+    def is_in_transaction(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction open in this partition."""
+        return producer_id in self._open
+
     def check(self, header: BatchHeader, *, from_client: bool = True) -> None:
         """Whether the batch may follow. ApiError: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
         OUT_OF_ORDER_SEQUENCE_NUMBER. What brokers write themselves has no sequence to check."""

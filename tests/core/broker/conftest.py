@@ -129,6 +129,7 @@ def start(tmp_path: Path) -> Start:
     @asynccontextmanager
     async def starting(**settings: str) -> AsyncIterator[Running]:
         overrides = {"offsets.topic.num.partitions": "4", "group.initial.rebalance.delay.ms": "0"}
+        overrides["transaction.state.log.num.partitions"] = "4"
         overrides |= {name.replace("_", "."): value for name, value in settings.items()}
         node = await start_node(tmp_path / "data", "127.0.0.1:0", overrides)
         try:

@@ -76,15 +76,6 @@ def test_confluent_kafka_admin(address: str) -> None:
     assert "admin" not in admin.list_topics().topics
 
 
-def test_confluent_kafka_is_told_at_once_that_there_are_no_transactions(address: str) -> None:
-    kafka = pytest.importorskip("confluent_kafka")
-    producer = kafka.Producer(
-        {"bootstrap.servers": address, "transactional.id": "t", "log_level": 0}
-    )
-    with pytest.raises(kafka.KafkaException, match="transactions are not supported"):
-        producer.init_transactions(30)
-
-
 def test_kafka_python(address: str) -> None:
     kafka = pytest.importorskip("kafka")
     producer = kafka.KafkaProducer(bootstrap_servers=address, compression_type="gzip")

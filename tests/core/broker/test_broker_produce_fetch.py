@@ -154,20 +154,6 @@ def test_an_idempotent_batch_sent_twice_is_stored_once(start: Start) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("x", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), ("", ErrorCode.INVALID_REQUEST)],
-)
-def test_transactions_are_refused_at_once(start: Start, name: str, code: ErrorCode) -> None:
-    async def story() -> None:
-        async with start() as running:
-            peer = await running.connect()
-            answer = await peer.ask(InitProducerIdRequest(name, 60_000))
-            assert (answer.error_code, answer.producer_id) == (code, -1)
-
-    asyncio.run(story())
-
-
 def test_acks_all_waits_for_the_replicas_or_times_out(start: Start) -> None:
     async def story() -> None:
         async with start() as running:

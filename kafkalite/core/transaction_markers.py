@@ -1,0 +1,126 @@
+"""Markers: how a partition is told that a producer's transaction is committed or aborted.   [D]
+
+    coordinator ──> write ──> the partitions held here: one control batch each ──> done(errors)
+
+A marker takes one offset. Once it is committed, the last stable offset may pass it; in a partition
+of `__consumer_offsets` it also decides the offsets that groups committed in the transaction.
+
+Owns   nothing.
+Never  asks whose transaction it is: the partition's log checks the epochs.
+Fails  with an error code per partition.
+Source KIP-98; apache/kafka `KafkaApis.handleWriteTxnMarkersRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kafkalite.core.coordinators import Host
+from kafkalite.core.internal_topics import OFFSETS_TOPIC
+from kafkalite.core.protocol.records import (
+    ControlType,
+    EndTransactionMarker,
+    encode_end_transaction_marker,
+)
+from kafkalite.core.replication import ACKS_ALL
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of one producer's transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+
+
+class MarkerWriter(Protocol):
+    """Whoever brings markers to the leaders of partitions."""
+
+    def write(
+        self,
+        marker: Marker,
+        partitions: Collection[TopicPartition],
+        done: Callable[[Errors], None],
+    ) -> None:
+        """Calls `done`, at once or later, with what became of each partition's marker."""
+
+
+class Groups(Protocol):
+    """The group coordinators, to whom a marker in their log means something."""
+
+    def complete_transaction(
+        self, index: int, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> None:
+        """A transaction's marker in partition `index` of `__consumer_offsets` is committed."""
+
+
+class LocalMarkers:
+    """Writes markers to partitions that this broker leads."""
+
+    def __init__(self, host: Host, groups: Groups) -> None:
+        self._host: Final = host
+        self._groups: Final = groups
+
+    def write(
+        self,
+        marker: Marker,
+        partitions: Collection[TopicPartition],
+        done: Callable[[Errors], None],
+    ) -> None:
+        """See `MarkerWriter`. A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
+        errors: dict[TopicPartition, ErrorCode] = {}
+
+        def learned(where: TopicPartition, error: ErrorCode) -> None:
+            errors[where] = error
+            if len(errors) == len(partitions):
+                done(errors)
+
+        if not partitions:
+            done(errors)
+        for where in sorted(partitions):
+            self._write_one(marker, where, learned)
+
+    def _write_one(
+        self,
+        marker: Marker,
+        where: TopicPartition,
+        learned: Callable[[TopicPartition, ErrorCode], None],
+    ) -> None:
+        host = self._host
+        now_ms = host.now_ms()
+        kind = ControlType.COMMIT if marker.commit else ControlType.ABORT
+        batch = encode_end_transaction_marker(
+            EndTransactionMarker(kind, marker.coordinator_epoch),
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            timestamp_ms=now_ms,
+        )
+        try:
+            partition = host.partition(*where)
+            appended = partition.append(batch, ACKS_ALL, now_ms, from_client=False)
+        except ApiError as error:
+            if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                host.note(f"{where}: the marker of producer {marker.producer_id}: {error}")
+            learned(where, error.error_code)
+            return
+        host.appended(partition, len(batch))
+
+        def committed() -> None:
+            if where.topic == OFFSETS_TOPIC:
+                self._groups.complete_transaction(
+                    where.partition,
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    commit=marker.commit,
+                )
+            learned(where, ErrorCode.NONE)
+
+        host.when_committed(partition, appended.last_offset + 1, committed)
