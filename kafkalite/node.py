@@ -56,12 +56,17 @@ class Node:
     _coordination: LocalCoordination
 
     async def close(self) -> None:
-        """Stops gracefully: answers what was asked, writes what is not on the disk, and says so."""
+        """Stops gracefully: answers what was asked, writes what is not on the disk, and says so.
+
+        StorageError when the disk refuses; the next start looks into the logs then.
+        """
         await self._server.close()
         await self.broker.close()
-        self.broker.logs.close(now_ms())
-        await self._coordination.close()
-        self._storage.close()
+        try:
+            self.broker.logs.close(now_ms())
+        finally:
+            await self._coordination.close()
+            self._storage.close()
 
 
 def now_ms() -> int:

@@ -20,6 +20,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -41,7 +42,7 @@ from kafkalite.core.handlers.api_versions import unsupported_version
 from kafkalite.core.handlers.metadata import without_placeholder
 from kafkalite.core.image import ClusterImage, ClusterRecord, TopicImage, topic_of
 from kafkalite.core.internal_topics import creatable
-from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.storage import WAITING_THREADS_MAX
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.metrics import BrokerMetrics
 from kafkalite.core.partition import Partition
@@ -60,6 +61,7 @@ from kafkalite.core.replication import PartitionReplication
 from kafkalite.core.transaction_coordinators import TransactionCoordinators
 from kafkalite.core.transaction_markers import LocalMarkers
 from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.core.upkeep import Upkeep
 from kafkalite.errors import (
     ApiError,
     ErrorCode,
@@ -71,9 +73,8 @@ log: Final = logging.getLogger(__name__)
 
 FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 NEVER_MS: Final = 1 << 62
+UNREACHABLE: Final = 1 << 62  # beyond what anybody waits for
 RETRY_MS: Final = 1_000
-HOUSEKEEPING_MS: Final = 10_000
-LOGS_PER_SLICE: Final = 32
 NOTE_AGAIN_MS: Final = 10_000  # the same message is told once in this time
 NOTES_MAX: Final = 1_000
 
@@ -106,13 +107,15 @@ class Broker:
         self._controller = Controller(config, random, self._describe_topic, image)
         self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
         self._partitions: dict[str, dict[int, Partition]] = {}
-        self._offline: dict[TopicPartition, str] = {}  # whose log could not be opened, and why
+        self.offline: dict[TopicPartition, str] = {}  # whose log could not be opened, and why
         self._purgatory: Purgatory[TopicPartition] = Purgatory()
         self._noted_ms: dict[str, int] = {}
         self._is_answering = False  # `settle` will follow
         self._is_finishing = False
         self._finished: deque[Operation[TopicPartition]] = deque()
-        self._duties = Duties(self._own_duties(), now_ms())
+        self._upkeep = Upkeep(self, config)
+        self._duties = Duties(self._upkeep.duties(), now_ms())
+        self._threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "flush")
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
         self._loop = asyncio.get_running_loop()
@@ -134,6 +137,9 @@ class Broker:
         if self._timer is not None:
             self._timer.cancel()
         await self._control_queue.close()
+        while flushes := self._upkeep.in_flight():
+            await asyncio.wait(flushes)
+        self._threads.shutdown()
 
     def add_duty(self, duty: Duty) -> None:
         """Takes on work that another room brings, as compaction does."""
@@ -164,7 +170,7 @@ class Broker:
         """What goes up and down, as it is now: beside `metrics`, for whoever shows it."""
         return {
             "partitions": sum(map(len, self._partitions.values())),
-            "offline_partitions": len(self._offline),
+            "offline_partitions": len(self.offline),
             "waiting_requests": len(self._purgatory),
             "fetch_sessions": len(self.fetch_sessions),
             "fetch_session_partitions": self.fetch_sessions.partition_count,
@@ -194,7 +200,7 @@ class Broker:
             return self._partitions[topic][index]
         except KeyError:
             pass
-        if (why := self._offline.get(TopicPartition(topic, index))) is not None:
+        if (why := self.offline.get(TopicPartition(topic, index))) is not None:
             code, words = ErrorCode.KAFKA_STORAGE_ERROR, why
         elif self.image.partition(topic, index) is None:
             code, words = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
@@ -203,7 +209,30 @@ class Broker:
         raise ApiError(code, f"{topic}-{index}: {words}")
 
     def appended(self, partition: Partition, byte_count: int) -> None:
-        """Tells whoever waits for records of `partition`."""
+        """Tells whoever waits for records of `partition`, once they count."""
+        if partition.log.flush_is_due:
+            self._upkeep.await_flush(partition, byte_count)
+        else:
+            self._tell(partition, byte_count)
+
+    def flushed(self, partition: Partition, byte_count: int) -> None:
+        """What waited for a flush is acknowledged, and readers are told of `byte_count` bytes."""
+        partition.advance()
+        self._tell(partition, byte_count)
+
+    def failed(self, partition: Partition) -> None:
+        """Nothing that waits for records of `partition` will come: its log has failed."""
+        self._finish(self._purgatory.advance(partition.topic_partition, UNREACHABLE, UNREACHABLE))
+
+    def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Runs `act`, which waits for a disk, in another thread."""
+        return self._loop.run_in_executor(self._threads, act)
+
+    def topics_held(self) -> Sequence[Sequence[Partition]]:
+        """The partitions held here, by topic."""
+        return [tuple(held.values()) for held in self._partitions.values()]
+
+    def _tell(self, partition: Partition, byte_count: int) -> None:
         if self._purgatory.waits_on(partition.topic_partition):
             high_watermark = partition.log.high_watermark
             done = self._purgatory.advance(partition.topic_partition, high_watermark, byte_count)
@@ -225,13 +254,26 @@ class Broker:
         """Nobody waits for `operation` any more."""
         self._purgatory.cancel(operation)
 
-    def when_committed(self, partition: Partition, offset: int, then: Callable[[], None]) -> None:
-        """Calls `then` once the high watermark has reached `offset`: at once if it has."""
+    def when_committed(
+        self,
+        partition: Partition,
+        offset: int,
+        then: Callable[[], None],
+        otherwise: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Calls `then` once the high watermark has reached `offset`: at once if it has.
+
+        `otherwise` where it never will: the log has failed, or the topic is gone.
+        """
         if partition.log.high_watermark >= offset:
             then()
             return
         key = partition.topic_partition
-        operation: DelayedProduce[TopicPartition] = DelayedProduce(then, {key: offset})
+
+        def left() -> None:
+            (then if partition.log.high_watermark >= offset else otherwise)()
+
+        operation: DelayedProduce[TopicPartition] = DelayedProduce(left, {key: offset})
         parked = self._purgatory.park(operation, (key,), NEVER_MS)
         assert parked, f"{len(self._purgatory)} wait: one for each connection at most"
 
@@ -312,21 +354,45 @@ class Broker:
                 try:
                     opened = self.logs.open(where, topic.topic_id, config, self.now_ms())
                 except StorageError as error:
-                    log.error("%s is offline until the broker starts again: %s", where, error)
-                    self._offline[where] = str(error)
+                    if self.offline.get(where) != str(error):
+                        log.error("%s is offline: %s", where, error)
+                    self.offline[where] = str(error)
                     continue
+                if self.offline.pop(where, None):
+                    log.warning("%s is online again", where)
                 if opened.loss is not None:
                     log.warning("%s: %s", where, opened.loss)
                 partition = Partition(where, opened, PartitionReplication(where, self.node_id))
                 held[index] = partition
             partition.log.config = config
-            partition.replication.replay(image, partition.log.log_end_offset)
-            partition.log.high_watermark = partition.replication.high_watermark
+            partition.replay(image)
+
+    def try_again(self) -> None:
+        """Opens the logs that could not be opened or have failed, where that may help."""
+        for name in {where.topic for where in self.offline}:
+            self._hold(self.image.topics[name])
+        for held in self.topics_held():
+            for partition in held:
+                if partition.log.can_reopen:
+                    self._reopen(partition)
+
+    def _reopen(self, partition: Partition) -> None:
+        where = partition.topic_partition
+        try:
+            partition.log = self.logs.reopen(partition.log, self.now_ms())
+        except StorageError as error:
+            self.note(str(error))
+            return
+        log.warning("%s takes records again", where)
+        if partition.log.loss is not None:
+            log.warning("%s: %s", where, partition.log.loss)
+        partition.replication = PartitionReplication(where, self.node_id)
+        partition.replay(self.image.topics[where.topic].partitions[where.partition])
 
     def _drop(self, topic: TopicImage) -> None:
         """Lets go of a topic that is gone; whoever waits for it is told."""
         for index in range(len(topic.partitions)):
-            self._offline.pop(TopicPartition(topic.name, index), None)
+            self.offline.pop(TopicPartition(topic.name, index), None)
         for index, partition in self._partitions.pop(topic.name, {}).items():
             self._finish(self._purgatory.drop(TopicPartition(topic.name, index)))
             try:
@@ -340,9 +406,6 @@ class Broker:
             if self.image.partition(*where) is None:
                 log.warning("%s belongs to no topic and is removed", where)
                 self.logs.delete_unopened(where)
-
-    def _all_partitions(self) -> list[Partition]:
-        return [p for held in self._partitions.values() for p in held.values()]
 
     # -- time
 
@@ -417,55 +480,3 @@ class Broker:
             return
         if then is not None:
             then()
-
-    # -- duties
-
-    def _own_duties(self) -> Iterator[Duty]:
-        config = self.config
-        yield Duty("retention", config["log.retention.check.interval.ms"], self._retain)
-        yield Duty("housekeeping", HOUSEKEEPING_MS, self._keep_house)
-        yield Duty("flush", config["log.flush.offset.checkpoint.interval.ms"], self._flush)
-
-    def _retain(self, now_ms: int) -> Slices:
-        """Deletes what is too old or too much."""
-        yield from self._each_log(lambda log: log.delete_old_segments(now_ms))
-
-    def _keep_house(self, now_ms: int) -> Slices:
-        """Removes files whose time has come, forgets silent producers, syncs under flush.ms."""
-        yield from self._each_log(lambda log: log.tick(now_ms))
-        self.logs.tick(now_ms)
-
-    def _flush(self, now_ms: int) -> Slices:
-        """Syncs logs that have rolled since, off the loop, and writes how far each log is synced:
-        what a recovery after a crash need not read."""
-        flushed = 0
-        for opened in [partition.log for partition in self._all_partitions()]:
-            if opened.failure is None and opened.segments[-1].base_offset > opened.recovery_point:
-                flush = opened.begin_flush()
-                done = self._loop.run_in_executor(None, flush.run)
-                yield done
-                error = done.exception()
-                if error is None:
-                    opened.end_flush(flush, now_ms)
-                    flushed += 1
-                elif opened.failure is None:  # not deleted meanwhile
-                    log.error("%s takes no more records: %s", opened.topic_partition, error)
-                    opened.abandon()
-        if flushed:
-            self.logs.write_recovery_points()
-
-    def _each_log(self, act: Callable[[PartitionLog], object]) -> Slices:
-        """Does something to every log, LOGS_PER_SLICE at a time."""
-        for number, partition in enumerate(self._all_partitions(), start=1):
-            if partition.log.failure is None:
-                self._guarded(partition.log, act)
-            if number % LOGS_PER_SLICE == 0:
-                yield None
-
-    @staticmethod
-    def _guarded(opened: PartitionLog, act: Callable[[PartitionLog], object]) -> None:
-        """What the disk refuses one log is told, and the others go on."""
-        try:
-            act(opened)
-        except (ApiError, StorageError) as error:
-            log.error("%s", error)

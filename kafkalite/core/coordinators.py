@@ -67,8 +67,15 @@ class Host(Protocol):
     def appended(self, partition: Partition, byte_count: int) -> None:
         """Wakes whoever waits for records of `partition`."""
 
-    def when_committed(self, partition: Partition, offset: int, then: Callable[[], None]) -> None:
-        """Calls `then` once the high watermark has reached `offset`: at once if it has."""
+    def when_committed(
+        self,
+        partition: Partition,
+        offset: int,
+        then: Callable[[], None],
+        otherwise: Callable[[], None],
+    ) -> None:
+        """Calls `then` once the high watermark has reached `offset`: at once if it has;
+        `otherwise` where it never will."""
 
     def wake_at(self, deadline_ms: int | None) -> None:
         """Makes sure that `tick` is called then, or before."""
@@ -209,7 +216,10 @@ class Coordinators(Generic[M]):
         """Loads every partition that holds records, in slices: what a broker does at its start."""
         for index in self.led_here():
             if index not in self._coordinators:
-                partition = self._host.partition(self.topic, index)
+                try:
+                    partition = self._host.partition(self.topic, index)
+                except ApiError:  # it is offline, as the operator was told
+                    continue
                 if partition.log.log_end_offset > partition.log.log_start_offset:
                     yield from self._load(self._begin(index))
 
@@ -334,7 +344,12 @@ class Coordinators(Generic[M]):
                     machine.replay(key, value, now_ms, producer_id=producer_id)
             self._finish(coordinator, outcome)
 
-        host.when_committed(partition, appended.last_offset + 1, committed)
+        def lost() -> None:
+            instead = machine.append_failed(outcome, ErrorCode.KAFKA_STORAGE_ERROR, host.now_ms())
+            self._reply(instead.replies)
+            self.resign(partition.topic_partition.partition)
+
+        host.when_committed(partition, appended.last_offset + 1, committed, lost)
 
     def _finish(self, coordinator: Coordinator[M], outcome: Outcome[Record]) -> None:
         """Replies and effects of a step whose records, if any, are in force."""

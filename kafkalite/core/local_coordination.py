@@ -9,8 +9,9 @@ mostly history is replaced, atomically, by one with a single line that holds the
 
 Owns   the tree, the journal file, and who watches what. Ephemeral paths live in memory alone, since
        the session that owns them is this process.
-Fails  with StorageError when the disk refuses; a line that is damaged but not the last is refused
-       with the line's number, for then acknowledged transactions are lost.
+Fails  with StorageError when the disk refuses: a full one until it has room, a failed sync for
+       good. A line that is damaged but not the last is refused with the line's number, for then
+       acknowledged transactions are lost.
 Source ZooKeeper's transaction log and snapshots, in one file.
 """
 
@@ -206,17 +207,25 @@ class LocalCoordination:
         self._live_bytes = position
 
     def _append(self, line: bytes) -> None:
-        """Makes one line durable, or takes back what of it was written."""
+        """Makes one line durable, or takes back what of it was written.
+
+        After a failed sync nobody knows what the journal holds, and it takes no more: a second
+        sync would succeed and mean nothing.
+        """
         if self._broken is not None:
             raise self._broken
         size_before = self._file.size_bytes
         try:
             self._file.append(line)
+        except OSError as error:
+            self._take_back(size_before, error)
+        try:
             self._file.sync()
             if not size_before:
                 self._storage.sync_directory(parent_of(f"/{self._path}")[1:])
         except OSError as error:
-            self._take_back(size_before, error)
+            self._broken = StorageError(f"{self._path} takes no more changes: {error}")
+            raise self._broken from error
         if self._file.size_bytes > HISTORY_BYTES_MIN + 2 * self._live_bytes:
             self._compact(line)
 
@@ -224,7 +233,6 @@ class LocalCoordination:
         refusal = StorageError(f"{self._path}: {error}")
         try:
             self._file.truncate(size)
-            self._file.sync()
         except OSError:
             self._broken = refusal  # nobody knows what the journal holds now
         raise refusal from error
@@ -239,14 +247,16 @@ class LocalCoordination:
             if path != "/" and _durable(entry)
         }
         data = _line(whole)
+        self._live_bytes = len(data)
         try:
             self._file.close()
             self._storage.replace(self._path, data)
+        except OSError:  # a full disk: whichever journal is there now has every transaction
+            self._live_bytes = self._file.size_bytes // 2  # again when it has grown
+        try:
             self._file = self._storage.open(self._path)
         except OSError as error:
-            self._broken = StorageError(f"{self._path}: {error}")
-            raise self._broken from error
-        self._live_bytes = len(data)
+            self._broken = StorageError(f"{self._path} takes no more changes: {error}")
 
     def _tell(self, path: str) -> None:
         for watcher in tuple(self._watchers.get(path, ())):

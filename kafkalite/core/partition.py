@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from kafkalite.core.image import PartitionImage
 from kafkalite.core.log.partition_log import Appended, PartitionLog
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.protocol.primitives import Buffer
@@ -37,9 +38,19 @@ class Partition:
         appended = log.append_as_leader(
             records, replication.leader_epoch, now_ms, from_client=from_client
         )
-        if replication.appended(log.log_end_offset):
+        if replication.appended(log.acknowledged_end):
             log.high_watermark = replication.high_watermark
         return appended
+
+    def advance(self) -> None:
+        """More of the log counts than before: it was flushed."""
+        if self.replication.appended(self.log.acknowledged_end):
+            self.log.high_watermark = self.replication.high_watermark
+
+    def replay(self, image: PartitionImage) -> None:
+        """Takes a new image of the partition."""
+        self.replication.replay(image, self.log.acknowledged_end)
+        self.log.high_watermark = self.replication.high_watermark
 
     def read(
         self,

@@ -123,4 +123,7 @@ class LocalMarkers:
                 )
             learned(where, ErrorCode.NONE)
 
-        host.when_committed(partition, appended.last_offset + 1, committed)
+        def lost() -> None:
+            learned(where, ErrorCode.KAFKA_STORAGE_ERROR)
+
+        host.when_committed(partition, appended.last_offset + 1, committed, lost)

@@ -19,12 +19,14 @@ Source cockroachdb/pebble `vfs` (crashable memory file system), for the idea.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from kafkalite.core.log.storage import Buffer
 from kafkalite.errors import DataDirectoryInUse
+
+T = TypeVar("T")
 
 _UNSAFE_MAX: Final = 64
 _TORN_BYTES: Final = 512  # a crash zeroes stretches of whole sectors
@@ -177,6 +179,10 @@ class MemoryStorage:
         "replace" or "sync_directory" raise OSError of that errno; an append is half done."""
         self._faults.setdefault(operation, []).extend([number] * times)
 
+    def pass_over(self, operation: str) -> None:
+        """The next `operation` succeeds; what `fail` was told afterwards comes after it."""
+        self._faults.setdefault(operation, []).append(0)
+
     def after_crash(self, random: Random) -> MemoryStorage:
         """A disk that may be found after the power came back."""
         states = [(self._safe_names, self._safe_paths), *self._unsafe]
@@ -211,6 +217,8 @@ class MemoryStorage:
             raise PowerLoss(f"{operation}, change {self.changes}")
         if faults := self._faults.get(operation):
             number = faults.pop(0)
+            if not number:
+                return
             if torn is not None:
                 torn(0.5)
             raise OSError(number, errno.errorcode[number])
@@ -319,6 +327,10 @@ class MemoryStorage:
     def _make_names_safe(self) -> None:
         self._safe_names, self._safe_paths = dict(self.names), set(self._paths)
         self._unsafe.clear()
+
+    def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
+        """What each of `waits` returns, one after the other: a crash finds some done."""
+        return [wait() for wait in waits]
 
     def lock(self) -> None:
         """Takes the storage; DataDirectoryInUse when it is taken."""

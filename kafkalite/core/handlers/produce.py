@@ -4,6 +4,8 @@
           1   answered once the leader has the batch
          -1   answered once every in-sync replica has it, or after the request's timeout
 
+Where flush.messages asks for a flush, acks 1 waits for it too.
+
 Versions below 3 are advertised, because librdkafka before 2.11.1 takes their absence for a broker
 without compression (KAFKA-18659), and refused: their message sets are no record batches.
 
@@ -12,6 +14,7 @@ Source KIP-98, KIP-467 (error messages), KIP-896; apache/kafka `ReplicaManager.a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
@@ -96,7 +99,8 @@ def _append(
         metrics.batches_in += 1
         metrics.bytes_in += len(records)
         metrics.records_in += appended.last_offset - appended.base_offset + 1
-    if acks == ACKS_ALL and partition.log.high_watermark <= appended.last_offset:
+    must_wait = acks == ACKS_ALL or partition.log.flush_is_due
+    if must_wait and partition.log.high_watermark <= appended.last_offset:
         wanted[partition.topic_partition] = appended.last_offset + 1
     return PartitionProduceResponse(
         data.index,
@@ -139,11 +143,13 @@ def _raise_first_error(response: ProduceResponse) -> None:
 def _when_replicated(
     broker: Broker, request: ProduceRequest, response: ProduceResponse, wanted: Wanted
 ) -> Pending[ProduceResponse] | ProduceResponse:
-    """Waits for the followers; at the deadline, what is still missing timed out."""
+    """Waits for the followers, or the disk; at the deadline, what is still missing timed out."""
     pending: Pending[ProduceResponse] = Pending()
+    asked = dict(wanted)
 
     def finish() -> None:
-        pending.complete(_timed_out(response, wanted) if wanted else response)
+        answer = _timed_out(response, wanted) if wanted else response
+        pending.complete(_refuse_failed(broker, answer, asked))
 
     operation = DelayedProduce(finish, wanted)
     deadline_ms = broker.now_ms() + max(0, request.timeout_ms)
@@ -154,12 +160,39 @@ def _when_replicated(
 
 
 def _timed_out(response: ProduceResponse, missing: Wanted) -> ProduceResponse:
+    return _instead(
+        response,
+        {
+            where: ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, f"{where}: not replicated to offset {offset} in time"
+            )
+            for where, offset in missing.items()
+        },
+    )
+
+
+def _refuse_failed(broker: Broker, response: ProduceResponse, asked: Wanted) -> ProduceResponse:
+    """What a log that failed meanwhile did not acknowledge is not said to be stored."""
+    refused = {}
+    for where, offset in asked.items():
+        try:
+            log = broker.partition(*where).log
+        except ApiError as error:
+            refused[where] = error
+        else:
+            if log.failure is not None and log.high_watermark < offset:
+                refused[where] = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
+    return _instead(response, refused)
+
+
+def _instead(
+    response: ProduceResponse, refused: Mapping[TopicPartition, ApiError]
+) -> ProduceResponse:
+    """The response, with errors for some of its partitions."""
+
     def checked(topic: str, answer: PartitionProduceResponse) -> PartitionProduceResponse:
-        where = TopicPartition(topic, answer.index)
-        if where not in missing:
-            return answer
-        message = f"{where}: not replicated to offset {missing[where]} in time"
-        return _refused(answer.index, ApiError(ErrorCode.REQUEST_TIMED_OUT, message))
+        error = refused.get(TopicPartition(topic, answer.index))
+        return answer if error is None else _refused(answer.index, error)
 
     return ProduceResponse(
         tuple(

@@ -6,8 +6,8 @@
                                  3 1200
 
 Owns   the entries: epochs and start offsets ascend together.
-Never  writes at an append: `write` is called when the log is flushed. Every batch bears its epoch,
-       so what a crash took is made anew from the batches after the recovery point.
+Never  writes at an append: it is written when the log is flushed. Every batch bears its epoch, so
+       what a crash took is made anew from the batches after the recovery point.
 Fails  with StorageError on a file that is not a checkpoint.
 Source KIP-101, KIP-279; apache/kafka LeaderEpochFileCache.
 """
@@ -34,16 +34,18 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The leader epochs of one partition's log."""
 
-    __slots__ = ("_dirty", "_path", "_storage", "entries")
+    __slots__ = ("_changes", "_directory", "_storage", "_written", "entries")
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
-        self._path = f"{directory}/{CHECKPOINT_NAME}"
-        self._dirty = False
+        self._directory = directory
+        self._changes = 0  # so far, and as many as the file has
+        self._written = 0
         self.entries: list[EpochEntry] = []
-        data = storage.read_small(self._path)
+        path = f"{directory}/{CHECKPOINT_NAME}"
+        data = storage.read_small(path)
         if data:  # Kafka leaves it empty while there is no epoch
-            self.entries = _parse(data, self._path)
+            self.entries = _parse(data, path)
 
     @property
     def latest(self) -> int:
@@ -60,7 +62,7 @@ class LeaderEpochs:
         while self.entries and self.entries[-1].start_offset >= start_offset:
             self.entries.pop()
         self.entries.append(EpochEntry(leader_epoch, start_offset))
-        self._dirty = True
+        self._changes += 1
 
     def epoch_of(self, offset: int) -> int:
         """The epoch that wrote `offset`; -1 when that is not known."""
@@ -84,7 +86,7 @@ class LeaderEpochs:
         """Forgets the epochs that began at or after `offset`: their records are gone."""
         while self.entries and self.entries[-1].start_offset >= offset:
             self.entries.pop()
-            self._dirty = True
+            self._changes += 1
 
     def truncate_before(self, offset: int) -> None:
         """Forgets the epochs that ended before `offset`; the one that wrote it begins there."""
@@ -92,22 +94,39 @@ class LeaderEpochs:
         if found and self.entries[found - 1].start_offset < offset:
             first = EpochEntry(self.entries[found - 1].leader_epoch, offset)
             self.entries[:found] = [first]
-            self._dirty = True
+            self._changes += 1
         elif found > 1:
             del self.entries[: found - 1]
-            self._dirty = True
+            self._changes += 1
 
     def clear(self) -> None:
         """Forgets all: the log begins anew."""
-        self._dirty = self._dirty or bool(self.entries)
+        self._changes += bool(self.entries)
         self.entries = []
 
     def write(self) -> None:
         """Writes the checkpoint if it is not as on the disk."""
-        if self._dirty:
-            rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries)
-            self._storage.replace(self._path, f"0\n{len(self.entries)}\n{rows}".encode())
-            self._dirty = False
+        if (new := self.unwritten()) is not None:
+            self.replace(self._storage, self._directory, new[1])
+            self.written(new)
+
+    def unwritten(self) -> tuple[int, bytes] | None:
+        """What the checkpoint should hold, to be given to `replace` and `written`; None when it
+        does."""
+        if self._changes == self._written:
+            return None
+        rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries)
+        return self._changes, f"0\n{len(self.entries)}\n{rows}".encode()
+
+    @staticmethod
+    def replace(storage: Storage, directory: str, data: bytes) -> None:
+        """Writes the checkpoint of the log in `directory`; may run in another thread."""
+        storage.replace(f"{directory}/{CHECKPOINT_NAME}", data)
+
+    def written(self, new: tuple[int, bytes] | None) -> None:
+        """`replace` has returned. What changed in between is still to be written."""
+        if new is not None:
+            self._written = new[0]
 
 
 def _parse(data: bytes, path: str) -> list[EpochEntry]:

@@ -9,8 +9,8 @@ log itself is walked for the rest.
 
 Owns   the entries in memory, exactly as in the file. Those of the active segment always, those of
        older segments while they fit into the `IndexCache`.
-Never  writes at an append: new entries reach the file at `write`, when the segment is flushed,
-       rolled or closed. After a crash they are made anew from the log.
+Never  writes at an append: new entries reach the file at `write`, when the segment is rolled or
+       closed. After a crash they are made anew from the log.
 Fails  never on what a file holds: `load` drops what cannot be right and says so.
 Source apache/kafka OffsetIndex, TimeIndex; KIP-33.
 """
@@ -82,6 +82,11 @@ class _Index:
     def is_whole(self) -> bool:
         """Whether the file's size is one that whole entries have."""
         return self._written % self._entry.size == 0
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has all entries."""
+        return self._data is None or self._written == len(self._data)
 
     def is_full(self, bytes_max: int) -> bool:
         """Whether another entry would make the index larger than `segment.index.bytes`."""

@@ -10,10 +10,11 @@ What is read comes as places in files (`FileRecords`), never as bytes.
 
 Owns   the segments, producers and leader epochs of the partition. One owner, one thread; only
        `Flush.run` and `sync_directory` may run in another.
-Never  reads a clock. Never waits for the disk at an append, except as flush.messages says.
+Never  reads a clock. Never waits for the disk at an append: `flush_is_due` says who should.
 Fails  with ApiError where a client is to be told (append, read), StorageError elsewhere; both name
        the partition and what the system said. The bytes of a failed write are cut off; where that
-       fails too, or a sync did, the log has failed and refuses all appends.
+       fails too, or a sync did, the log has failed: it refuses all appends, and reads of what may
+       not be on the disk. After a failed sync that is final; else it may be opened again.
 Source apache/kafka UnifiedLog, LocalLog; KIP-101 (truncation), KIP-107 (log start offset).
 """
 
@@ -21,17 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, NoReturn
-from zlib import crc32
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.epochs import LeaderEpochs
+from kafkalite.core.log.flushing import Durability, Flush
+from kafkalite.core.log.health import Health, refuse
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import Loaded, load
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.producer_state import ProducerState
 from kafkalite.core.log.retention import deletable
 from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
-from kafkalite.core.log.segments import Flush, Segments
+from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots, marker_of, replay
 from kafkalite.core.log.storage import Buffer, Storage
 from kafkalite.core.log.transaction_index import AbortedTransaction
@@ -57,12 +59,9 @@ class PartitionLog:
     """One partition's log. See the module's docstring for the order of its offsets."""
 
     __slots__ = (
-        "_directory_is_new",
+        "_durability",
         "_expired_ms",
-        "_failure",
-        "_files_are_new",
-        "_flushed_ms",
-        "_generation",
+        "_health",
         "_high_watermark",
         "_place",
         "_segments",
@@ -72,7 +71,6 @@ class PartitionLog:
         "log_start_offset",
         "loss",
         "producers",
-        "recovery_point",
         "topic_partition",
     )
 
@@ -85,14 +83,12 @@ class PartitionLog:
         self.epochs: Final[LeaderEpochs] = loaded.epochs
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
         self.loss: Final = loaded.loss  # what opening it found missing or cut, in words
         self._high_watermark = loaded.log_start_offset
-        self._failure: str | None = None
-        self._generation = 0  # of truncations: a flush begun before one says nothing after it
-        self._directory_is_new = is_new
-        self._files_are_new = True
-        self._flushed_ms = now_ms
+        self._health: Final = Health(place.partition)
+        self._durability = Durability(
+            place, loaded.epochs, loaded.recovery_point, now_ms, is_new=is_new
+        )
         self._expired_ms = now_ms
 
     @classmethod
@@ -155,9 +151,19 @@ class PartitionLog:
         return self._segments.size_bytes
 
     @property
+    def recovery_point(self) -> int:
+        """Below it everything is on the disk."""
+        return self._durability.recovery_point
+
+    @property
     def failure(self) -> str | None:
         """Why nothing can be appended any more: it failed or was closed; None if all is well."""
-        return self._failure
+        return self._health.failure
+
+    @property
+    def can_reopen(self) -> bool:
+        """Whether it has failed in a way that a fresh look at the disk may mend."""
+        return self._health.can_reopen
 
     @property
     def high_watermark(self) -> int:
@@ -190,7 +196,7 @@ class PartitionLog:
         this broker's own: a coordinator's records or a transaction marker.
         """
         config = self._place.config
-        self._check_failure()
+        self._health.check()
         records, header = validated(records, config, self.topic_partition, now_ms, from_client)
         idempotent = header.producer_id >= 0
         if idempotent and (repeated := self._check_producer(header, records, from_client)):
@@ -212,7 +218,7 @@ class PartitionLog:
             if idempotent:
                 self._note_producer(records, header, base_offset, max_timestamp, segment)
         except StorageError as error:
-            self._refuse(error)
+            refuse(error)
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset)
 
     def append_as_follower(self, records: Buffer, now_ms: int) -> Appended | None:
@@ -221,7 +227,7 @@ class PartitionLog:
         An incomplete batch at the end is left out. CorruptBatchError for a bad CRC, and for a
         batch that begins before the log's end.
         """
-        self._check_failure()
+        self._health.check()
         first_offset, view = None, memoryview(records)
         for position, header in batches(records):
             verify_crc(records, position, header)
@@ -240,7 +246,7 @@ class PartitionLog:
                     base_offset = header.base_offset
                     self._note_producer(data, header, base_offset, max_timestamp, segment)
             except StorageError as error:
-                self._refuse(error)
+                refuse(error)
             first_offset = header.base_offset if first_offset is None else first_offset
         if first_offset is None:
             return None
@@ -257,28 +263,16 @@ class PartitionLog:
             segment = self._segments.roll(self.log_end_offset, now_ms, self._write_snapshot)
         except OSError as error:
             raise StorageError(f"{self.topic_partition}: roll: {error}") from error
-        self._files_are_new = True
+        self._durability.made_file()
         return segment
 
     def _writable_segment(
         self, size: int, last_offset: int, max_timestamp: int, now_ms: int
     ) -> Segment:
         """The active segment, a new one if the batch does not fit or the time has come."""
-        config, segment = self._place.config, self._segments.active
-        if segment.size_bytes and (
-            segment.is_full(size, last_offset, config.segment_bytes, config.segment_index_bytes)
-            or segment.waited_ms(now_ms, max_timestamp) > config.roll_ms - self._jitter_ms()
-        ):
+        if self._segments.must_roll(size, last_offset, max_timestamp, now_ms):
             return self.roll(now_ms)
-        return segment
-
-    def _jitter_ms(self) -> int:
-        """At most segment.jitter.ms, and the same for a segment whenever it is asked."""
-        config = self._place.config
-        jitter_ms = min(config.segment_jitter_ms, config.roll_ms)
-        if not jitter_ms:
-            return 0
-        return crc32(self._segments.active.stem.encode()) % jitter_ms
+        return self._segments.active
 
     def _write(
         self, segment: Segment, records: Buffer, last_offset: int, max_timestamp: int
@@ -289,29 +283,14 @@ class PartitionLog:
         except OSError as error:
             self._undo(segment, size, error)
         self.log_end_offset = last_offset + 1
-        if last_offset - self.recovery_point >= config.flush_messages - 1:
-            self.flush()
 
     def _undo(self, segment: Segment, size: int, error: OSError) -> NoReturn:
         """Cuts off what a failed write may have left."""
         try:
             segment.log.truncate(size)
         except OSError as worse:
-            self._fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
+            self._health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
         raise StorageError(f"{self.topic_partition}: append: {error}") from error
-
-    def _refuse(self, error: Exception) -> NoReturn:
-        """What a client is told."""
-        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-
-    def _fail(self, what: str, error: OSError) -> NoReturn:
-        """Nothing can be appended any more: memory and disk may differ."""
-        self._failure = f"{self.topic_partition}: {what}: {error}"
-        raise StorageError(self._failure) from error
-
-    def _check_failure(self) -> None:
-        if self._failure is not None:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
 
     def _check_producer(
         self, header: BatchHeader, records: Buffer, from_client: bool
@@ -346,7 +325,7 @@ class PartitionLog:
         try:
             replay(self.producers, header._replace(base_offset=base_offset), records, segment)
         except OSError as error:  # the marker is in the log, its abort not in the index
-            self._fail("transaction index", error)
+            self._health.fail("transaction index", error)
 
     # ---- read ----------------------------------------------------------------------------------
 
@@ -361,26 +340,29 @@ class PartitionLog:
                 f"{self.topic_partition}: offset {offset}, there is "
                 f"[{self.log_start_offset}, {end_offset})",
             )
+        if self._health.failure is not None:
+            self._health.check_read(offset)
+            before_offset = min(before_offset, self._health.readable_end)
         if offset >= end_offset or offset >= before_offset:
             return None
         try:
             return self._segments.read(offset, bytes_max, before_offset, end_offset)
         except (OSError, CorruptBatchError) as error:
-            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+            refuse(StorageError(f"{self.topic_partition}: {error}"))
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
         """The first record that is not older than `timestamp`; None when all are."""
         try:
             return self._segments.offset_for_timestamp(timestamp, self.log_start_offset)
         except (OSError, CorruptBatchError) as error:
-            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+            refuse(StorageError(f"{self.topic_partition}: {error}"))
 
     def max_timestamp_offset(self) -> TimestampAndOffset | None:
         """The first record that bears the largest timestamp of all; None for an empty log."""
         try:
             timestamp = self._segments.max_timestamp()
         except OSError as error:
-            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+            refuse(StorageError(f"{self.topic_partition}: {error}"))
         return None if timestamp < 0 else self.offset_for_timestamp(timestamp)
 
     def aborted_transactions(self, offset: int, before_offset: int) -> list[AbortedTransaction]:
@@ -388,7 +370,7 @@ class PartitionLog:
         try:
             return self._segments.aborted_transactions(offset, before_offset)
         except (OSError, StorageError) as error:
-            self._refuse(StorageError(f"{self.topic_partition}: {error}"))
+            refuse(StorageError(f"{self.topic_partition}: {error}"))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) when unknown."""
@@ -415,7 +397,7 @@ class PartitionLog:
             self._snapshots.reload(self.producers, self.segments, self.log_start_offset, end_offset)
             self.producers.on_high_watermark(self._high_watermark)
         except OSError as error:
-            self._fail(f"truncation to offset {offset}", error)
+            self._health.fail(f"truncation to offset {offset}", error, readable_end=offset)
 
     def truncate_fully(self, offset: int) -> None:
         """Removes everything; the log begins and ends at `offset`."""
@@ -426,12 +408,11 @@ class PartitionLog:
             self._after_truncation(offset)
             self.producers.clear()
         except OSError as error:
-            self._fail(f"truncation to offset {offset}", error)
+            self._health.fail(f"truncation to offset {offset}", error, readable_end=offset)
 
     def _after_truncation(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
-        self.recovery_point = min(self.recovery_point, end_offset)
-        self._generation += 1
+        self._durability.truncated(end_offset)
         self.epochs.truncate_to(end_offset)
         self.epochs.write()
         self._snapshots.drop(lambda snapshot: snapshot > end_offset)
@@ -463,7 +444,10 @@ class PartitionLog:
         """
         config, end_offset = self._place.config, self.log_end_offset
         start_offset, committed = self.log_start_offset, self._high_watermark
-        count = deletable(self.segments, config, start_offset, committed, end_offset, now_ms)
+        try:
+            count = deletable(self.segments, config, start_offset, committed, end_offset, now_ms)
+        except (OSError, CorruptBatchError) as error:
+            raise StorageError(f"{self.topic_partition}: retention: {error}") from error
         if not count:
             return 0
         if count == len(self.segments):
@@ -476,7 +460,7 @@ class PartitionLog:
             first_offset = self._segments.first_offset
             self._snapshots.drop(lambda snapshot: snapshot < first_offset)
         except OSError as error:
-            self._fail(f"deletion of segments below offset {self.log_start_offset}", error)
+            self._health.fail(f"deletion of segments below offset {self.log_start_offset}", error)
         return count
 
     def new_cleaned_segment(self, base_offset: int, now_ms: int) -> Segment:
@@ -491,14 +475,14 @@ class PartitionLog:
 
         The base offset of `cleaned` is that of the first of them.
         """
-        if self._failure is not None or not self._segments.are_neighbours(old):
+        if self._health.failure is not None or not self._segments.are_neighbours(old):
             return False
         merged = {segment.base_offset for segment in old[1:]}
         try:
             self._segments.replace(cleaned, old, now_ms)
             self._snapshots.drop(merged.__contains__)
         except OSError as error:
-            self._fail(f"replacement of segments from offset {cleaned.base_offset} on", error)
+            self._health.fail(f"replacement of segments from {cleaned.base_offset} on", error)
         return True
 
     def sync_directory(self) -> None:
@@ -507,54 +491,58 @@ class PartitionLog:
 
     # ---- the disk ------------------------------------------------------------------------------
 
+    @property
+    def flush_is_due(self) -> bool:
+        """Whether flush.messages asks for a flush before the last append is acknowledged."""
+        return self.log_end_offset - self.recovery_point >= self._place.config.flush_messages
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Up to where this replica has what it was given: the log's end, unless a flush is due."""
+        return self.recovery_point if self.flush_is_due else self.log_end_offset
+
+    def flush_is_overdue(self, now_ms: int) -> bool:
+        """Whether flush.ms asks for a flush."""
+        is_late = now_ms - self._durability.flushed_ms >= self._place.config.flush_ms
+        return is_late and self.recovery_point < self.log_end_offset
+
     def begin_flush(self) -> Flush:
         """What must reach the disk for the recovery point to move up to the log's end."""
-        segments = tuple(self._segments.since(self.recovery_point))
-        for segment in segments:
-            segment.write_indexes()
-        self.epochs.write()
-        flush = Flush(
-            self.log_end_offset,
-            self._generation,
-            segments,
-            self._place,
-            self._files_are_new,
-            self._directory_is_new,
-        )
-        self._files_are_new = self._directory_is_new = False
-        return flush
+        segments = self._segments.since(self.recovery_point)
+        return self._durability.begin(segments, self.log_end_offset)
 
-    def end_flush(self, flush: Flush, now_ms: int | None = None) -> None:
-        """`flush.run` has returned: below its offset nothing can be lost any more."""
-        if flush.generation == self._generation:
-            self.recovery_point = max(self.recovery_point, flush.offset)
-        if now_ms is not None:
-            self._flushed_ms = now_ms
+    def end_flush(
+        self, flush: Flush, error: OSError | StorageError | None, now_ms: int | None = None
+    ) -> None:
+        """`flush.run` has returned `error`. Without one, nothing below its offset can be lost any
+        more. StorageError otherwise; after a failed sync the log has failed, for good."""
+        if error is None:
+            if self._health.failure is None:  # else a sync before this one may have failed
+                self._durability.end(flush, now_ms)
+            return
+        self._durability.undo(flush)
+        if isinstance(error, StorageError):
+            raise error
+        if self._health.failure is None:  # it was not closed meanwhile
+            what = f"flush at offset {flush.offset}"
+            self._health.fail(what, error, readable_end=self.recovery_point, is_final=True)
 
     def flush(self, now_ms: int | None = None) -> None:
-        """Waits until all that was appended is on the disk. StorageError, and the log has failed:
-        what a failed sync left behind, nobody knows."""
-        if self.recovery_point == self.log_end_offset and not self._directory_is_new:
-            return
-        try:
+        """Waits until all that was appended is on the disk; as `end_flush`."""
+        if self._health.failure is not None:
+            raise StorageError(self._health.failure)
+        if self.recovery_point < self.log_end_offset:
             flush = self.begin_flush()
-            flush.run()
-        except OSError as error:
-            self._fail(f"flush at offset {self.log_end_offset}", error)
-        self.end_flush(flush, now_ms)
+            self.end_flush(flush, flush.run(), now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Removes files whose delay is over, flushes when flush.ms says so, forgets producers."""
+        """Removes files whose delay is over, forgets producers."""
         try:
             self._segments.remove_doomed(now_ms)
         except OSError as error:
             raise StorageError(f"{self.topic_partition}: removal: {error}") from error
-        config = self._place.config
-        if now_ms - self._flushed_ms >= config.flush_ms and self._failure is None:
-            self.flush(now_ms)
-            self._flushed_ms = now_ms
         if now_ms - self._expired_ms >= EXPIRATION_CHECK_MS:
-            self.producers.expire(now_ms, config.producer_id_expiration_ms)
+            self.producers.expire(now_ms, self._place.config.producer_id_expiration_ms)
             self._expired_ms = now_ms
 
     def _write_snapshot(self) -> None:
@@ -566,18 +554,35 @@ class PartitionLog:
 
         StorageError when that fails; a log that has failed is only let go.
         """
-        if self._failure is None:
-            self.flush()
-            try:
-                self._write_snapshot()
-                self._segments.close()
-                self._failure = f"{self.topic_partition}: closed"
-                return
-            except OSError as error:
-                self._fail("close", error)
-        self.abandon()
+        flush = self.begin_close()
+        self.end_close(flush, None if flush is None else flush.run())
+
+    def begin_close(self) -> Flush | None:
+        """Writes what is in memory alone; what the disk must then be waited for. None: nothing.
+
+        `end_close` follows, unless it raises StorageError: then the log was let go.
+        """
+        if self._health.failure is not None:
+            return None
+        try:
+            self._write_snapshot()
+            has_written = self._segments.end_writing()
+        except OSError as error:
+            self.abandon()
+            self._health.fail("close", error)
+        if self.recovery_point == self.log_end_offset and not has_written:
+            return None
+        return self.begin_flush()
+
+    def end_close(self, flush: Flush | None, error: OSError | StorageError | None) -> None:
+        """`flush.run` has returned `error`: gives all descriptors back. As `end_flush`."""
+        try:
+            if flush is not None:
+                self.end_flush(flush, error)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Gives memory and descriptors back and writes nothing: it failed or is to be deleted."""
-        self._failure = self._failure or f"{self.topic_partition}: closed"
+        self._health.close()
         self._segments.abandon()

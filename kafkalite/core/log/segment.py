@@ -219,18 +219,23 @@ class Segment:
         self.time_index.pin()
         self._load_max_timestamp()
 
-    def end_writing(self) -> None:
-        """Is the active segment no more; the time index gets its last word.
+    def end_writing(self) -> bool:
+        """Is the active segment no more; the time index gets its last word. Whether an index file
+        had to be written for it.
 
         The offset index is made even when it has no entry: a missing one is made anew at the
         next start, which takes a walk through the log.
         """
+        index, time_index = self.index, self.time_index
         if self.size_bytes:
-            self.time_index.append(self.max_timestamp, self._max_timestamp_offset)
-            self.index.file.create()
+            time_index.append(self.max_timestamp, self._max_timestamp_offset)
+            if not index.size_bytes:
+                index.file.create()
+        is_written = not (index.is_written and time_index.is_written)
         self._is_active = False
-        self.index.unpin()
-        self.time_index.unpin()
+        index.unpin()
+        time_index.unpin()
+        return is_written
 
     def seal(self) -> None:
         """Is complete, and on the disk: nothing is written to it any more."""
@@ -238,13 +243,11 @@ class Segment:
         self.end_writing()
         self.sync()
 
-    def write_indexes(self) -> None:
-        """Writes the entries that the index files have not."""
-        self.index.write()
-        self.time_index.write()
-
     def sync(self) -> None:
-        """Returns when the segment is on the disk. Write the indexes first."""
+        """Returns when the segment is on the disk, all but what indexes have in memory alone.
+
+        An active segment's are made anew after a crash, so its entries may wait.
+        """
         self.log.sync()  # also when empty: it may have been cut
         for file in self._files()[1:]:
             if file.size_bytes:
@@ -254,10 +257,7 @@ class Segment:
         """Gives memory and descriptors back; what was not written to the indexes is written."""
         if self._is_active:
             self.end_writing()
-        self.index.close()
-        self.time_index.close()
-        self.transaction_index.file.close()
-        self.log.close()
+        self.abandon()
 
     def abandon(self) -> None:
         """Gives memory and descriptors back and writes nothing."""

@@ -13,37 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from zlib import crc32
 
-from kafkalite.core.log.checkpoints import PARTITION_METADATA
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import CLEANED_SUFFIX, SWAP_SUFFIX
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment, TimestampAndOffset
 from kafkalite.core.log.transaction_index import AbortedTransaction
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """What a flush has to wait for: `run` may be called in another thread, then `end_flush`."""
-
-    offset: int  # everything below it is on the disk once `run` returned
-    generation: int
-    segments: tuple[Segment, ...]
-    place: Place
-    made_files: bool
-    made_directory: bool
-
-    def run(self) -> None:
-        """Waits for the disk; OSError."""
-        for segment in self.segments:
-            segment.sync()
-        storage, directory = self.place.storage, self.place.directory
-        if self.made_directory:
-            storage.open(self.place.path(PARTITION_METADATA)).sync()
-            storage.sync_directory("")
-        if self.made_files:
-            storage.sync_directory(directory)
 
 
 class Segments:
@@ -120,6 +96,20 @@ class Segments:
         return found
 
     # ---- rolling and truncating ----------------------------------------------------------------
+
+    def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether a batch of `size` bytes needs a new segment, for its size or the time."""
+        config, segment = self._place.config, self.active
+        return segment.size_bytes > 0 and (
+            segment.is_full(size, last_offset, config.segment_bytes, config.segment_index_bytes)
+            or segment.waited_ms(now_ms, max_timestamp) > config.roll_ms - self._jitter_ms()
+        )
+
+    def _jitter_ms(self) -> int:
+        """At most segment.jitter.ms, and the same for a segment whenever it is asked."""
+        config = self._place.config
+        jitter_ms = min(config.segment_jitter_ms, config.roll_ms)
+        return crc32(self.active.stem.encode()) % jitter_ms if jitter_ms else 0
 
     def roll(self, offset: int, now_ms: int, before: Callable[[], None]) -> Segment:
         """Closes the active segment, does `before` and opens the next one, at `offset`.
@@ -232,10 +222,9 @@ class Segments:
         self.all[first : first + len(old)] = [self._place.segment(cleaned.base_offset)]
         self._bases[first : first + len(old)] = [cleaned.base_offset]
 
-    def close(self) -> None:
-        """Writes the last index entries and gives memory and descriptors back."""
-        for segment in self.all:
-            segment.close()
+    def end_writing(self) -> bool:
+        """Writes the last index entries of the active segment; whether there were any."""
+        return self.active.end_writing()
 
     def abandon(self) -> None:
         """Gives memory and descriptors back and writes nothing."""

@@ -8,9 +8,12 @@ replaced whole. `Storage` and `File` say what it relies on:
              file was renamed or deleted
     rename, delete, create    are durable, in order, once `sync_directory` returns
     replace  is all or nothing, and durable when it returns
+    sync     once failed says nothing any more: what was written since the last good one may be
+             lost, though a later sync succeeds
 
 Owns   file descriptors. At most `open_files_max` are open: the least recently used is closed and
-       opened again when it is needed, so a log of many segments costs nothing at rest.
+       opened again when it is needed, so a log of many segments costs nothing at rest. One whose
+       bytes are not synced goes last: an open descriptor is told of every failed write.
 Never  knows what is in a file.
 Fails  with OSError, as the system says it; with DataDirectoryInUse when another process holds the
        lock. A failed append may leave a part of its bytes: the caller truncates.
@@ -22,15 +25,24 @@ import fcntl
 import os
 import resource
 import shutil
+import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from kafkalite.errors import DataDirectoryInUse
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-OPEN_FILES_MAX: Final = 4096
+T = TypeVar("T")
+
+OPEN_FILES_MAX: Final = 32_768
+SPARED_MAX: Final = 64  # descriptors passed over when one must be closed
+WAITING_THREADS_MAX: Final = 16  # a disk joins what so many wait for into one commit
 LOCK_NAME: Final = ".lock"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -133,6 +145,10 @@ class Storage(Protocol):
         """Returns when all renames, deletions and creations in `path` are on the disk."""
         ...
 
+    def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
+        """What each of `waits` returns; several wait for the disk at once where that helps."""
+        ...
+
     def lock(self) -> None:
         """Takes the directory for this process; DataDirectoryInUse."""
         ...
@@ -172,7 +188,7 @@ class Descriptor:
 class DiskFile:
     """A `File` below a `FileStorage`; its descriptor comes and goes."""
 
-    __slots__ = ("_descriptor", "_storage", "path", "recent", "size_bytes")
+    __slots__ = ("_descriptor", "_storage", "is_dirty", "path", "recent", "size_bytes")
 
     def __init__(self, storage: FileStorage, path: str, size_bytes: int) -> None:
         self._storage = storage
@@ -180,11 +196,12 @@ class DiskFile:
         self.path = path
         self.size_bytes = size_bytes
         self.recent = False  # used since the storage last looked for a descriptor to close
+        self.is_dirty = False  # written to through the descriptor, and not synced since
 
     def append(self, data: Buffer) -> int:
         """Writes all of `data` at the end; the position where it begins."""
         descriptor = self._descriptor or self._open()
-        self.recent = True
+        self.recent = self.is_dirty = True
         position = self.size_bytes
         written = os.write(descriptor.fd, data)
         self.size_bytes = position + written
@@ -210,16 +227,23 @@ class DiskFile:
     def truncate(self, size: int) -> None:
         """Cuts the file to `size` bytes."""
         os.ftruncate(self.reader().fd, size)
+        self.is_dirty = True
         self.size_bytes = size
 
     def sync(self) -> None:
         """Returns when all bytes are on the disk. A file that is not there is in sync."""
         if descriptor := self._descriptor:  # held: another thread may sync while we close
-            os.fdatasync(descriptor.fd)
+            self.is_dirty = False  # before: what is appended meanwhile may not be in it
+            try:
+                os.fdatasync(descriptor.fd)
+            except OSError:
+                self.is_dirty = True
+                # The cache holds what the disk does not. Whoever reads next reads the disk.
+                os.posix_fadvise(descriptor.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                raise
             return
-        absolute = self._storage.absolute(self.path)
-        if absolute.exists():
-            _sync_path(absolute)
+        with suppress(FileNotFoundError):  # never there, or gone since
+            _sync_path(self._storage.absolute(self.path))
 
     def rename(self, path: str) -> None:
         """Gives the file another name; an existing file of that name goes."""
@@ -234,8 +258,13 @@ class DiskFile:
 
     def close(self) -> None:
         """Gives the descriptor back; the next use opens it again."""
-        self._descriptor = None
+        self.release()
         self._storage.forget(self)
+
+    def release(self) -> None:
+        """Lets go of the descriptor, for the storage to count."""
+        self._descriptor = None
+        self.is_dirty = False
 
     def _open(self) -> Descriptor:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -258,7 +287,9 @@ class FileStorage:
         self.root = Path(root)
         self._open_files_max = open_files_max
         self._open: OrderedDict[DiskFile, None] = OrderedDict()
+        self._counting = threading.Lock()  # of `_open`: the cleaner opens files in its own thread
         self._lock: Descriptor | None = None
+        self._replacements = count()
         self._root = str(self.root)
         self.root.mkdir(parents=True, exist_ok=True)
 
@@ -268,18 +299,24 @@ class FileStorage:
 
     def make_room(self, file: DiskFile) -> None:
         """Closes the least recently used descriptor when there are enough; counts `file` in."""
-        while len(self._open) >= self._open_files_max:
-            oldest, _ = self._open.popitem(last=False)
-            if oldest.recent:  # a second chance
-                oldest.recent = False
-                self._open[oldest] = None
-            else:
-                oldest.close()
-        self._open[file] = None
+        spared = SPARED_MAX  # with unsynced bytes; not all, when all have some
+        with self._counting:
+            while len(self._open) >= self._open_files_max:
+                oldest, _ = self._open.popitem(last=False)
+                if oldest.recent:  # a second chance
+                    oldest.recent = False
+                    self._open[oldest] = None
+                elif oldest.is_dirty and spared > 0:
+                    spared -= 1
+                    self._open[oldest] = None
+                else:
+                    oldest.release()
+            self._open[file] = None
 
     def forget(self, file: DiskFile) -> None:
         """Counts `file` out: it is closed."""
-        self._open.pop(file, None)
+        with self._counting:
+            self._open.pop(file, None)
 
     def open(self, path: str, size_bytes: int | None = None) -> DiskFile:
         """A file that is or will be there. `size_bytes`, if known, spares asking for it."""
@@ -322,12 +359,18 @@ class FileStorage:
     def replace(self, path: str, data: bytes) -> None:
         """Writes a small file whole, durably: a reader sees the old bytes or the new."""
         absolute = self.absolute(path)
-        temporary = absolute.with_name(absolute.name + TEMPORARY_SUFFIX)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(absolute)
+        # Threads may replace one file at once: the last counts, and is whole.
+        number = next(self._replacements)
+        temporary = absolute.with_name(f"{absolute.name}.{number}{TEMPORARY_SUFFIX}")
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(absolute)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         _sync_path(absolute.parent)
 
     def rename(self, old: str, new: str) -> None:
@@ -346,6 +389,11 @@ class FileStorage:
         """Returns when all renames, deletions and creations in `path` are on the disk."""
         _sync_path(self.absolute(path))
 
+    def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
+        """What each of `waits` returns; WAITING_THREADS_MAX wait at once."""
+        with ThreadPoolExecutor(min(WAITING_THREADS_MAX, len(waits)) or 1, "disk") as pool:
+            return list(pool.map(lambda wait: wait(), waits))
+
     def lock(self) -> None:
         """Takes the directory for this process; DataDirectoryInUse names who has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -355,9 +403,10 @@ class FileStorage:
         except BlockingIOError:
             pid = descriptor.read(0, 32).decode("ascii", "replace").strip() or "unknown"
             raise DataDirectoryInUse(f"{self.root}: in use by process {pid}") from None
-        os.ftruncate(descriptor.fd, 0)
-        os.pwrite(descriptor.fd, b"%d\n" % os.getpid(), 0)
         self._lock = descriptor
+        with suppress(OSError):  # on a full disk the next one is told of no process, that is all
+            os.ftruncate(descriptor.fd, 0)
+            os.pwrite(descriptor.fd, b"%d\n" % os.getpid(), 0)
 
     def close(self) -> None:
         """Closes all descriptors and gives the lock back."""

@@ -15,15 +15,17 @@ Source apache/kafka LogManager.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 from uuid import UUID
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log import checkpoints
+from kafkalite.core.log.flushing import Flush
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.storage import TEMPORARY_SUFFIX, Storage
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 
@@ -41,18 +43,25 @@ class LogStore:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._doomed: list[tuple[int | None, str]] = []  # when which directory goes
         self._deleted = 0
-        self._failed_to_open = False
+        self._failed_to_open: set[TopicPartition] = set()
         try:
             self.was_clean_shutdown: Final = checkpoints.take_clean_shutdown(storage)
             self._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             self._start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
             self._watermarks = checkpoints.read_offsets(storage, checkpoints.HIGH_WATERMARKS)
+            self._written = {  # what each checkpoint has
+                checkpoints.RECOVERY_POINTS: dict(self._recovery_points),
+                checkpoints.LOG_START_OFFSETS: dict(self._start_offsets),
+            }
             self._directories = self._find_directories()
         except OSError as error:
             raise StorageError(f"data directory: {error}") from error
 
     def _find_directories(self) -> set[str]:
-        """The directories of partitions; those of deleted ones go now."""
+        """The directories of partitions; those of deleted ones go now, and half-written files."""
+        for name in self._storage.files(""):
+            if name.endswith(TEMPORARY_SUFFIX):
+                self._storage.delete(name)
         found = set()
         for name in self._storage.directories(""):
             if name.endswith(DELETE_SUFFIX):
@@ -75,8 +84,9 @@ class LogStore:
         try:
             log = self._open(where, topic_id, config, now_ms)
         except StorageError:
-            self._failed_to_open = True
+            self._failed_to_open.add(where)
             raise
+        self._failed_to_open.discard(where)
         log.high_watermark = self._watermarks.get(where, 0)
         self.logs[where] = log
         return log
@@ -116,6 +126,29 @@ class LogStore:
         checkpoints.write_topic_id(self._storage, name, topic_id)
         self._directories.add(name)
         return True
+
+    def reopen(self, log: PartitionLog, now_ms: int) -> PartitionLog:
+        """Another log in the place of one that has failed, as the disk has it. StorageError.
+
+        Only where `can_reopen` says so. What was appended is found again, like after a kill.
+        """
+        assert log.can_reopen, log.failure
+        log.abandon()
+        opened = PartitionLog.open(
+            self._storage,
+            log.directory,
+            log.topic_partition,
+            log.config,
+            now_ms,
+            clean_shutdown=False,
+            recovery_point=log.recovery_point,
+            log_start_offset=log.log_start_offset,
+            is_new=True,  # whether its name was synced is not known any more
+            index_cache=self._cache,
+        )
+        opened.high_watermark = log.high_watermark
+        self.logs[log.topic_partition] = opened
+        return opened
 
     def unopened(self) -> list[TopicPartition]:
         """Partitions that have a directory and were not opened."""
@@ -172,44 +205,64 @@ class LogStore:
 
     def write_recovery_points(self) -> None:
         """Writes up to where each log is on the disk: what a recovery need not look at."""
-        self._recovery_points |= {where: log.recovery_point for where, log in self.logs.items()}
-        self._write(checkpoints.RECOVERY_POINTS, self._recovery_points)
+        if write := self.recovery_points_writer():
+            write()
 
     def write_log_start_offsets(self) -> None:
         """Writes where each log begins, for those where the files alone would not tell."""
-        for where, log in self.logs.items():
-            if log.log_start_offset > log.segments[0].base_offset:
-                self._start_offsets[where] = log.log_start_offset
-            else:
-                self._start_offsets.pop(where, None)
-        self._write(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+        if write := self.log_start_offsets_writer():
+            write()
 
     def write_high_watermarks(self) -> None:
         """Writes the high watermarks."""
         self._watermarks |= {where: log.high_watermark for where, log in self.logs.items()}
         self._write(checkpoints.HIGH_WATERMARKS, self._watermarks)
 
+    def recovery_points_writer(self) -> Callable[[], None] | None:
+        """What writes them as they are now, also in another thread; None where the file has them.
+        It raises StorageError."""
+        self._recovery_points |= {where: log.recovery_point for where, log in self.logs.items()}
+        return self._writer(checkpoints.RECOVERY_POINTS, self._recovery_points)
+
+    def log_start_offsets_writer(self) -> Callable[[], None] | None:
+        """The same of where the logs begin."""
+        for where, log in self.logs.items():
+            if log.log_start_offset > log.segments[0].base_offset:
+                self._start_offsets[where] = log.log_start_offset
+            else:
+                self._start_offsets.pop(where, None)
+        return self._writer(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+
+    def _writer(self, name: str, offsets: checkpoints.Offsets) -> Callable[[], None] | None:
+        if self._written.get(name) == offsets:
+            return None
+        return partial(self._write, name, dict(offsets))
+
     def _write(self, name: str, offsets: checkpoints.Offsets) -> None:
         try:
             checkpoints.write_offsets(self._storage, name, offsets)
         except OSError as error:
             raise StorageError(f"{name}: {error}") from error
+        self._written[name] = offsets
 
     def close(self, now_ms: int) -> None:
         """Closes all logs. When all went well the next start need not look into them.
 
-        StorageError names the first log that could not be closed, or the directory that could not
-        be removed; all others were.
+        StorageError names the first log that could not be closed, or the directory or checkpoint
+        that the disk refused; all others were.
         """
         is_clean = self._all_well()
-        failed = self._close_all(self.logs.values())
-        try:
-            self.tick(now_ms)
-        except StorageError as error:
-            failed = failed or error
-        self.write_recovery_points()
-        self.write_log_start_offsets()
-        self.write_high_watermarks()
+        failed = self._close_all()
+        for write in (
+            partial(self.tick, now_ms),
+            self.write_recovery_points,
+            self.write_log_start_offsets,
+            self.write_high_watermarks,
+        ):
+            try:
+                write()
+            except StorageError as error:
+                failed = failed or error
         if failed is not None:
             raise failed
         if is_clean:
@@ -219,13 +272,26 @@ class LogStore:
                 raise StorageError(f"{checkpoints.CLEAN_SHUTDOWN}: {error}") from error
         self.logs.clear()
 
-    def _close_all(self, logs: Iterable[PartitionLog]) -> StorageError | None:
+    def _close_all(self) -> StorageError | None:
+        """Waits for the disk once for all logs, not for each in turn; the first error."""
         first: StorageError | None = None
-        for log in logs:
+        flushes: list[tuple[PartitionLog, Flush]] = []
+        for log in self.logs.values():
             try:
-                log.close()
-            except StorageError as error:
-                first = first or error
+                flush = log.begin_close()
+            except StorageError as refusal:
+                first = first or refusal
+            else:
+                if flush is None:
+                    log.end_close(None, None)
+                else:
+                    flushes.append((log, flush))
+        errors = self._storage.wait_for_all([flush.run for _, flush in flushes])
+        for (log, flush), error in zip(flushes, errors, strict=True):
+            try:
+                log.end_close(flush, error)
+            except StorageError as refusal:
+                first = first or refusal
         return first
 
     def _all_well(self) -> bool:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kafkalite.core.duties import Duty
-from kafkalite.core.log.partition_log import Flush
+from kafkalite.core.log.flushing import Flush
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ErrorCode
+from kafkalite.errors import ErrorCode, StorageError
 
 Start = Any
 
@@ -60,10 +60,10 @@ def test_a_sync_that_fails_ends_one_log(
 ) -> None:
     run = Flush.run
 
-    def failing(flush: Flush) -> None:
+    def failing(flush: Flush) -> OSError | StorageError | None:
         if "t-0" in flush.place.directory:
-            raise OSError(5, "Input/output error")
-        run(flush)
+            return OSError(5, "Input/output error")
+        return run(flush)
 
     async def story() -> None:
         monkeypatch.setattr(Flush, "run", failing)
@@ -79,7 +79,7 @@ def test_a_sync_that_fails_ends_one_log(
             assert not (await peer.produce("u", b"v")).error_code
 
     asyncio.run(story())
-    assert "t-0 takes no more records: [Errno 5]" in caplog.text
+    assert "t-0 takes no more records: t-0: flush at offset 5: [Errno 5]" in caplog.text
 
 
 def test_a_duty_that_fails_is_told_and_comes_again(

@@ -354,7 +354,7 @@ def test_a_log_that_cannot_be_opened_takes_one_partition_offline(
             assert not (await peer.produce("b", b"2")).error_code
 
     asyncio.run(story())
-    assert "a-0 is offline until the broker starts again" in caplog.text
+    assert "a-0 is offline: a-0: cannot be opened" in caplog.text
 
 
 def test_a_start_that_fails_is_not_taken_for_a_crash(start: Start) -> None:

@@ -613,14 +613,15 @@ def test_flush_messages_and_flush_ms(
 ) -> None:
     log = open_log(memory, flush_messages=10, flush_ms=500)
     fill(log, batch(4), batch(5))
-    assert log.recovery_point == 0
+    assert (log.flush_is_due, log.acknowledged_end) == (False, 9)
     fill(log, batch(1))
-    assert log.recovery_point == 10
+    assert (log.flush_is_due, log.acknowledged_end) == (True, 0)
+    log.flush(1_200)
+    assert (log.flush_is_due, log.acknowledged_end) == (False, 10)
+    assert not log.flush_is_overdue(9_999), "there is nothing to flush"
     fill(log, batch(1))
-    log.tick(1_499)
-    assert log.recovery_point == 10
-    log.tick(1_500)
-    assert log.recovery_point == 11
+    assert not log.flush_is_overdue(1_699)
+    assert log.flush_is_overdue(1_700)
 
 
 def test_a_flush_may_wait_elsewhere(
@@ -630,14 +631,12 @@ def test_a_flush_may_wait_elsewhere(
     fill(log, *(batch(3) for _ in range(6)))
     flush = log.begin_flush()
     fill(log, batch(3))
-    flush.run()
-    log.end_flush(flush)
+    log.end_flush(flush, flush.run())
     assert log.recovery_point == 18
     other = log.begin_flush()
     log.truncate_to(6)
     fill(log, *(batch(3) for _ in range(8)))
-    other.run()
-    log.end_flush(other)
+    log.end_flush(other, other.run())
     assert log.recovery_point == 6, "what it flushed was cut off in between"
 
 

@@ -1,0 +1,115 @@
+"""How much of one log is on the disk, and how more of it gets there.                      [D]
+
+    begin ──> Flush ──run, in any thread──> None or an error ──> end
+
+Owns   the recovery point: below it everything is on the disk, and no crash takes it.
+Never  takes a failed sync for one that may be tried again. The system reports it once and drops
+       what it could not write, so a second sync would succeed and mean nothing.
+Fails  by handing the error back: an OSError is final, a StorageError may be tried again.
+Source apache/kafka UnifiedLog.flush; PostgreSQL's "fsyncgate" (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafkalite.core.log.epochs import LeaderEpochs
+from kafkalite.core.log.place import Place
+from kafkalite.core.log.segment import Segment
+from kafkalite.errors import StorageError
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What a flush has to wait for: `run` may be called in another thread."""
+
+    offset: int  # everything below it is on the disk once `run` returned None
+    generation: int
+    segments: tuple[Segment, ...]
+    place: Place
+    epochs: tuple[int, bytes] | None  # the checkpoint, if the disk has another one
+    made_files: bool
+    made_directory: bool
+
+    def run(self) -> OSError | StorageError | None:
+        """Waits for the disk. An OSError: nobody knows what is there now. A StorageError: what was
+        appended is there, what belongs to it is not yet."""
+        storage, directory = self.place.storage, self.place.directory
+        try:
+            for segment in self.segments:
+                segment.sync()
+            if self.made_directory:
+                storage.sync_directory("")
+            if self.made_files:
+                storage.sync_directory(directory)
+        except OSError as error:
+            return error
+        if self.epochs is not None:
+            try:
+                LeaderEpochs.replace(storage, directory, self.epochs[1])
+            except OSError as error:
+                return StorageError(f"{self.place.partition}: leader epochs: {error}")
+        return None
+
+
+class Durability:
+    """How much of the log in `place` is on the disk."""
+
+    __slots__ = (
+        "_directory_is_new",
+        "_epochs",
+        "_files_are_new",
+        "_generation",
+        "_place",
+        "flushed_ms",
+        "recovery_point",
+    )
+
+    def __init__(
+        self, place: Place, epochs: LeaderEpochs, recovery_point: int, now_ms: int, *, is_new: bool
+    ) -> None:
+        """`is_new`: the directory was just made."""
+        self._place = place
+        self._epochs = epochs
+        self._generation = 0  # of truncations: a flush begun before one says nothing after it
+        self._directory_is_new = is_new
+        self._files_are_new = True
+        self.recovery_point = recovery_point
+        self.flushed_ms = now_ms
+
+    def made_file(self) -> None:
+        """A segment was added: its name is not on the disk yet."""
+        self._files_are_new = True
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut, and synced, at `offset`."""
+        self.recovery_point = min(self.recovery_point, offset)
+        self._generation += 1
+
+    def begin(self, segments: Sequence[Segment], end_offset: int) -> Flush:
+        """What must reach the disk for the recovery point to move up to `end_offset`."""
+        flush = Flush(
+            end_offset,
+            self._generation,
+            tuple(segments),
+            self._place,
+            self._epochs.unwritten(),
+            self._files_are_new,
+            self._directory_is_new,
+        )
+        self._files_are_new = self._directory_is_new = False
+        return flush
+
+    def end(self, flush: Flush, now_ms: int | None) -> None:
+        """`flush.run` has returned None."""
+        if flush.generation == self._generation:
+            self.recovery_point = max(self.recovery_point, flush.offset)
+            self._epochs.written(flush.epochs)
+        if now_ms is not None:
+            self.flushed_ms = now_ms
+
+    def undo(self, flush: Flush) -> None:
+        """`flush.run` has returned an error: all that it was to do is still to be done."""
+        self._files_are_new |= flush.made_files
+        self._directory_is_new |= flush.made_directory

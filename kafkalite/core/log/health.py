@@ -1,0 +1,58 @@
+"""Whether a log can be written to, and if not, why and what of it can still be read.      [P]
+
+    (well) ──fail──> failed, to be opened again        memory and disk may differ
+           ──fail──> failed for good                   a sync failed: what it left, nobody knows
+           ──close─> closed
+
+Owns   the first reason, in words, for operators and clients.
+Fails  with StorageError when it is told of a failure, ApiError KAFKA_STORAGE_ERROR afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ErrorCode, StorageError
+
+EVERYTHING: Final = 1 << 63  # beyond any offset
+
+
+class Health:
+    """The health of the log of `partition`."""
+
+    __slots__ = ("_partition", "can_reopen", "failure", "readable_end")
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self._partition = partition
+        self.failure: str | None = None
+        self.readable_end = EVERYTHING  # below it the log is what it was
+        self.can_reopen = False  # a fresh look at the disk may mend it
+
+    def fail(
+        self, what: str, error: OSError, *, readable_end: int = EVERYTHING, is_final: bool = False
+    ) -> NoReturn:
+        """Nothing can be appended any more: memory and disk may differ, from `readable_end` on."""
+        self.failure = f"{self._partition}: {what}: {error}"
+        self.readable_end = readable_end
+        self.can_reopen = not is_final
+        raise StorageError(self.failure) from error
+
+    def close(self) -> None:
+        """Nothing is appended any more."""
+        self.failure = self.failure or f"{self._partition}: closed"
+
+    def check(self) -> None:
+        """Refuses to go on with a log that is not well."""
+        if self.failure is not None:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
+
+    def check_read(self, offset: int) -> None:
+        """Refuses to read what may not be on the disk."""
+        if offset >= self.readable_end:
+            self.check()
+
+
+def refuse(error: Exception) -> NoReturn:
+    """What a client is told of the disk."""
+    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
