@@ -31,7 +31,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-SOURCES := pyproject.toml kafkalite/core/protocol/_records.pyx
+SOURCES := pyproject.toml $(wildcard kafkalite/*/*.pyx kafkalite/*/*/*.pyx)
 
 $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[spark,examples]'

@@ -28,6 +28,8 @@ FLOORS: list[tuple[str, int]] = [
     (r"kafkalite\.core\.handlers(\..*)?", 4),
     (r"kafkalite\.core\.broker", 5),
     (r"kafkalite\.core(\.[a-z_]+)?", 3),
+    (r"kafkalite\.compaction\.duty", 5),
+    (r"kafkalite\.compaction(\..*)?", 3),
     (r"kafkalite\.streams\.local\.(worker|restore|topics)", 5),
     (r"kafkalite\.streams(\.app)?", 6),
     (r"kafkalite\.streams\..*", 3),

@@ -1,0 +1,1 @@
+"""Log compaction: of every key the latest record stays.                                   [P]"""

@@ -1,0 +1,377 @@
+"""One cleaning of one log: two passes over its segments.                                  [D]
+
+    [ clean      ][ dirty                 ][ not yet      ][ active ]
+    0             first_dirty_offset       end_offset
+
+    1  The dirty part is read, and the map learns the latest offset of each key in it. When the map
+       is full the pass ends there: `mapped_until`.
+    2  Clean and dirty part are read from the log's start, and what stays goes into new segments:
+       neighbours that fit into one become one. Each new one, once synced, takes the place of those
+       it was made from, with all its files: .cleaned, .swap, and then under the log's own names.
+
+A crash leaves, of each group of segments, the old ones or the new one, and the next opening of the
+log puts that in order (loading.py). The second pass may be broken off after any group: what is left
+is a log in which more records are superseded than need be.
+
+`Cleaning.steps` is a walk on the broker's event loop, which owns the log. What it yields is work on
+bytes, on files that nobody else knows, and on the disk: it may be done in any thread, before the
+walk goes on.
+
+Owns   the segments that it makes until they are in place; they are removed when it fails.
+Never  touches the active segment, or what is above the last stable offset.
+Fails  with CorruptBatchError or StorageError on a log that cannot be cleaned, with OSError from the
+       disk, with CleaningAborted where the log changed meanwhile or the broker stops.
+Source apache/kafka Cleaner.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, TypeAlias
+
+from kafkalite.compaction.offset_map import OffsetMap, Output, Stop, slots_for
+from kafkalite.compaction.retain import Cleaned, LastBatch, Transactions, judge
+from kafkalite.compaction.rewrite import clean_batch, marker_in, put_batch
+from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.segment import Segment
+from kafkalite.core.log.storage import Reader
+from kafkalite.core.protocol.records import BATCH_HEADER_BYTES, BatchHeader, read_header, verify_crc
+from kafkalite.errors import CorruptBatchError, KafkaliteError, StorageError
+
+GROUP_SEGMENTS_MAX: Final = 64  # their files are open, and renamed at once
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1  # what an index entry can hold
+SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
+
+Work: TypeAlias = Callable[[], object]
+Pace: TypeAlias = Callable[[int], None]  # told of bytes read or written; may wait, or raise
+
+
+class CleaningAborted(KafkaliteError):
+    """The log changed under the cleaning, or the broker stops. Nothing is wrong with the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """What of the broker's settings one cleaning reads."""
+
+    dedupe_buffer_bytes: int = 128 * 1024 * 1024
+    load_factor: float = 0.9
+    io_buffer_bytes: int = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyRange:
+    """What is to be cleaned of a log: [first_dirty_offset, end_offset)."""
+
+    first_dirty_offset: int
+    end_offset: int  # base offset of the first segment that stays as it is
+
+
+@dataclass(slots=True)
+class CleaningStats:
+    """What a cleaning did."""
+
+    mapped_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    keys: int = 0
+    map_slots: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+
+
+class Cleaning:
+    """A cleaning of `log`, of the part that `dirty` says. `secret` are 16 random bytes."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        dirty: DirtyRange,
+        settings: CleanerSettings,
+        secret: bytes,
+        now_ms: int,
+        pace: Pace = lambda byte_count: None,
+    ) -> None:
+        self.stats: Final = CleaningStats()
+        self.mapped_until = dirty.first_dirty_offset
+        self._log = log
+        self._dirty = dirty
+        self._settings = settings
+        self._now_ms = now_ms
+        self._pace = pace
+        keys_max = dirty.end_offset - dirty.first_dirty_offset
+        slots = slots_for(keys_max, settings.load_factor, settings.dedupe_buffer_bytes)
+        self._entries_max = int(slots * settings.load_factor)
+        if not self._entries_max:
+            raise StorageError(
+                f"{log.topic_partition}: log.cleaner.dedupe.buffer.size "
+                f"{settings.dedupe_buffer_bytes} holds no key at load {settings.load_factor}"
+            )
+        self._offsets = OffsetMap(slots, secret)
+        self.stats.map_slots = slots
+
+    def steps(self) -> Generator[Work, None, None]:
+        """Cleans. What it yields is to be done before it goes on; an error there is thrown in."""
+        log, dirty = self._log, self._dirty
+        below = [s for s in log.segments[:-1] if s.base_offset < dirty.end_offset]
+        yield from self._map(below)
+        segments = [s for s in below if s.base_offset < self.mapped_until]
+        self.stats.segments_before = len(segments)
+        aborted = log.aborted_transactions(0, dirty.end_offset)
+        yield from self._clean(segments, Transactions(aborted), self._cleaned(log))
+
+    def _cleaned(self, log: PartitionLog) -> Cleaned:
+        producers = {
+            producer_id: LastBatch(
+                entry.batches[-1].last_offset if entry.batches else None, entry.producer_epoch
+            )
+            for producer_id, entry in log.producers.entries.items()
+        }
+        return Cleaned(self._dirty.end_offset, producers, self._now_ms)
+
+    # ---- first pass ----------------------------------------------------------------------------
+
+    def _map(self, segments: Sequence[Segment]) -> Iterator[Work]:
+        first, end_offset = self._dirty.first_dirty_offset, self._dirty.end_offset
+        aborted = self._log.aborted_transactions(first, end_offset)
+        mapping = _Mapping(self._offsets, Transactions(aborted), first, self._entries_max)
+        ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+        for segment, segment_end in zip(segments, ends, strict=True):
+            if segment_end <= first:
+                continue
+            start = segment.position_of(first) if segment.base_offset < first else 0
+            run = self._runs(segment, start, mapping.take)
+            yield run
+            self.stats.mapped_bytes += segment.size_bytes - start
+            if mapping.is_full:
+                self.mapped_until = mapping.next_offset
+                break
+            self.mapped_until = segment_end
+        self.stats.keys = self._offsets.size
+
+    def _runs(self, segment: Segment, start: int, take: Callable[[bytes], int]) -> Work:
+        """The work of reading a segment from `start` on, in runs of batches for `take`."""
+        reader, size, path = segment.log.reader(), segment.size_bytes, segment.log.path
+        return partial(self._read_runs, reader, start, size, path, take)
+
+    def _read_runs(
+        self, reader: Reader, position: int, end: int, path: str, take: Callable[[bytes], int]
+    ) -> None:
+        """`take` returns how many bytes of whole batches it has seen, -1 to stop."""
+        wanted = self._settings.io_buffer_bytes
+        while position < end:
+            run = reader.read(position, min(wanted, end - position))
+            self._pace(len(run))
+            taken = take(run)
+            if taken < 0:
+                return
+            wanted = self._settings.io_buffer_bytes
+            if not taken:
+                wanted = _size_of_first(run, position, end, path)
+            position += taken
+
+    # ---- second pass ---------------------------------------------------------------------------
+
+    def _clean(
+        self, segments: Sequence[Segment], transactions: Transactions, cleaned: Cleaned
+    ) -> Iterator[Work]:
+        config = self._log.config
+        ends = [*(segment.base_offset for segment in segments[1:]), self._dirty.end_offset]
+        for group in grouped(segments, ends, config.segment_bytes, config.segment_index_bytes):
+            target = self._log.new_cleaned_segment(group[0].base_offset, self._now_ms)
+            try:
+                yield from self._fill(target, group, transactions, cleaned)
+            except BaseException:
+                target.delete()
+                raise
+            self.stats.segments_after += 1
+
+    def _fill(
+        self,
+        target: Segment,
+        group: Sequence[Segment],
+        transactions: Transactions,
+        cleaned: Cleaned,
+    ) -> Iterator[Work]:
+        """Makes one segment of a group and puts it in the group's place."""
+        log = self._log
+        horizon_ms = self._now_ms + log.config.delete_retention_ms
+        filling = _Filling(
+            self._offsets, transactions, cleaned, self.mapped_until, log.config.delete_retention_ms,
+            horizon_ms, target, log.config.index_interval_bytes, self._pace,
+        )  # fmt: skip
+        for segment in group:
+            yield self._runs(segment, 0, filling.take)
+        read_bytes = sum(segment.size_bytes for segment in group)
+        self.stats.read_bytes += read_bytes
+        self.stats.written_bytes += target.size_bytes
+        if len(group) == 1 and not filling.has_changed:
+            target.delete()
+            return
+        yield target.seal
+        if not log.replace_segments(target, group, self._now_ms):
+            raise CleaningAborted(f"{log.topic_partition}: its segments changed meanwhile")
+        yield log.sync_directory
+
+
+class _Walk:
+    """What both passes do with a run: the native loop as far as it goes, then a batch by hand."""
+
+    def batch_at(self, run: bytes, position: int) -> tuple[memoryview, BatchHeader] | None:
+        """The whole batch there, its CRC true; None when it is not whole."""
+        if len(run) - position < BATCH_HEADER_BYTES:
+            return None
+        header = read_header(run, position)
+        if position + header.size_bytes > len(run):
+            return None
+        try:
+            verify_crc(run, position, header)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(f"batch at offset {header.base_offset}: {error}") from error
+        return memoryview(run)[position : position + header.size_bytes], header
+
+
+class _Mapping(_Walk):
+    """The first pass: keys into the map."""
+
+    def __init__(
+        self, offsets: OffsetMap, transactions: Transactions, first_offset: int, entries_max: int
+    ) -> None:
+        self._offsets = offsets
+        self._transactions = transactions
+        self._first_offset = first_offset
+        self._entries_max = entries_max
+        self.next_offset = first_offset  # below it the map knows all
+        self.is_full = False
+
+    def take(self, run: bytes) -> int:
+        position = 0
+        while True:
+            position, stop, next_offset = self._offsets.put_batches(
+                run, position, self._first_offset, self._entries_max
+            )
+            self.next_offset = max(self.next_offset, next_offset)
+            if stop is Stop.FULL:
+                self.is_full = True
+                return -1
+            found = self.batch_at(run, position) if stop is Stop.OTHER else None
+            if found is None:
+                return position
+            left_out = self._put(*found)
+            if left_out is not None:
+                self.next_offset = max(self.next_offset, left_out)
+                self.is_full = True
+                return -1
+            self.next_offset = max(self.next_offset, found[1].next_offset)
+            position += found[1].size_bytes
+
+    def _put(self, batch: memoryview, header: BatchHeader) -> int | None:
+        if header.is_control:
+            self._transactions.on_marker(header, marker_in(batch, header))
+            return None
+        if self._transactions.on_data(header):
+            return None
+        return put_batch(batch, header, self._offsets, self._first_offset, self._entries_max)
+
+
+class _Filling(_Walk):
+    """The second pass: what stays of a group of segments goes into `target`."""
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: Transactions,
+        cleaned: Cleaned,
+        mapped_until: int,
+        delete_retention_ms: int,
+        horizon_ms: int,
+        target: Segment,
+        index_interval_bytes: int,
+        pace: Pace,
+    ) -> None:
+        self._offsets = offsets
+        self._transactions = transactions
+        self._cleaned = cleaned
+        self._mapped_until = mapped_until
+        self._delete_retention_ms = delete_retention_ms
+        self._horizon_ms = horizon_ms
+        self._target = target
+        self._index_interval_bytes = index_interval_bytes
+        self._pace = pace
+        self._needed = memoryview(array("q", cleaned.needed_offsets()))
+        self._output = Output(index_interval_bytes)
+        self.has_changed = False
+
+    def take(self, run: bytes) -> int:
+        position = 0
+        while True:
+            position, stop = self._offsets.filter_batches(
+                run, position, self._output, self._mapped_until, self._cleaned.now_ms,
+                self._delete_retention_ms, self._needed,
+            )  # fmt: skip
+            found = self.batch_at(run, position) if stop is Stop.OTHER else None
+            if found is None:
+                break
+            self._keep(*found)
+            position += found[1].size_bytes
+        self._write(memoryview(run)[:position])
+        return position
+
+    def _keep(self, batch: memoryview, header: BatchHeader) -> None:
+        marker = marker_in(batch, header) if header.is_control else None
+        known = len(self._transactions.still_aborted)
+        verdict = judge(header, marker, self._transactions, self._cleaned)
+        for aborted in self._transactions.still_aborted[known:]:
+            self._target.transaction_index.append(aborted)
+        kept = clean_batch(
+            batch, header, verdict, self._offsets, self._mapped_until, self._horizon_ms
+        )
+        if kept is not None:
+            self._output.append(kept[0], header.last_offset, kept[1].max_timestamp)
+
+    def _write(self, run: memoryview) -> None:
+        output, target = self._output, self._target
+        with output.view() as data:
+            self.has_changed = self.has_changed or data != run
+            if len(data) > SEGMENT_BYTES_MAX - target.size_bytes:
+                raise StorageError(f"{target.log.path}: what stays needs more than 2 GiB")
+            if len(data):
+                target.append_run(data, output.marks(), self._index_interval_bytes)
+                self._pace(len(data))
+        output.clear()
+
+
+def _size_of_first(run: bytes, position: int, end: int, path: str) -> int:
+    """How many bytes to read for the batch that `run` begins and does not end."""
+    if len(run) >= BATCH_HEADER_BYTES:
+        size = read_header(run).size_bytes
+        if len(run) < size <= end - position:
+            return size
+    raise CorruptBatchError(f"{path}: byte {position}: no whole batch in {end - position} bytes")
+
+
+def grouped(
+    segments: Sequence[Segment], ends: Sequence[int], bytes_max: int, index_bytes_max: int
+) -> list[list[Segment]]:
+    """Neighbours that together fit into one segment. `ends[i]` is where segment i ends."""
+    groups: list[list[Segment]] = []
+    size = index_size = time_index_size = 0
+    for segment, end in zip(segments, ends, strict=True):
+        size += segment.size_bytes
+        index_size += segment.index.size_bytes
+        time_index_size += segment.time_index.size_bytes
+        if not (
+            groups
+            and len(groups[-1]) < GROUP_SEGMENTS_MAX
+            and size <= bytes_max
+            and max(index_size, time_index_size) <= index_bytes_max
+            and end - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        ):
+            groups.append([])
+            size, index_size = segment.size_bytes, segment.index.size_bytes
+            time_index_size = segment.time_index.size_bytes
+        groups[-1].append(segment)
+    return groups

@@ -1,0 +1,222 @@
+"""The cleaner's inner loops in plain Python: oracle and stand-in of the native ones.      [P]
+
+Every name here has a twin in `_cleaning.pyx` with the same results; `offset_map.py` chooses. The
+native loops take runs of plain batches in one call; here each batch is left to the caller, who does
+it through the same primitives: `put_records`, `judge_records`, `copy_records`.
+
+A plain batch has records that are not compressed, belong to no transaction and are no marker; its
+framing and CRC are true.
+
+Fails  with CorruptBatchError where records are not what their batch says.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from hashlib import blake2b
+from typing import Final, NoReturn, TypeAlias
+
+from kafkalite.compaction.retain import keeps
+from kafkalite.core.log.segment import Mark
+from kafkalite.core.protocol.records_pure import INT64_MIN, decode_records
+from kafkalite.core.types import Columns
+from kafkalite.errors import CorruptBatchError
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+ENTRY_BYTES: Final = 24  # of the native map: a hash of 16 and an offset
+PURE_ENTRY_BYTES: Final = 200  # of a dictionary: its share, a digest, an integer
+SECRET_BYTES: Final = 16
+
+
+class Stop(Enum):
+    """Why a walk over a run of batches ended."""
+
+    END = "no whole batch is left"
+    OTHER = "the batch here is not a plain one"
+    FULL = "the map takes no more"
+
+
+def refuse_full(slots: int) -> NoReturn:
+    """More keys than the map was made for."""
+    raise ValueError(f"the offset map has room for {slots} keys")
+
+
+def refuse_records(count: int, base_offset: int) -> NoReturn:
+    """Records that are not what their batch says."""
+    raise CorruptBatchError(f"batch at offset {base_offset}: not {count} whole records")
+
+
+class OffsetMap:
+    """From a key to the offset of its latest record, by a keyed hash of the key."""
+
+    def __init__(self, slots: int, secret: bytes) -> None:
+        if slots < 1 or len(secret) != SECRET_BYTES:
+            raise ValueError(f"{slots} slots, a secret of {len(secret)} bytes")
+        self.slots: Final = slots
+        self._secret = secret
+        self._latest: dict[bytes, int] = {}
+
+    @property
+    def size(self) -> int:
+        """How many keys it knows."""
+        return len(self._latest)
+
+    def _hash(self, key: bytes) -> bytes:
+        return blake2b(key, digest_size=16, key=self._secret).digest()
+
+    def put(self, key: bytes, offset: int) -> None:
+        """The key's latest record has `offset`."""
+        hashed = self._hash(key)
+        if len(self._latest) >= self.slots and hashed not in self._latest:
+            refuse_full(self.slots)
+        self._latest[hashed] = offset
+
+    def get(self, key: bytes) -> int:
+        """The offset of the key's latest record, -1 when it is not known."""
+        return self._latest.get(self._hash(key), -1)
+
+    # ---- first pass ----------------------------------------------------------------------------
+
+    def put_records(
+        self, body: Buffer, count: int, base_offset: int, first_offset: int, entries_max: int
+    ) -> int | None:
+        """Puts a batch's records from `first_offset` on. The first offset that is left out as the
+        map has `entries_max` keys; None when all are in."""
+        columns = _columns(body, count, base_offset)
+        for key, offset in zip(columns.keys, columns.offsets or (), strict=True):
+            if key is None or offset < first_offset:
+                continue
+            if self.size >= entries_max:
+                return int(offset)
+            self.put(key, offset)
+        return None
+
+    def put_batches(
+        self, run: Buffer, position: int, first_offset: int, entries_max: int
+    ) -> tuple[int, Stop, int]:
+        """Puts the records of plain batches from `position` on, until a stop: where, why, and the
+        next offset that is not in the map, -1 where nothing was put."""
+        return position, Stop.OTHER, -1
+
+    # ---- second pass ---------------------------------------------------------------------------
+
+    def judge_records(
+        self, body: Buffer, count: int, base_offset: int, mapped_until: int, tombstones_go: bool
+    ) -> tuple[bytes, bool]:
+        """Which records stay (a byte each, 1 or 0), and whether tombstones are among them."""
+        columns = _columns(body, count, base_offset)
+        rows = zip(columns.keys, columns.values, columns.offsets or (), strict=True)
+        stays = [
+            keeps(
+                offset,
+                value is not None,
+                latest=None if key is None else self.get(key),
+                mapped_until=mapped_until,
+                tombstones_go=tombstones_go,
+            )
+            for key, value, offset in rows
+        ]
+        tombstones = any(
+            stay and value is None for stay, value in zip(stays, columns.values, strict=True)
+        )
+        return bytes(stays), tombstones
+
+    def filter_batches(
+        self,
+        run: Buffer,
+        position: int,
+        output: Output,
+        mapped_until: int,
+        now_ms: int,
+        delete_retention_ms: int,
+        needed: Buffer,
+    ) -> tuple[int, Stop]:
+        """Appends to `output` what stays of plain batches from `position` on, until a stop: where
+        and why. `needed`, ascending int64 in native order, are the last offsets of batches that
+        may stay although empty: these are not plain."""
+        return position, Stop.OTHER
+
+
+class Output:
+    """Batches that stay, one after the other, and where in them an index may point."""
+
+    def __init__(self, index_interval_bytes: int) -> None:
+        self._interval = index_interval_bytes
+        self._data = bytearray()
+        self._marks: list[Mark] = []
+        self._mark_start = 0  # where the batches of the last mark begin
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def view(self) -> memoryview:
+        """The bytes, to be released before the next batch comes."""
+        return memoryview(self._data).toreadonly()
+
+    def append(self, batch: Buffer, last_offset: int, max_timestamp: int) -> None:
+        """Adds a batch as it is."""
+        start = len(self._data)
+        self._data += batch
+        end = len(self._data)
+        if self._marks and self._marks[-1].end - self._mark_start <= self._interval:
+            latest = max(self._marks[-1].max_timestamp, max_timestamp)
+            self._marks[-1] = Mark(end, last_offset, latest)
+        else:
+            self._marks.append(Mark(end, last_offset, max_timestamp))
+            self._mark_start = start
+
+    def marks(self) -> list[Mark]:
+        """One for about `index_interval_bytes` of batches."""
+        return list(self._marks)
+
+    def clear(self) -> None:
+        """Holds nothing any more."""
+        self._data = bytearray()
+        self._marks = []
+
+
+def copy_records(body: Buffer, mask: bytes, shift: int) -> tuple[bytes, int]:
+    """The records that `mask` keeps, `shift` added to each timestamp delta, and the largest of
+    their timestamp deltas before that. All else of a record is copied as it is."""
+    largest = max(_columns(body, len(mask), 0).where(mask).timestamps, default=INT64_MIN)
+    output = bytearray()
+    position = 0
+    for kept in mask:
+        length, attributes = _read_varint(body, position)
+        end = attributes + length
+        timestamp, rest = _read_varint(body, attributes + 1)
+        if kept and shift:
+            delta = bytearray()
+            _write_varint(delta, timestamp + shift)
+            _write_varint(output, 1 + len(delta) + end - rest)
+            output += bytes((body[attributes],)) + delta + body[rest:end]
+        elif kept:
+            output += body[position:end]
+        position = end
+    return bytes(output), largest
+
+
+def _columns(body: Buffer, count: int, base_offset: int) -> Columns:
+    """The records, their timestamps as deltas; CorruptBatchError."""
+    return decode_records(body, count, base_offset, 0, None)
+
+
+def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    """A number of a record that was decoded before, and where it ends."""
+    raw = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), position
+
+
+def _write_varint(output: bytearray, number: int) -> None:
+    raw = (number << 1) ^ (number >> 63)
+    while raw > 0x7F:
+        output.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    output.append(raw)
