@@ -197,6 +197,8 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     TRANSACTIONAL_ID_NOT_FOUND = 105
     FETCH_SESSION_TOPIC_ID_ERROR = 106
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
 
     @classmethod
@@ -242,8 +244,12 @@ RETRIABLE: Final = frozenset(
 
 
 class ApiError(KafkaliteError):
-    """A request, or a part of it, refused with one of Kafka's error codes."""
+    """A request, or a part of it, refused with one of Kafka's error codes.
+
+    `words` is the message alone: what a response carries beside the code.
+    """
 
     def __init__(self, error_code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{message}: {error_code.name}" if message else error_code.name)
         self.error_code = error_code
+        self.words = message

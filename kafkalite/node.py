@@ -28,7 +28,7 @@ from kafkalite.core.broker import Broker
 from kafkalite.core.cluster_store import ClusterStore
 from kafkalite.core.config import BrokerConfig
 from kafkalite.core.image import ClusterImage
-from kafkalite.core.listeners import Address, parse_address
+from kafkalite.core.listeners import Address, client_listener, parse_address
 from kafkalite.core.local_coordination import JOURNAL, LocalCoordination
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.storage import FileStorage
@@ -122,6 +122,11 @@ async def _start(
         record = images.broker_record(NodeAddress(node_id, *address), config["broker.rack"])
         await store.append((record,), ephemeral=True)
         await broker.replay((record,))
+
+        def limit(config: BrokerConfig) -> None:
+            server.limits = _limits(config)
+
+        broker.watch_config(limit)
         await broker.start()
         await server.start(broker)
     except BaseException:
@@ -146,12 +151,16 @@ async def _found_cluster(
 
 def _wanted_address(config: BrokerConfig, listen: str | None) -> Address:
     """Where to listen."""
-    protocols = config["listener.security.protocol.map"]
     if listen is not None:
-        return parse_address(listen, protocols)
+        return parse_address(listen, config["listener.security.protocol.map"])
     if "listeners" in config.static:
-        return parse_address(config["listeners"], protocols)
+        return _client_listener(config, "listeners")
     return parse_address(DEFAULT_LISTEN)
+
+
+def _client_listener(config: BrokerConfig, name: str) -> Address:
+    protocols = config["listener.security.protocol.map"]
+    return client_listener(config[name], protocols, config["controller.listener.names"] or ())
 
 
 async def _bind(server: Server, wanted: Address) -> Address:
@@ -170,8 +179,7 @@ async def _bind(server: Server, wanted: Address) -> Address:
 def _advertised(config: BrokerConfig, wanted: Address, bound: Address) -> Address:
     """What clients are told: a numeric address, as a name may resolve to one we do not serve."""
     if config["advertised.listeners"] is not None:
-        protocols = config["listener.security.protocol.map"]
-        told = parse_address(config["advertised.listeners"], protocols)
+        told = _client_listener(config, "advertised.listeners")
         if told.is_everywhere:
             raise ConfigError(f"advertised.listeners: {told} is no address to connect to")
         return told if told.port else Address(told.host, bound.port)

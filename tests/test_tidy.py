@@ -18,7 +18,7 @@ FUNCTION_LINES_MAX = 70
 # or sideways within one floor.
 FLOORS: list[tuple[str, int]] = [
     (r"kafkalite(\.__main__)?", 6),
-    (r"kafkalite\.(errors|core\.types|core\.config(_keys)?)", 0),
+    (r"kafkalite\.(errors|core\.types|core\.config(_keys|_accepted)?)", 0),
     (r"kafkalite\.core\.protocol(\..*)?", 1),
     (r"kafkalite\.serde\.(registry_log|registry_server)", 5),
     (r"kafkalite\.serde(\..*)?", 1),

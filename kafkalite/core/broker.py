@@ -26,7 +26,8 @@ from random import Random
 from typing import Any, Final
 
 from kafkalite.core.cluster_store import ClusterStore
-from kafkalite.core.config import BrokerConfig
+from kafkalite.core.config import BrokerConfig, TopicConfig
+from kafkalite.core.config_changes import in_force
 from kafkalite.core.controller import (
     AllocateProducerIds,
     Controller,
@@ -40,7 +41,13 @@ from kafkalite.core.group_coordinators import group_coordinators
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
 from kafkalite.core.handlers.metadata import without_placeholder
-from kafkalite.core.image import ClusterImage, ClusterRecord, TopicImage, topic_of
+from kafkalite.core.image import (
+    ClusterImage,
+    ClusterRecord,
+    TopicImage,
+    is_broker_configs,
+    topic_of,
+)
 from kafkalite.core.internal_topics import creatable
 from kafkalite.core.log.storage import WAITING_THREADS_MAX
 from kafkalite.core.log.store import LogStore
@@ -64,6 +71,7 @@ from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.core.upkeep import Upkeep
 from kafkalite.errors import (
     ApiError,
+    ConfigError,
     ErrorCode,
     StorageError,
     UnanswerableError,
@@ -94,7 +102,9 @@ class Broker:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.node_id = node_id
-        self.config = config
+        self._static_config = config
+        self.config = config = self._in_force(image)
+        self._config_watchers: list[Callable[[BrokerConfig], None]] = []
         self.now_ms = now_ms
         self.logs = logs
         self.metrics = BrokerMetrics()
@@ -145,6 +155,37 @@ class Broker:
         """Takes on work that another room brings, as compaction does."""
         self._duties.add(duty, self.now_ms())
         self.wake_at(self._duties.next_ms())
+
+    # -- settings
+
+    def watch_config(self, watcher: Callable[[BrokerConfig], None]) -> None:
+        """Calls `watcher` with the settings in force: now, and whenever they change."""
+        self._config_watchers.append(watcher)
+        watcher(self.config)
+
+    async def _configure(self) -> None:
+        """Puts what was set for brokers in force, in all topics that fall back to it."""
+        self.config = self._controller.config = self._in_force(self.image)
+        for watcher in self._config_watchers:
+            watcher(self.config)
+        for name in tuple(self.image.topics):
+            if (topic := self.image.topics.get(name)) is not None:
+                self._hold(topic)
+            await asyncio.sleep(0)
+
+    def _in_force(self, image: ClusterImage) -> BrokerConfig:
+        config, complaint = in_force(self._static_config, image, self.node_id)
+        if complaint is not None:
+            log.error("settings changed while a broker ran are left out: %s", complaint)
+        return config
+
+    def topic_config(self, topic: TopicImage) -> TopicConfig:
+        """The topic's settings; the broker's alone where both do not go together any more."""
+        try:
+            return self.config.topic(topic.configs)
+        except ConfigError as error:
+            log.error("%s: its settings are left out: %s", topic.name, error)
+            return self.config.topic()
 
     # -- requests
 
@@ -322,6 +363,8 @@ class Broker:
         if gone:
             self.groups.topics_deleted(gone)
             self.transactions.topics_deleted(gone)
+        if any(is_broker_configs(record.path) for record in records):
+            await self._configure()
 
     def _request_producer_ids(self) -> None:
         def allocated(answer: ProducerIdBlock | ApiError) -> None:
@@ -333,7 +376,7 @@ class Broker:
         self.control(AllocateProducerIds()).when_done(allocated)
 
     def _describe_topic(self, topic: TopicImage) -> Iterator[CreatableTopicConfigs]:
-        for entry in self.config.topic(topic.configs).describe():
+        for entry in self.topic_config(topic).describe():
             value = None if entry.is_sensitive else entry.value
             yield CreatableTopicConfigs(
                 entry.key.name, value, entry.is_read_only, int(entry.source), entry.is_sensitive
@@ -343,7 +386,7 @@ class Broker:
 
     def _hold(self, topic: TopicImage) -> None:
         """Opens or makes the logs of the topic's partitions that are placed here."""
-        config = self.config.topic(topic.configs).log
+        config = self.topic_config(topic).log
         held = self._partitions.setdefault(topic.name, {})
         for index, image in enumerate(topic.partitions):
             if self.node_id not in image.replicas:
@@ -351,6 +394,8 @@ class Broker:
             where = TopicPartition(topic.name, index)
             partition = held.get(index)
             if partition is None:
+                if where in self.offline:
+                    continue
                 try:
                     opened = self.logs.open(where, topic.topic_id, config, self.now_ms())
                 except StorageError as error:

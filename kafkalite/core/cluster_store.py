@@ -22,7 +22,7 @@ from kafkalite.core.coordination import (
     Operation,
     Set,
 )
-from kafkalite.core.image import BROKERS_PATH, CLUSTER_PATH, PRODUCER_IDS_PATH, ROOTS, TOPICS_PATH
+from kafkalite.core.image import CLUSTER_PATH, PRODUCER_IDS_PATH, ROOTS
 from kafkalite.core.image import ClusterRecord as Record
 from kafkalite.errors import CoordinationError, NoSuchNode
 
@@ -42,7 +42,7 @@ class ClusterStore:
         records: list[Record] = []
         for path in (CLUSTER_PATH, PRODUCER_IDS_PATH):
             await self._load_into(records, path)
-        for root in (BROKERS_PATH, TOPICS_PATH):
+        for root in ROOTS:
             for name in await self.coordination.children(root):
                 await self._load_into(records, f"{root}/{name}")
                 for child in await self.coordination.children(f"{root}/{name}"):

@@ -8,28 +8,29 @@ A broker's setting may be changed while it runs, for one broker or for all:
 
 Owns   `BrokerConfig`, `TopicConfig`, `LogConfig` (what a partition's log reads), all immutable.
 Never  reads a file: `parse_properties` takes the text of a `server.properties`.
-Fails  with ConfigError naming the setting and its value. A broker setting of Kafka without effect
-       here is accepted and listed in `BrokerConfig.ignored`; one unknown to Kafka is refused.
+Fails  with ConfigError in Kafka's words, which name the setting and its value. A broker setting of
+       Kafka without effect here is accepted and listed in `BrokerConfig.ignored`; one unknown to
+       Kafka is refused, save where Kafka takes it: as a dynamic one, which is kept and shown.
 Source KIP-226; apache/kafka 3.9 `DynamicBrokerConfig`, `ConfigHelper`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from kafkalite.core import config_accepted
 from kafkalite.core.config_keys import (
     BROKER_KEYS,
-    IGNORED_BROKER_NAMES,
-    IGNORED_BROKER_PREFIXES,
     LONG_MAX,
     SYNONYM_UNITS,
     TOPIC_KEYS,
     ConfigKey,
     ConfigType,
+    Valid,
     Value,
     to_text,
 )
@@ -83,8 +84,8 @@ class ConfigEntry:
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether the value is a secret and therefore not told."""
-        return self.key.type is ConfigType.PASSWORD
+        """Whether the value is, or may be, a secret and therefore not told."""
+        return self.key.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
 
 # ---- server.properties ---------------------------------------------------------------------------
@@ -150,16 +151,15 @@ class BrokerConfig:
         """The settings in force; ConfigError names the first that is unknown or invalid."""
         layers = (dict(static or {}), dict(dynamic or {}), dict(dynamic_default or {}))
         ignored = {name for layer in layers for name in layer if _is_ignored(name)}
-        for name in [name for layer in layers[1:] for name in layer]:
-            if name in BROKER_KEYS and not BROKER_KEYS[name].dynamic:
-                raise ConfigError(f"{name}: cannot be changed while the broker runs")
+        check_dynamic(layers[1] | layers[2])
+        for name, text in layers[0].items():
+            if not is_known(name):
+                raise ConfigError(f"{name}: not a setting of a broker (value '{text}')")
         values = {key.name: key.default for key in BROKER_KEYS.values()}
         for layer in (layers[0], layers[2], layers[1]):
             for name, text in layer.items():
                 if name in BROKER_KEYS:
                     values[name] = BROKER_KEYS[name].parse(text)
-                elif name not in ignored:
-                    raise ConfigError(f"{name}: not a setting of a broker (value '{text}')")
         _check_broker(values)
         return cls(*layers, tuple(sorted(ignored)), values)
 
@@ -175,8 +175,8 @@ class BrokerConfig:
     @property
     def log_dirs(self) -> tuple[str, ...]:
         """The data directories: `log.dirs`, else `log.dir`."""
-        text: str = self["log.dirs"] or self["log.dir"]
-        return tuple(directory.strip() for directory in text.split(",") if directory.strip())
+        directories: tuple[str, ...] = self["log.dirs"] or self["log.dir"]
+        return tuple(directory for directory in directories if directory)
 
     def with_dynamic(
         self,
@@ -206,7 +206,9 @@ class BrokerConfig:
             for name in names
             if name in layer
         ]
-        defaults = [(name, to_text(BROKER_KEYS[name].default)) for name in names]
+        defaults = [
+            (name, to_text(BROKER_KEYS[name].default)) for name in names if name in BROKER_KEYS
+        ]
         found += [
             ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG)
             for name, text in defaults
@@ -222,13 +224,49 @@ class BrokerConfig:
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
             text = to_text(self.values[name])
             entries.append(ConfigEntry(key, text, source, synonyms, not key.dynamic))
-        return entries
+        return entries + [
+            _unknown(name, self.synonyms((name,))) for name in _unknown_names(self.dynamic)
+        ]
+
+    def describe_default(self) -> list[ConfigEntry]:
+        """The settings that were made for all brokers at once, by name."""
+        return [
+            ConfigEntry(
+                BROKER_KEYS[name], text, source, (ConfigSynonym(name, text, source),), False
+            )
+            if name in BROKER_KEYS
+            else _unknown(name, (ConfigSynonym(name, text, source),))
+            for name, text in sorted(self.dynamic_default.items())
+            for source in (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,)
+        ]
+
+
+def is_known(name: str) -> bool:
+    """Whether a broker of Kafka has a setting of that name."""
+    return name in BROKER_KEYS or _is_ignored(name)
+
+
+def check_dynamic(names: Iterable[str]) -> None:
+    """ConfigError for settings that cannot be changed while the broker runs."""
+    static = [name for name in names if name in BROKER_KEYS and not BROKER_KEYS[name].dynamic]
+    if static:
+        raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(static)}]")
 
 
 def _is_ignored(name: str) -> bool:
     if name in BROKER_KEYS:
         return not BROKER_KEYS[name].effective
-    return name in IGNORED_BROKER_NAMES or name.startswith(IGNORED_BROKER_PREFIXES)
+    return name in config_accepted.UNDOCUMENTED or name.startswith(config_accepted.PREFIXES)
+
+
+def _unknown_names(layer: Iterable[str]) -> list[str]:
+    return sorted(name for name in layer if name not in BROKER_KEYS)
+
+
+def _unknown(name: str, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
+    """A setting that Kafka does not know and keeps: its value may be a secret."""
+    key = ConfigKey(name, ConfigType.UNKNOWN, None, Valid(), "", effective=False)
+    return ConfigEntry(key, synonyms[0].value, synonyms[0].source, synonyms, is_read_only=True)
 
 
 def _group(name: str) -> tuple[str, ...]:
@@ -251,12 +289,20 @@ def _check_broker(values: Mapping[str, Any]) -> None:
     shortest, longest = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
     if values[shortest] > values[longest]:
         raise ConfigError(f"{shortest}: {values[shortest]} is above {longest} {values[longest]}")
+    if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
+        raise ConfigError(
+            "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides "
+            "property is set."
+        )
     _check_lags(values, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
 
 
 def _check_lags(values: Mapping[str, Any], shortest: str, longest: str) -> None:
     if values[shortest] > values[longest]:
-        raise ConfigError(f"{shortest}: {values[shortest]} is above {longest} {values[longest]}")
+        raise ConfigError(
+            f"conflict topic config setting {shortest} ({values[shortest]}) > "
+            f"{longest} ({values[longest]})"
+        )
 
 
 # ---- a topic's settings ------------------------------------------------------------------------
@@ -273,14 +319,19 @@ class TopicConfig:
     @classmethod
     def parse(cls, overrides: Mapping[str, str], broker: BrokerConfig) -> TopicConfig:
         """The settings in force; ConfigError names the first that is unknown or invalid."""
-        for name, text in overrides.items():
+        for name in overrides:
             if name not in TOPIC_KEYS:
-                raise ConfigError(f"{name}: not a setting of a topic (value '{text}')")
+                raise ConfigError(f"Unknown topic config name: {name}")
         values = {
             name: key.parse(overrides[name]) if name in overrides else _fallback(key, broker)
             for name, key in TOPIC_KEYS.items()
         }
         _check_lags(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
+        if values["remote.storage.enable"]:
+            raise ConfigError(
+                "Tiered Storage functionality is disabled in the broker. Topic cannot be "
+                "configured with remote log storage."
+            )
         return cls(dict(overrides), broker, values)
 
     def __getitem__(self, name: str) -> Any:
@@ -332,7 +383,7 @@ class LogConfig:
     index_interval_bytes: int = 4096
     max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
@@ -354,9 +405,10 @@ class LogConfig:
         named = {name.replace(".", "_"): value for name, value in topic.values.items()}
         read = {name: named[name] for name in cls.__slots__ if name in named}
         difference = topic["message.timestamp.difference.max.ms"]
-        for bound in ("message_timestamp_before_max_ms", "message_timestamp_after_max_ms"):
-            if read[bound] == LONG_MAX:  # the deprecated setting decides where this one is unset
-                read[bound] = difference
+        if difference != LONG_MAX:  # the deprecated setting decides where the new ones are unset
+            for bound in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
+                if topic[bound] == TOPIC_KEYS[bound].default:
+                    read[bound.replace(".", "_")] = difference
         expiration_ms = topic.broker["producer.id.expiration.ms"]
         return cls(**read, producer_id_expiration_ms=expiration_ms)
 

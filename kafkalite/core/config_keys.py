@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
+from kafkalite.core.config_accepted import accepted
 from kafkalite.errors import ConfigError
 
 Value = bool | int | float | str | tuple[str, ...] | None
@@ -24,6 +25,7 @@ INT_MAX: Final = (1 << 31) - 1
 class ConfigType(IntEnum):
     """A setting's type; the numbers are those of DescribeConfigs."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3
@@ -37,25 +39,48 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Valid:
-    """What a setting may hold beyond its type: a closed range, or one (each) of some words."""
+    """What a setting may hold beyond its type, one (each) of some words or values.
+
+    A closed range, or the one value `also` beside it; `words`, or a text that matches `pattern`,
+    which `form` describes.
+    """
 
     lowest: float | None = None
     highest: float | None = None
     words: tuple[str, ...] = ()
+    also: int | None = None
+    pattern: str = ""
+    form: str = ""
 
-    def complaint(self, value: Value) -> str | None:
-        """What is wrong with `value`, or None."""
+    def complaint(self, value: Value) -> tuple[str, str] | None:
+        """The value, or the word of it, that is wrong, and Kafka's words for why; or None."""
         if isinstance(value, int | float):
-            if self.lowest is not None and value < self.lowest:
-                return f"{value} is below {self.lowest}"
-            if self.highest is not None and value > self.highest:
-                return f"{value} is above {self.highest}"
+            return self._out_of_range(value)
         if self.words and value is not None:
-            given = value if isinstance(value, tuple) else (to_text(value),)
-            for word in given:
+            for word in _words(value):
                 if word not in self.words:
-                    return f"'{word}' is not one of {', '.join(self.words)}"
+                    return word, f"String must be one of: {', '.join(self.words)}"
+        text = to_text(value)
+        if self.pattern and text is not None and not re.fullmatch(self.pattern, text):
+            shown = f"[{', '.join(value)}]" if isinstance(value, tuple) else text
+            return shown, self.form
         return None
+
+    def _out_of_range(self, value: float) -> tuple[str, str] | None:
+        low, high = self.lowest, self.highest
+        if value == self.also:
+            return None
+        if (low is None or value >= low) and (high is None or value <= high):
+            return None
+        if self.also is not None:
+            return str(value), f"Value must be between {low} and {high} or equal to {self.also}"
+        if low is not None and value < low:
+            return str(value), f"Value must be at least {low}"
+        return str(value), f"Value must be no more than {high}"
+
+
+def _words(value: Value) -> tuple[str, ...]:
+    return value if isinstance(value, tuple) else (to_text(value) or "",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,60 +98,69 @@ class ConfigKey:
 
     def parse(self, text: str) -> Value:
         """The typed value of `text`; ConfigError when it has none or lies outside the range."""
-        value = _PARSERS[self.type](self.name, text.strip())
-        if complaint := self.valid.complaint(value):
-            raise ConfigError(f"{self.name}: {complaint}")
-        return value
+        found = _PARSERS[self.type](text.strip())
+        if found is None:
+            raise _invalid(self.name, text, _EXPECTED[self.type])
+        if complaint := self.valid.complaint(found):
+            raise _invalid(self.name, *complaint)
+        return found
+
+
+def _invalid(name: str, value: str, why: str) -> ConfigError:
+    return ConfigError(f"Invalid value {value} for configuration {name}: {why}")
 
 
 # ---- text to values and back -------------------------------------------------------------------
 
 
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{name}: '{text}' is not true or false")
-    return text.lower() == "true"
+def _boolean(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())
 
 
-def _integer(bits: int, word: str) -> Callable[[str, str], int]:
+def _integer(bits: int) -> Callable[[str], int | None]:
     bound = 1 << (bits - 1)
 
-    def parse(name: str, text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text) or not -bound <= int(text) < bound:
-            raise ConfigError(f"{name}: '{text}' is not {word}")
-        return int(text)
+    def parse(text: str) -> int | None:
+        found = re.fullmatch(r"[+-]?[0-9]{1,20}", text) and int(text)
+        return found if isinstance(found, int) and -bound <= found < bound else None
 
     return parse
 
 
-def _double(name: str, text: str) -> float:
+def _double(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        value = float("nan")
-    if value != value:
-        raise ConfigError(f"{name}: '{text}' is not a double")
-    return value
+        return None
+    return value if value == value and "_" not in text else None
 
 
-def _list(_name: str, text: str) -> tuple[str, ...]:
+def _list(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",")) if text else ()
 
 
-def _text(_name: str, text: str) -> str:
+def _text(text: str) -> str:
     return text
 
 
-_PARSERS: Final[Mapping[ConfigType, Callable[[str, str], Value]]] = {
+_PARSERS: Final[Mapping[ConfigType, Callable[[str], Value]]] = {
+    ConfigType.UNKNOWN: _text,
     ConfigType.BOOLEAN: _boolean,
     ConfigType.STRING: _text,
-    ConfigType.INT: _integer(32, "an int"),
-    ConfigType.SHORT: _integer(16, "a short"),
-    ConfigType.LONG: _integer(64, "a long"),
+    ConfigType.INT: _integer(32),
+    ConfigType.SHORT: _integer(16),
+    ConfigType.LONG: _integer(64),
     ConfigType.DOUBLE: _double,
     ConfigType.LIST: _list,
     ConfigType.CLASS: _text,
     ConfigType.PASSWORD: _text,
+}
+_EXPECTED: Final[Mapping[ConfigType, str]] = {
+    ConfigType.BOOLEAN: "Expected value to be either true or false",
+    ConfigType.INT: "Not a number of type INT",
+    ConfigType.SHORT: "Not a number of type SHORT",
+    ConfigType.LONG: "Not a number of type LONG",
+    ConfigType.DOUBLE: "Not a number of type DOUBLE",
 }
 
 
@@ -136,6 +170,8 @@ def to_text(value: Value) -> str | None:
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ",".join(value)
+    if isinstance(value, float):
+        return str(value).replace("e+", "E")
     return None if value is None else str(value)
 
 
@@ -146,8 +182,14 @@ _ANY = Valid()
 _COUNT = Valid(lowest=0)
 _ONE = Valid(lowest=1)
 _CODECS = Valid(words=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_IDLE_DOC = "Apache Kafka's; accepted, without effect here."
 _LEVEL_DOC = "Accepted; a batch that is compressed anew gets the codec's usual level."
 _REPLICAS_DOC = "Accepted for Kafka's tools; replication is not throttled."
+_REPLICAS_FORM = (
+    "must be the literal '*' or a list of replicas in the following format: "
+    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+)
+_REPLICAS = Valid(pattern=r"\*|([0-9]+:[0-9]+(,[0-9]+:[0-9]+)*)?", form=_REPLICAS_FORM)
 
 
 def _table(*keys: ConfigKey) -> dict[str, ConfigKey]:
@@ -166,7 +208,7 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     _topic("cleanup.policy", _T.LIST, ("delete",), Valid(words=("compact", "delete")),
            "delete: old segments go by time and size; compact: the last value of a key stays.",
            "log.cleanup.policy"),
-    _topic("compression.gzip.level", _T.INT, -1, Valid(-1, 9),
+    _topic("compression.gzip.level", _T.INT, -1, Valid(1, 9, also=-1),
            _LEVEL_DOC, "compression.gzip.level", effective=False),
     _topic("compression.lz4.level", _T.INT, 9, Valid(1, 17),
            _LEVEL_DOC, "compression.lz4.level", effective=False),
@@ -182,11 +224,11 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
            "Records between two fsyncs.", "log.flush.interval.messages"),
     _topic("flush.ms", _T.LONG, LONG_MAX, _COUNT, "Time between two fsyncs.",
            "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    _topic("follower.replication.throttled.replicas", _T.LIST, (), _ANY, _REPLICAS_DOC,
+    _topic("follower.replication.throttled.replicas", _T.LIST, (), _REPLICAS, _REPLICAS_DOC,
            effective=False),
     _topic("index.interval.bytes", _T.INT, 4096, _COUNT,
            "Bytes of log for one entry of the offset index.", "log.index.interval.bytes"),
-    _topic("leader.replication.throttled.replicas", _T.LIST, (), _ANY, _REPLICAS_DOC,
+    _topic("leader.replication.throttled.replicas", _T.LIST, (), _REPLICAS, _REPLICAS_DOC,
            effective=False),
     _topic("local.retention.bytes", _T.LONG, -2, Valid(lowest=-2),
            "Of tiered storage.", "log.local.retention.bytes", effective=False),
@@ -203,7 +245,7 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     _topic("message.format.version", _T.STRING, "3.0-IV1", _ANY,
            "Deprecated; the format is always version 2.", "log.message.format.version",
            effective=False),
-    _topic("message.timestamp.after.max.ms", _T.LONG, LONG_MAX, _COUNT,
+    _topic("message.timestamp.after.max.ms", _T.LONG, 3_600_000, _COUNT,
            "How far a CreateTime may lie ahead of the broker's clock.",
            "log.message.timestamp.after.max.ms"),
     _topic("message.timestamp.before.max.ms", _T.LONG, LONG_MAX, _COUNT,
@@ -229,7 +271,7 @@ TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = _table(
            effective=False),
     _topic("remote.log.delete.on.disable", _T.BOOLEAN, False, Valid(), "Of tiered storage.",
            effective=False),
-    _topic("remote.storage.enable", _T.BOOLEAN, False, Valid(words=("false",)),
+    _topic("remote.storage.enable", _T.BOOLEAN, False, _ANY,
            "Tiered storage does not exist here; only false is accepted."),
     _topic("retention.bytes", _T.LONG, -1, _ANY,
            "The size beyond which the oldest segments go; -1: no bound.", "log.retention.bytes"),
@@ -292,11 +334,23 @@ def _broker(
     return ConfigKey(name, kind, default, valid, doc, (), dynamic, effective)
 
 
+def _accepted_keys() -> list[ConfigKey]:
+    """Kafka's settings without effect here."""
+    keys = []
+    for name, kind, text, dynamic in accepted():
+        key = _broker(
+            name, ConfigType[kind], None, _ANY, _IDLE_DOC, dynamic=dynamic, effective=False
+        )
+        keys.append(key if text is None else replace(key, default=key.parse(text)))
+    return keys
+
+
 # fmt: off
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
+    *_accepted_keys(),
     *_synonym_keys(),
-    _broker("advertised.listeners", _T.STRING, None, _ANY,
-            "The addresses that clients are told; those listened on where unset.", dynamic=True),
+    _broker("advertised.listeners", _T.LIST, None, _ANY,
+            "The addresses that clients are told; those listened on where unset."),
     _broker("auto.create.topics.enable", _T.BOOLEAN, True, _ANY,
             "Whether asking for an unknown topic makes it."),
     _broker("auto.leader.rebalance.enable", _T.BOOLEAN, True, _ANY,
@@ -330,9 +384,8 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             "The imbalance that is tolerated."),
     _broker("listener.security.protocol.map", _T.STRING,
             "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", _ANY,
-            "Which security protocol each listener speaks.", dynamic=True),
-    _broker("listeners", _T.STRING, "PLAINTEXT://:9092", _ANY,
-            "The addresses listened on.", dynamic=True),
+            "Which security protocol each listener speaks."),
+    _broker("listeners", _T.LIST, ("PLAINTEXT://:9092",), _ANY, "The addresses listened on."),
     _broker("log.cleaner.backoff.ms", _T.LONG, 15_000, _COUNT,
             "How long the cleaner rests when nothing is to clean.", dynamic=True),
     _broker("log.cleaner.dedupe.buffer.size", _T.LONG, 134_217_728, _ANY,
@@ -346,8 +399,8 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             "The rate that the cleaner keeps to.", dynamic=True),
     _broker("log.cleaner.threads", _T.INT, 1, _COUNT, "How many logs are compacted at once.",
             dynamic=True),
-    _broker("log.dir", _T.STRING, "/tmp/kafka-logs", _ANY, "Where the log is kept."),
-    _broker("log.dirs", _T.STRING, None, _ANY, "Where the log is kept; log.dir where unset."),
+    _broker("log.dir", _T.LIST, ("/tmp/kafka-logs",), _ANY, "Where the log is kept."),
+    _broker("log.dirs", _T.LIST, None, _ANY, "Where the log is kept; log.dir where unset."),
     _broker("log.flush.offset.checkpoint.interval.ms", _T.INT, 60_000, _COUNT,
             "How often recovery points are written."),
     _broker("log.flush.scheduler.interval.ms", _T.LONG, LONG_MAX, _ANY,
@@ -372,7 +425,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     _broker("num.network.threads", _T.INT, 3, _ONE, "Kafka's threads.", dynamic=True,
             effective=False),
     _broker("num.partitions", _T.INT, 1, _ONE, "Partitions of a topic made without a number."),
-    _broker("num.recovery.threads.per.data.dir", _T.INT, 1, _ONE, "Kafka's threads.",
+    _broker("num.recovery.threads.per.data.dir", _T.INT, 2, _ONE, "Kafka's threads.",
             dynamic=True, effective=False),
     _broker("num.replica.fetchers", _T.INT, 1, _ANY, "Kafka's threads.", dynamic=True,
             effective=False),
@@ -442,134 +495,3 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             "The silence after which ZooKeeper takes a broker for dead."),
 )
 # fmt: on
-
-# Kafka's settings (3.9 and 4.x) of what does not exist here: security, tiered storage, KRaft,
-# share and streams groups, metrics. Accepted so that a server.properties can be used as it is.
-IGNORED_BROKER_NAMES: Final = frozenset(
-    """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
-    alter.config.policy.class.name alter.config.policy.kraft.compatibility.enable
-    alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
-    authorizer.class.name auto.include.jmx.reporter broker.heartbeat.interval.ms
-    broker.id.generation.enable broker.session.timeout.ms client.quota.callback.class
-    config.providers connection.failed.authentication.delay.ms connections.max.reauth.ms
-    control.plane.listener.name controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
-    controller.listener.names controller.performance.always.log.threshold.ms
-    controller.performance.sample.period.ms controller.quorum.append.linger.ms
-    controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
-    controller.quorum.election.backoff.max.ms controller.quorum.election.timeout.ms
-    controller.quorum.fetch.max.bytes controller.quorum.fetch.snapshot.max.bytes
-    controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
-    controller.quorum.retry.backoff.ms controller.quorum.voters controller.quota.window.num
-    controller.quota.window.size.seconds controller.socket.timeout.ms cordoned.log.dirs
-    create.topic.policy.class.name delegation.token.expiry.check.interval.ms
-    delegation.token.expiry.time.ms delegation.token.master.key delegation.token.max.lifetime.ms
-    delegation.token.secret.key delete.records.purgatory.purge.interval.requests
-    early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
-    follower.fetch.last.tiered.offset.enable group.consumer.assignment.interval.ms
-    group.consumer.assignors group.consumer.heartbeat.interval.ms
-    group.consumer.max.assignment.interval.ms group.consumer.max.heartbeat.interval.ms
-    group.consumer.max.session.timeout.ms group.consumer.max.size group.consumer.migration.policy
-    group.consumer.min.assignment.interval.ms group.consumer.min.heartbeat.interval.ms
-    group.consumer.min.session.timeout.ms group.consumer.regex.refresh.interval.ms
-    group.consumer.session.timeout.ms group.coordinator.append.linger.ms
-    group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes
-    group.coordinator.new.enable group.coordinator.rebalance.protocols group.coordinator.threads
-    group.share.assignment.interval.ms group.share.assignors group.share.delivery.count.limit
-    group.share.enable group.share.heartbeat.interval.ms group.share.initialize.retry.interval.ms
-    group.share.max.assignment.interval.ms group.share.max.delivery.count.limit
-    group.share.max.groups group.share.max.heartbeat.interval.ms
-    group.share.max.partition.max.record.locks group.share.max.record.lock.duration.ms
-    group.share.max.session.timeout.ms group.share.max.share.sessions group.share.max.size
-    group.share.min.assignment.interval.ms group.share.min.delivery.count.limit
-    group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
-    group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
-    group.share.partition.max.record.locks group.share.persister.class.name
-    group.share.record.lock.duration.ms group.share.session.timeout.ms
-    group.streams.assignment.interval.ms group.streams.heartbeat.interval.ms
-    group.streams.initial.rebalance.delay.ms group.streams.max.assignment.interval.ms
-    group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms
-    group.streams.max.size group.streams.max.standby.replicas
-    group.streams.min.assignment.interval.ms group.streams.min.heartbeat.interval.ms
-    group.streams.min.session.timeout.ms group.streams.num.standby.replicas
-    group.streams.session.timeout.ms initial.broker.registration.timeout.ms
-    internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
-    internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs
-    kafka.metrics.reporters log.dir.failure.timeout.ms log.initial.task.delay.ms
-    max.connection.creation.rate max.connections.per.ip.overrides max.request.partition.size.limit
-    metadata.log.dir metadata.log.max.record.bytes.between.snapshots
-    metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes metadata.log.segment.min.bytes
-    metadata.log.segment.ms metadata.max.idle.interval.ms metadata.max.retention.bytes
-    metadata.max.retention.ms metric.reporters metrics.num.samples metrics.recording.level
-    metrics.sample.window.ms num.replica.alter.log.dirs.threads offsets.load.buffer.size
-    offsets.topic.compression.codec password.encoder.cipher.algorithm password.encoder.iterations
-    password.encoder.key.length password.encoder.keyfactory.algorithm password.encoder.old.secret
-    password.encoder.secret principal.builder.class process.roles
-    producer.purgatory.purge.interval.requests queued.max.request.bytes quota.window.num
-    quota.window.size.seconds remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
-    remote.log.index.file.cache.total.size.bytes remote.log.index.file.cache.ttl.ms
-    remote.log.manager.copier.thread.pool.size remote.log.manager.copy.max.bytes.per.second
-    remote.log.manager.copy.quota.window.num remote.log.manager.copy.quota.window.size.seconds
-    remote.log.manager.expiration.thread.pool.size remote.log.manager.fetch.max.bytes.per.second
-    remote.log.manager.fetch.quota.window.num remote.log.manager.fetch.quota.window.size.seconds
-    remote.log.manager.follower.thread.pool.size remote.log.manager.task.interval.ms
-    remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms
-    remote.log.manager.task.retry.jitter remote.log.manager.thread.pool.size
-    remote.log.metadata.custom.metadata.max.bytes remote.log.metadata.manager.class.name
-    remote.log.metadata.manager.class.path remote.log.metadata.manager.impl.prefix
-    remote.log.metadata.manager.listener.name remote.log.reader.max.pending.tasks
-    remote.log.reader.threads remote.log.storage.manager.class.name
-    remote.log.storage.manager.class.path remote.log.storage.manager.impl.prefix
-    remote.log.storage.system.enable replica.selector.class replica.socket.receive.buffer.bytes
-    replication.quota.window.num replication.quota.window.size.seconds
-    sasl.client.callback.handler.class sasl.enabled.mechanisms sasl.jaas.config
-    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin
-    sasl.kerberos.principal.to.local.rules sasl.kerberos.service.name
-    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
-    sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
-    sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
-    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
-    sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
-    sasl.mechanism.controller.protocol sasl.mechanism.inter.broker.protocol
-    sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
-    sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
-    sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
-    sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
-    sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
-    sasl.oauthbearer.assertion.template.file sasl.oauthbearer.client.credentials.client.id
-    sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.clock.skew.seconds
-    sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
-    sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
-    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
-    sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
-    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
-    sasl.oauthbearer.token.endpoint.url sasl.server.callback.handler.class
-    sasl.server.max.receive.size security.inter.broker.protocol security.providers
-    server.max.startup.time.ms share.coordinator.append.linger.ms
-    share.coordinator.cached.buffer.max.bytes share.coordinator.cold.partition.snapshot.interval.ms
-    share.coordinator.load.buffer.size share.coordinator.snapshot.update.records.per.snapshot
-    share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
-    share.coordinator.state.topic.num.partitions share.coordinator.state.topic.prune.interval.ms
-    share.coordinator.state.topic.replication.factor share.coordinator.state.topic.segment.bytes
-    share.coordinator.threads share.coordinator.write.timeout.ms
-    share.fetch.purgatory.purge.interval.requests socket.connection.setup.timeout.max.ms
-    socket.connection.setup.timeout.ms ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites
-    ssl.client.auth ssl.enabled.protocols ssl.endpoint.identification.algorithm
-    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
-    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
-    ssl.keystore.type ssl.principal.mapping.rules ssl.protocol ssl.provider
-    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type telemetry.max.bytes
-    transaction.partition.verification.enable transaction.state.log.load.buffer.size
-    transaction.two.phase.commit.enable unclean.leader.election.interval.ms
-    unstable.api.versions.enable unstable.feature.versions.enable zookeeper.clientCnxnSocket
-    zookeeper.max.in.flight.requests zookeeper.metadata.migration.enable
-    zookeeper.metadata.migration.min.batch.size zookeeper.set.acl zookeeper.ssl.cipher.suites
-    zookeeper.ssl.client.enable zookeeper.ssl.crl.enable zookeeper.ssl.enabled.protocols
-    zookeeper.ssl.endpoint.identification.algorithm zookeeper.ssl.keystore.location
-    zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type zookeeper.ssl.ocsp.enable
-    zookeeper.ssl.protocol zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password
-    zookeeper.ssl.truststore.type
-    """.split()  # noqa: SIM905
-)
-IGNORED_BROKER_PREFIXES: Final = ("listener.name.",)

@@ -1,4 +1,4 @@
-"""The controller: makes and unmakes topics, hands out producer ids.                         [P]
+"""The controller: makes, changes and unmakes topics and settings, hands out producer ids.   [P]
 
 A machine over the cluster's image. Every step is validated against `image`, which `replay` alone
 advances, so the rim takes steps one at a time: handle, append the records, replay, reply.
@@ -6,26 +6,32 @@ advances, so the rim takes steps one at a time: handle, append the records, repl
 Owns   the image, as the records so far make it.
 Never  touches a log or a socket; randomness (topic ids, first replicas) is handed in.
 Fails  per topic, with Kafka's code and a message in the response.
-Source KIP-4, KIP-464, KIP-516, KIP-730; apache/kafka `ReplicationControlManager`.
+Source KIP-4, KIP-195, KIP-464, KIP-516, KIP-730; apache/kafka `ReplicationControlManager`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 from uuid import UUID
 
+from kafkalite.core import config_changes
 from kafkalite.core import image as images
 from kafkalite.core.config import BrokerConfig
+from kafkalite.core.config_changes import ChangeConfigs
 from kafkalite.core.image import ClusterImage, ClusterRecord, PartitionImage, TopicImage
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeletableTopicResult,
@@ -33,7 +39,13 @@ from kafkalite.core.protocol.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from kafkalite.core.topic_placement import check_configs, check_name, collision_key, place
+from kafkalite.core.topic_placement import (
+    check_configs,
+    check_name,
+    collision_key,
+    place,
+    place_more,
+)
 from kafkalite.core.types import Outcome, Reply, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -56,7 +68,13 @@ class ProducerIdBlock:
     size: int
 
 
-ControllerRequest = CreateTopicsRequest | DeleteTopicsRequest | AllocateProducerIds
+ControllerRequest = (
+    CreateTopicsRequest
+    | DeleteTopicsRequest
+    | CreatePartitionsRequest
+    | ChangeConfigs
+    | AllocateProducerIds
+)
 
 
 @dataclass(slots=True)
@@ -76,24 +94,32 @@ class Controller:
                 return self._create_topics(request, context)
             case DeleteTopicsRequest():
                 return self._delete_topics(request, context)
+            case CreatePartitionsRequest():
+                return self._create_partitions(request, context)
+            case ChangeConfigs():
+                return self._change_configs(request, context)
             case AllocateProducerIds():
                 return self._allocate_producer_ids(context)
 
     def refuse(self, request: ControllerRequest, error: ApiError) -> object:
         """The response to a request whose records could not be written."""
-        words = _words(error)
+        code, words = error.error_code, error.words
         match request:
             case CreateTopicsRequest():
-                results = [_refused(t.name, words, error.error_code) for t in request.topics]
+                results = [_refused(t.name, words, code) for t in request.topics]
                 return CreateTopicsResponse(topics=tuple(results))
             case DeleteTopicsRequest():
                 going = request.topics or [DeleteTopicState(name) for name in request.topic_names]
                 return DeleteTopicsResponse(
                     responses=tuple(
-                        DeletableTopicResult(t.name, t.topic_id, error.error_code, words)
-                        for t in going
+                        DeletableTopicResult(t.name, t.topic_id, code, words) for t in going
                     )
                 )
+            case CreatePartitionsRequest():
+                grown = (CreatePartitionsTopicResult(t.name, code, words) for t in request.topics)
+                return CreatePartitionsResponse(results=tuple(grown))
+            case ChangeConfigs():
+                return [error] * len(request.changes)
             case AllocateProducerIds():
                 return error
 
@@ -120,7 +146,7 @@ class Controller:
                 try:
                     made = self._new_topic(topic, taken)
                 except ApiError as error:
-                    results.append(_refused(topic.name, _words(error), error.error_code))
+                    results.append(_refused(topic.name, error.words, error.error_code))
                     continue
                 taken[collision_key(topic.name)] += 1
                 records.append(images.topic_record(made))
@@ -137,7 +163,7 @@ class Controller:
         if taken[collision_key(topic.name)]:
             raise ApiError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{topic.name}' collides with an existing topic: '.' and '_' are the same",
+                f"Topic '{topic.name}' collides with existing topic: {self._twin(topic.name)}",
             )
         configs = check_configs(topic.configs, self.config)
         defaults = {
@@ -146,6 +172,11 @@ class Controller:
         placed = place(topic, self.image.brokers, defaults, self.random)
         partitions = tuple(PartitionImage(nodes, nodes[0], 0, nodes) for nodes in placed)
         return TopicImage(topic.name, self._new_topic_id(), partitions, configs)
+
+    def _twin(self, name: str) -> str:
+        """The topic, existing or being made beside it, that `name` collides with."""
+        key = collision_key(name)
+        return next((each for each in self.image.topics if collision_key(each) == key), key)
 
     def _new_topic_id(self) -> UUID:
         """A random id (version 4) that no topic has; Kafka's clients take the zero id for none."""
@@ -164,23 +195,67 @@ class Controller:
             configs=tuple(self.describe_topic(topic)),
         )
 
+    # -- topics grow, and get other settings
+
+    def _create_partitions(self, request: CreatePartitionsRequest, context: RequestContext) -> Step:
+        times_named = Counter(topic.name for topic in request.topics)
+        records: list[ClusterRecord] = []
+        results: list[CreatePartitionsTopicResult] = []
+        for topic in {topic.name: topic for topic in request.topics}.values():
+            try:
+                if times_named[topic.name] > 1:
+                    raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+                records.append(images.topic_record(self._grown(topic)))
+                results.append(CreatePartitionsTopicResult(topic.name))
+            except ApiError as error:
+                words = error.words or None
+                results.append(CreatePartitionsTopicResult(topic.name, error.error_code, words))
+        response = CreatePartitionsResponse(results=tuple(results))
+        durable = () if request.validate_only else tuple(records)
+        return Outcome(durable, (Reply(context.token, response),))
+
+    def _grown(self, wanted: CreatePartitionsTopic) -> TopicImage:
+        topic = self.image.topics.get(wanted.name)
+        if topic is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        placed = place_more(
+            topic, wanted.count, wanted.assignments, self.image.brokers, self.random
+        )
+        more = tuple(PartitionImage(nodes, nodes[0], 0, nodes) for nodes in placed)
+        return replace(topic, partitions=(*topic.partitions, *more))
+
+    def _change_configs(self, request: ChangeConfigs, context: RequestContext) -> Step:
+        records: list[ClusterRecord] = []
+        results: list[ApiError | None] = []
+        for change in request.changes:
+            try:
+                record = config_changes.carry_out(change, self.image, self.config)
+            except ApiError as error:
+                results.append(error)
+                continue
+            results.append(None)
+            if record is not None:
+                records.append(record)
+        durable = () if request.validate_only else tuple(records)
+        return Outcome(durable, (Reply(context.token, results),))
+
     # -- topics go
 
     def _delete_topics(self, request: DeleteTopicsRequest, context: RequestContext) -> Step:
         by_name = tuple(DeleteTopicState(name) for name in request.topic_names)
-        wanted = dict.fromkeys(request.topics or by_name)
+        wanted = Counter(request.topics or by_name)
         going: dict[str, TopicImage] = {}
         results: list[DeletableTopicResult] = []
         for state in wanted:
             try:
                 topic = self._find(state)
-                if topic.name in going:
+                if topic.name in going or wanted[state] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
                 going[topic.name] = topic
                 results.append(DeletableTopicResult(topic.name, topic.topic_id))
             except ApiError as error:
                 refusal = DeletableTopicResult(
-                    state.name, state.topic_id, error.error_code, _words(error)
+                    state.name, state.topic_id, error.error_code, error.words
                 )
                 results.append(refusal)
         records = tuple(
@@ -194,7 +269,10 @@ class Controller:
         if not self.config["delete.topic.enable"]:
             raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
         if state.name is not None and state.topic_id != ZERO_UUID:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Both a name and an id are given")
+            words = "You may not specify both topic name and topic id."
+            raise ApiError(ErrorCode.INVALID_REQUEST, words)
+        if state.name is None and state.topic_id == ZERO_UUID:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
         if state.name is not None:
             topic = self.image.topics.get(state.name)
             if topic is None:
@@ -221,8 +299,3 @@ def _refused(
     name: str, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST
 ) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=None)
-
-
-def _words(error: ApiError) -> str:
-    """The message without the code's name, which the response carries beside it."""
-    return str(error).removesuffix(f": {error.error_code.name}")

@@ -7,6 +7,8 @@ The image is a fold of the cluster's records, each a path of the coordination tr
     /producer_ids         {"next_block_start": int}
     /brokers              the parent of
     /brokers/<id>         {"host": str, "port": int, "rack": str | null}        ephemeral
+    /broker_configs       the parent of
+    /broker_configs/<id>  {key: text}: what was set while the broker ran; "default": for all brokers
     /topics               the parent of
     /topics/<name>        {"topic_id": hex, "partitions": [[node ids], …], "configs": {key: text}}
     /topics/<name>/<n>    {"leader": int, "leader_epoch": int, "in_sync_replicas": [node ids],
@@ -34,9 +36,15 @@ from kafkalite.errors import CoordinationError
 CLUSTER_PATH: Final = "/cluster"
 PRODUCER_IDS_PATH: Final = "/producer_ids"
 BROKERS_PATH: Final = "/brokers"
+BROKER_CONFIGS_PATH: Final = "/broker_configs"
 TOPICS_PATH: Final = "/topics"
-ROOTS: Final = (BROKERS_PATH, TOPICS_PATH)  # paths without a value of their own
+ROOTS: Final = (
+    BROKERS_PATH,
+    BROKER_CONFIGS_PATH,
+    TOPICS_PATH,
+)  # paths without a value of their own
 NO_LEADER: Final = -1
+EVERY_BROKER: Final = "default"  # in a path, where a name cannot be empty
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
@@ -83,6 +91,7 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)  # topic id -> name
     next_producer_id_block: int = 0
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # "": of all
 
     def partition(self, topic: str, partition: int) -> PartitionImage | None:
         """The image of one partition, None if there is no such."""
@@ -150,6 +159,16 @@ def broker_record(node: Node, rack: str | None = None) -> ClusterRecord:
     return ClusterRecord(f"{BROKERS_PATH}/{node.node_id}", _encode(value))
 
 
+def broker_configs_record(name: str, configs: Mapping[str, str]) -> ClusterRecord:
+    """The record of what was set for a broker while it ran; "" stands for every broker."""
+    return ClusterRecord(f"{BROKER_CONFIGS_PATH}/{name or EVERY_BROKER}", _encode(configs))
+
+
+def is_broker_configs(path: str) -> bool:
+    """Whether the record at `path` is of settings of brokers."""
+    return path.startswith(f"{BROKER_CONFIGS_PATH}/")
+
+
 def cluster_record(cluster_id: str) -> ClusterRecord:
     """The record that names the cluster, written once."""
     return ClusterRecord(CLUSTER_PATH, _encode({"cluster_id": cluster_id}))
@@ -165,6 +184,7 @@ def replay(image: ClusterImage, records: Iterable[ClusterRecord]) -> ClusterImag
     cluster_id, next_block = image.cluster_id, image.next_producer_id_block
     brokers, racks = dict(image.brokers), dict(image.racks)
     topics, names = dict(image.topics), dict(image.names)
+    broker_configs = dict(image.broker_configs)
     for record in records:
         match record.path.split("/")[1:]:
             case ["topics", name]:
@@ -173,11 +193,14 @@ def replay(image: ClusterImage, records: Iterable[ClusterRecord]) -> ClusterImag
                 _replay_partition(topics, name, index, record)
             case ["brokers", node_id]:
                 _replay_broker(brokers, racks, int(node_id), record)
+            case ["broker_configs", name]:
+                key = "" if name == EVERY_BROKER else name
+                broker_configs[key] = {str(k): str(v) for k, v in _decode(record).items()}
             case ["cluster"]:
                 cluster_id = str(_decode(record)["cluster_id"])
             case ["producer_ids"]:
                 next_block = int(_decode(record)["next_block_start"])
-            case ["topics"] | ["brokers"]:
+            case ["topics"] | ["brokers"] | ["broker_configs"]:
                 pass  # only parents
             case _:
                 raise CoordinationError(f"{record.path} is not a path of the cluster's state")
@@ -189,6 +212,7 @@ def replay(image: ClusterImage, records: Iterable[ClusterRecord]) -> ClusterImag
         topics=topics,
         names=names,
         next_producer_id_block=next_block,
+        broker_configs=broker_configs,
     )
 
 

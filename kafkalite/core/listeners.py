@@ -7,6 +7,7 @@ Fails  with ConfigError naming the text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kafkalite.errors import ConfigError
@@ -31,10 +32,18 @@ class Address(NamedTuple):
         return self.host in EVERYWHERE
 
 
+def client_listener(
+    listeners: Sequence[str], protocols: str = "", controller_names: Sequence[str] = ()
+) -> Address:
+    """The one address for clients among `listeners`; those of Kafka's controllers are left out."""
+    others = [text for text in listeners if text.partition("://")[0] not in controller_names]
+    if len(others) != 1:
+        raise ConfigError(f"listeners '{','.join(others)}': exactly one is supported")
+    return parse_address(others[0], protocols)
+
+
 def parse_address(text: str, protocols: str = "") -> Address:
-    """The one address in `text`; `protocols` is listener.security.protocol.map."""
-    if "," in text:
-        raise ConfigError(f"listeners '{text}': exactly one is supported")
+    """The address in `text`; `protocols` is listener.security.protocol.map."""
     name, scheme, rest = text.strip().rpartition("://")
     if scheme and _protocol(name, protocols) != PLAINTEXT:
         raise ConfigError(f"listener '{text}': only {PLAINTEXT} is supported")

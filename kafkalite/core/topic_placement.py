@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
-from typing import Final
+from typing import Final, NoReturn
 
 from kafkalite.core.config import BrokerConfig
+from kafkalite.core.image import TopicImage
 from kafkalite.core.protocol.topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsAssignment,
 )
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
@@ -35,9 +36,14 @@ def check_name(name: str) -> None:
     elif name in (".", ".."):
         complaint = f"'{name}' is not allowed"
     elif len(name) > NAME_CHARACTERS_MAX:
-        complaint = f"it has {len(name)} characters, at most {NAME_CHARACTERS_MAX} are allowed"
+        complaint = (
+            f"the length of '{name}' is longer than the max allowed length {NAME_CHARACTERS_MAX}"
+        )
     elif not _NAME.fullmatch(name):
-        complaint = f"'{name}' holds characters other than ASCII letters and digits, '.', '_', '-'"
+        complaint = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'"
+        )
     if complaint:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {complaint}")
 
@@ -54,7 +60,8 @@ def check_configs(configs: Sequence[CreatableTopicConfig], broker: BrokerConfig)
         if config.name in found:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"{config.name}: given twice")
         if config.value is None:
-            raise ApiError(ErrorCode.INVALID_CONFIG, f"{config.name}: null is no value")
+            words = f"Null value not supported for topic configs: {config.name}"
+            raise ApiError(ErrorCode.INVALID_CONFIG, words)
         found[config.name] = config.value
     try:
         broker.topic(found)
@@ -81,30 +88,67 @@ def place(
     replication_factor = topic.replication_factor
     if replication_factor == BROKER_DEFAULT:
         replication_factor = defaults["default.replication.factor"]
-    if not 0 < partition_count <= PARTITIONS_MAX:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"Number of partitions is {partition_count}, expected 1 to {PARTITIONS_MAX}",
-        )
+    if partition_count <= 0:
+        words = "Number of partitions was set to an invalid non-positive value."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, words)
+    _check_count(partition_count)
     if replication_factor <= 0:
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor is {replication_factor}, expected at least 1",
+        words = "Replication factor must be larger than 0, or -1 to use the default value."
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
+    return _spread(partition_count, replication_factor, brokers, random)
+
+
+def place_more(
+    topic: TopicImage,
+    count: int,
+    assignments: Sequence[CreatePartitionsAssignment] | None,
+    brokers: Collection[int],
+    random: Random,
+) -> list[tuple[int, ...]]:
+    """The replicas of the partitions that `topic` lacks to have `count` in all."""
+    known = len(topic.partitions)
+    if count == known:
+        words = f"Topic already has {known} partition(s)."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, words)
+    if count < known:
+        words = (
+            f"The topic {topic.name} currently has {known} partition(s); {count} would not be an "
+            "increase."
         )
-    if replication_factor > len(brokers):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor {replication_factor} cannot be reached: "
-            f"{len(brokers)} broker(s) are registered",
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, words)
+    _check_count(count)
+    replication_factor = len(topic.partitions[0].replicas)
+    if assignments is None:
+        return _spread(count - known, replication_factor, brokers, random)
+    if len(assignments) != count - known:
+        _refuse_replicas(
+            f"Attempted to add {count - known} additional partition(s), but only "
+            f"{len(assignments)} assignment(s) were specified."
         )
-    return _spread(partition_count, replication_factor, sorted(brokers), random)
+    for assignment in assignments:
+        check_replicas(assignment.broker_ids, brokers, replication_factor)
+    return [assignment.broker_ids for assignment in assignments]
+
+
+def _check_count(partition_count: int) -> None:
+    if partition_count > PARTITIONS_MAX:
+        words = f"Number of partitions is {partition_count}, at most {PARTITIONS_MAX} are allowed."
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, words)
 
 
 def _spread(
-    partition_count: int, replication_factor: int, brokers: Sequence[int], random: Random
+    partition_count: int, replication_factor: int, brokers: Collection[int], random: Random
 ) -> list[tuple[int, ...]]:
     """Leaders go round the brokers; with each round the followers are shifted by one more."""
     count = len(brokers)
+    if replication_factor > count:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): The target "
+            f"replication factor of {replication_factor} cannot be reached because only {count} "
+            "broker(s) are registered.",
+        )
+    ordered = sorted(brokers)
     start = random.randrange(count)
     shift = random.randrange(count)
     placed = []
@@ -112,48 +156,55 @@ def _spread(
         if partition and partition % count == 0:
             shift += 1
         first = start + partition
-        replicas = [brokers[first % count]]
+        replicas = [ordered[first % count]]
         for follower in range(replication_factor - 1):
             gap = 1 + (shift + follower) % (count - 1)
-            replicas.append(brokers[(first + gap) % count])
+            replicas.append(ordered[(first + gap) % count])
         placed.append(tuple(replicas))
     return placed
 
 
 def _check_assignments(topic: CreatableTopic, brokers: Collection[int]) -> list[tuple[int, ...]]:
-    if topic.num_partitions != BROKER_DEFAULT or topic.replication_factor != BROKER_DEFAULT:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST,
-            "Both numPartitions or replicationFactor and replicasAssignments are given",
-        )
-    if len(topic.assignments) > PARTITIONS_MAX:
-        raise ApiError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{len(topic.assignments)} partitions, expected at most {PARTITIONS_MAX}",
-        )
-    placed = {each.partition_index: each for each in topic.assignments}
+    for name, number in (
+        ("replication factor", topic.replication_factor),
+        ("number of partitions", topic.num_partitions),
+    ):
+        if number != BROKER_DEFAULT:
+            words = f"A manual partition assignment was specified, but {name} was not set to -1."
+            raise ApiError(ErrorCode.INVALID_REQUEST, words)
+    _check_count(len(topic.assignments))
+    placed = {each.partition_index: each.broker_ids for each in topic.assignments}
     if sorted(placed) != list(range(len(topic.assignments))):
-        raise ApiError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "The partitions of a manual assignment must be 0, 1, 2, … without a gap",
-        )
-    for assignment in topic.assignments:
-        _check_replicas(assignment, len(placed[0].broker_ids), brokers)
-    return [placed[partition].broker_ids for partition in range(len(placed))]
+        _refuse_replicas("partitions should be a consecutive 0-based integer sequence")
+    for replicas in placed.values():
+        check_replicas(replicas, brokers, len(placed[0]))
+    return [placed[partition] for partition in range(len(placed))]
 
 
-def _check_replicas(
-    assignment: CreatableReplicaAssignment, replication_factor: int, brokers: Collection[int]
+def check_replicas(
+    replicas: Sequence[int], brokers: Collection[int], replication_factor: int | None = None
 ) -> None:
-    where, replicas = f"partition {assignment.partition_index}", assignment.broker_ids
-    complaint = ""
+    """Refuses what cannot hold one partition; any number will do without `replication_factor`."""
     if not replicas:
-        complaint = f"{where} has no replicas"
-    elif len(set(replicas)) < len(replicas):
-        complaint = f"{where} has a broker twice: {list(replicas)}"
-    elif unknown := [broker for broker in replicas if broker not in brokers]:
-        complaint = f"{where} names brokers that are not registered: {unknown}"
-    elif len(replicas) != replication_factor:
-        complaint = f"{where} has {len(replicas)} replicas, partition 0 has {replication_factor}"
-    if complaint:
-        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, complaint)
+        _refuse_replicas("The manual partition assignment includes an empty replica list.")
+    for place, broker in enumerate(replicas):
+        if broker in replicas[:place]:
+            _refuse_replicas(
+                f"The manual partition assignment includes the broker {broker} more than once."
+            )
+    for broker in replicas:
+        if broker not in brokers:
+            _refuse_replicas(
+                f"The manual partition assignment includes broker {broker}, but no such broker is "
+                "registered."
+            )
+    if replication_factor not in (None, len(replicas)):
+        _refuse_replicas(
+            "The manual partition assignment includes a partition with "
+            f"{len(replicas)} replica(s), but this is not consistent with previous partitions, "
+            f"which have {replication_factor} replica(s)."
+        )
+
+
+def _refuse_replicas(words: str) -> NoReturn:
+    raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)

@@ -83,7 +83,7 @@ def test_two_in_one_directory_or_at_one_address(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--override", "log.segment.bytes=x"], "log.segment.bytes: 'x'"),
+        (["--override", "log.segment.bytes=x"], "Invalid value x for configuration log.segm"),
         (["--override", "nonsense=1"], "nonsense"),
         (["--listen", "127.0.0.1"], "'127.0.0.1': expected HOST:PORT"),
         (["--listen", "no.such.host.invalid:1"], "cannot listen on no.such.host.invalid:1"),

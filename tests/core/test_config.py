@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalite.core import config_accepted
 from kafkalite.core.config import (
     BROKER_KEYS,
     TOPIC_KEYS,
@@ -20,7 +22,7 @@ from kafkalite.core.config import (
     parse_properties,
     to_text,
 )
-from kafkalite.core.config_keys import IGNORED_BROKER_NAMES, SYNONYM_UNITS
+from kafkalite.core.config_keys import SYNONYM_UNITS
 from kafkalite.errors import ConfigError
 
 
@@ -48,28 +50,82 @@ def test_synonyms_are_settings_of_the_broker() -> None:
             assert units or BROKER_KEYS[name].type is key.type
 
 
-def test_what_is_ignored_is_not_also_declared() -> None:
-    assert not IGNORED_BROKER_NAMES & set(BROKER_KEYS)
+def test_what_is_only_accepted_is_declared_once() -> None:
+    names = [setting.name for setting in config_accepted.accepted()]
+    assert len(names) == len(set(names))
+    assert not config_accepted.UNDOCUMENTED & set(BROKER_KEYS)
+    assert not [name for name in names if BROKER_KEYS[name].effective]
+
+
+# ---- what a broker of Apache Kafka 4.3.1 answers to DescribeConfigs ------------------------------
+
+GOLDEN = Path(__file__).parent / "golden" / "configs_of_kafka_4.3.1.tsv"
+THEIRS = {
+    (kind, name): (type_name, when, default)
+    for kind, name, type_name, when, default in (
+        row.split("\t") for row in GOLDEN.read_text().splitlines()
+    )
+}
+OURS = {
+    (kind, key.name): (
+        key.type.name,
+        "dynamic" if key.dynamic else "static",
+        "null" if key.default is None else f"={to_text(key.default)}",
+    )
+    for kind, keys in (("topic", TOPIC_KEYS), ("broker", BROKER_KEYS))
+    for key in keys.values()
+}
+DIFFERENT = {
+    ("broker", "listeners"): ("LIST", "static", "=PLAINTEXT://:9092"),  # bound once, at the start
+    ("broker", "listener.security.protocol.map"): (
+        "STRING", "static",
+        "=SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+    ),
+    ("broker", "node.id"): ("INT", "static", "=-1"),  # optional here: the data directory's, or 1
+}  # fmt: skip
+ONLY_3_9 = {"message.downconversion.enable", "message.format.version"}
+ONLY_3_9 |= {"message.timestamp.difference.max.ms"}
+OURS_ALONE = {"retention.records"}
+
+
+@pytest.mark.parametrize("setting", sorted(THEIRS), ids="-".join)
+def test_every_setting_has_kafkas_type_and_default(setting: tuple[str, str]) -> None:
+    assert OURS[setting] == DIFFERENT.get(setting, THEIRS[setting])
+
+
+def test_a_setting_that_kafka_4_lacks_is_known_to_be_older_or_ours() -> None:
+    topics = {name for kind, name in OURS.keys() - THEIRS.keys() if kind == "topic"}
+    assert topics == ONLY_3_9 | OURS_ALONE
 
 
 # ---- parsing -----------------------------------------------------------------------------------
 
 REFUSED = [
-    ("retention.ms", "abc", "retention.ms: 'abc' is not a long"),
-    ("retention.ms", "", "retention.ms: '' is not a long"),
-    ("retention.ms", "9223372036854775808", "'9223372036854775808' is not a long"),
-    ("retention.ms", "1_000", "'1_000' is not a long"),
-    ("retention.ms", "-2", "retention.ms: -2 is below -1"),
-    ("segment.bytes", "2147483648", "segment.bytes: '2147483648' is not an int"),
-    ("segment.bytes", "13", "segment.bytes: 13 is below 14"),
-    ("min.cleanable.dirty.ratio", "1.5", "1.5 is above 1"),
-    ("min.cleanable.dirty.ratio", "nan", "'nan' is not a double"),
-    ("preallocate", "yes", "preallocate: 'yes' is not true or false"),
-    ("cleanup.policy", "compact,shred", "'shred' is not one of compact, delete"),
-    ("compression.type", "brotli", "compression.type: 'brotli' is not one of uncompressed, zstd"),
-    ("message.timestamp.type", "createtime", "'createtime' is not one of CreateTime"),
-    ("remote.storage.enable", "true", "remote.storage.enable: 'true' is not one of false"),
-    ("retention.minutes", "1", "retention.minutes: not a setting of a topic (value '1')"),
+    ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of"),
+    (
+        "retention.ms",
+        "",
+        "Invalid value  for configuration retention.ms: Not a number of type LONG",
+    ),
+    ("retention.ms", "9223372036854775808", "Invalid value 9223372036854775808 for configuration"),
+    ("retention.ms", "1_000", "Invalid value 1_000 for configuration retention.ms: Not a number"),
+    ("retention.ms", "-2", "Invalid value -2 for configuration retention.ms: Value must be at lea"),
+    ("segment.bytes", "2147483648", "configuration segment.bytes: Not a number of type INT"),
+    ("segment.bytes", "13", "for configuration segment.bytes: Value must be at least 14"),
+    ("min.cleanable.dirty.ratio", "1.5", "Invalid value 1.5 for configuration min.cleanable.dirt"),
+    ("min.cleanable.dirty.ratio", "1.5", "min.cleanable.dirty.ratio: Value must be no more than 1"),
+    ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
+    ("min.cleanable.dirty.ratio", "0_1", "Not a number of type DOUBLE"),
+    ("compression.gzip.level", "0", "Invalid value 0 for configuration compression.gzip.level: "),
+    ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
+    ("preallocate", "yes", "configuration preallocate: Expected value to be either true or false"),
+    ("cleanup.policy", "compact,shred", "Invalid value shred for configuration cleanup.policy: "),
+    ("cleanup.policy", "shred", "cleanup.policy: String must be one of: compact, delete"),
+    ("compression.type", "brotli", "compression.type: String must be one of: uncompressed, zstd, "),
+    ("message.timestamp.type", "createtime", "String must be one of: CreateTime, LogAppendTime"),
+    ("remote.storage.enable", "true", "Tiered Storage functionality is disabled in the broker."),
+    ("retention.minutes", "1", "Unknown topic config name: retention.minutes"),
+    ("follower.replication.throttled.replicas", "0:1,x", "Invalid value [0:1, x] for configurati"),
 ]
 
 
@@ -97,7 +153,7 @@ def test_values_have_their_types() -> None:
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
     broker = BrokerConfig.parse()
-    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms: 10 is above max"):
+    with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms \(10\) > max\.compac"):
         broker.topic({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"})
     for bad, message in (
         ({"node.id": "1", "broker.id": "2"}, "node.id: 1 contradicts broker.id 2"),
@@ -127,6 +183,19 @@ def test_what_kafka_knows_is_accepted_and_what_it_does_not_is_refused() -> None:
     assert broker["num.partitions"] == 4
     with pytest.raises(ConfigError, match=r"num\.partition: not a setting of a broker"):
         BrokerConfig.parse({"num.partition": "4"})
+
+
+def test_a_dynamic_setting_that_kafka_does_not_know_is_kept_and_hidden() -> None:
+    broker = BrokerConfig.parse(
+        dynamic={"my.secret": "x"}, dynamic_default={"your.secret": "y", "log.roll.ms": "7"}
+    )
+    mine = entry(broker.describe(), "my.secret")
+    assert (mine.value, mine.source.name) == ("x", "DYNAMIC_BROKER_CONFIG")
+    assert mine.is_sensitive
+    assert mine.is_read_only
+    roll, yours = broker.describe_default()
+    assert (roll.key.name, roll.value, roll.is_read_only) == ("log.roll.ms", "7", False)
+    assert (yours.key.name, yours.is_sensitive, yours.is_read_only) == ("your.secret", True, True)
 
 
 def test_id_and_directories_have_two_names() -> None:
@@ -169,7 +238,7 @@ def test_dynamic_settings_win_over_static_ones() -> None:
     assert broker.topic()["max.message.bytes"] == 50
     assert broker.with_dynamic({}).topic()["segment.bytes"] == 200
     assert broker.with_dynamic({}, {}).topic()["segment.bytes"] == 100
-    with pytest.raises(ConfigError, match=r"num\.partitions: cannot be changed while"):
+    with pytest.raises(ConfigError, match=r"configs dynamically: \[num\.partitions\]"):
         broker.with_dynamic({"num.partitions": "3"})
 
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -100,12 +101,12 @@ def test_only_validating_makes_nothing() -> None:
         (topic("ä"), ErrorCode.INVALID_TOPIC_EXCEPTION, "ASCII"),
         (topic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "'a/b'"),
         (topic("a\n"), ErrorCode.INVALID_TOPIC_EXCEPTION, "other than"),
-        (topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "250 characters"),
+        (topic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "max allowed length 249"),
         (topic("there"), ErrorCode.TOPIC_ALREADY_EXISTS, "already exists"),
         (topic("a_b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "collides"),
-        (topic("t", 0), ErrorCode.INVALID_PARTITIONS, "is 0"),
+        (topic("t", 0), ErrorCode.INVALID_PARTITIONS, "non-positive"),
         (topic("t", 10_001), ErrorCode.INVALID_PARTITIONS, "10001"),
-        (topic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "is 0"),
+        (topic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "larger than 0"),
         (topic("t", 1, 3), ErrorCode.INVALID_REPLICATION_FACTOR, "2 broker"),
         (topic("t", nonsense="1"), ErrorCode.INVALID_CONFIG, "nonsense"),
         (topic("t", retention_ms="x"), ErrorCode.INVALID_CONFIG, "retention.ms"),
@@ -115,24 +116,28 @@ def test_only_validating_makes_nothing() -> None:
             ErrorCode.INVALID_CONFIG,
             "compaction.lag",
         ),
-        (assigned("t", ()), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no replicas"),
-        (assigned("t", (1, 1)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "twice"),
-        (assigned("t", (1, 9)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "[9]"),
-        (assigned("t", (1, 2), (1,)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partition 1"),
+        (assigned("t", ()), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "empty replica list"),
+        (assigned("t", (1, 1)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "broker 1 more than"),
+        (assigned("t", (1, 9)), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "includes broker 9, but"),
+        (
+            assigned("t", (1, 2), (1,)),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "a partition with 1 rep",
+        ),
         (
             CreatableTopic("t", -1, -1, (CreatableReplicaAssignment(1, (1,)),), ()),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "gap",
+            "consecutive 0-based",
         ),
         (
             CreatableTopic("t", 1, 1, (CreatableReplicaAssignment(0, (1,)),), ()),
             ErrorCode.INVALID_REQUEST,
-            "Both",
+            "replication factor was not set to -1",
         ),
         (
             CreatableTopic("t", 1, 1, (), (CreatableTopicConfig("retention.ms", None),)),
             ErrorCode.INVALID_CONFIG,
-            "null",
+            "Null value not supported for topic configs: retention.ms",
         ),
     ],
     ids=str,
@@ -180,6 +185,7 @@ def test_deleting_by_id_and_what_is_not_there() -> None:
         DeleteTopicState("orders"),
         DeleteTopicState("nothing"),
         DeleteTopicState(None, ZERO_UUID),
+        DeleteTopicState(None, UUID(int=1)),
         DeleteTopicState("orders", made.topic_id),
     )
     results = run(machine, DeleteTopicsRequest(topics=states)).responses
@@ -187,6 +193,7 @@ def test_deleting_by_id_and_what_is_not_there() -> None:
         ("orders", ErrorCode.NONE),
         ("orders", ErrorCode.INVALID_REQUEST),
         ("nothing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (None, ErrorCode.INVALID_REQUEST),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),
         ("orders", ErrorCode.INVALID_REQUEST),
     ]

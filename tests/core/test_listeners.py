@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.core.config import BROKER_KEYS
-from kafkalite.core.listeners import Address, parse_address
+from kafkalite.core.listeners import Address, client_listener, parse_address
 from kafkalite.errors import ConfigError
 
 PROTOCOLS = str(BROKER_KEYS["listener.security.protocol.map"].default)
@@ -40,3 +40,12 @@ def test_what_is_no_address_is_refused_by_name(text: str) -> None:
 def test_an_address_is_written_as_it_is_read() -> None:
     for text in ("127.0.0.1:9092", "[::1]:0"):
         assert str(parse_address(text)) == text
+
+
+def test_the_listener_for_clients_is_found_beside_kafkas_controllers() -> None:
+    listeners = ("PLAINTEXT://:9092", "CONTROLLER://:9093")
+    assert client_listener(listeners, PROTOCOLS, ("CONTROLLER",)) == Address("", 9092)
+    for wrong in (listeners, ("CONTROLLER://:9093",), ()):
+        names = () if wrong is listeners else ("CONTROLLER",)
+        with pytest.raises(ConfigError, match="exactly one is supported"):
+            client_listener(wrong, PROTOCOLS, names)

@@ -7,6 +7,7 @@ advertised.
 from kafkalite.core.handlers import (
     api_versions,
     configs,
+    delete_records,
     fetch,
     find_coordinator,
     groups,
@@ -23,6 +24,7 @@ __all__ = [
     "ROUTES",
     "api_versions",
     "configs",
+    "delete_records",
     "fetch",
     "find_coordinator",
     "groups",

@@ -1,22 +1,40 @@
-"""DescribeConfigs: every setting of topics and brokers, with where it comes from.          [P]
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics and brokers.   [P]
 
-Source KIP-133, KIP-226 (synonyms), KIP-569 (types and documentation).
+A broker answers for itself and, under the empty name, for the settings made for all brokers.
+
+Source KIP-133, KIP-226 (synonyms), KIP-339 (incremental), KIP-569 (types and documentation).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NoReturn
 
 from kafkalite.core.config import ConfigEntry, ConfigSource
+from kafkalite.core.config_changes import (
+    BROKER,
+    EVERY_BROKER,
+    TOPIC,
+    ChangeConfigs,
+    ConfigChange,
+    Operation,
+    Result,
+    check,
+)
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from kafkalite.core.topic_placement import check_name
 from kafkalite.core.types import RequestContext
@@ -24,9 +42,6 @@ from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
-
-TOPIC: Final = 2
-BROKER: Final = 4
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4))
@@ -40,19 +55,17 @@ def describe_configs(
             entries = _entries(broker, resource)
         except ApiError as error:
             refusal = DescribeConfigsResult(
-                error.error_code, str(error), resource.resource_type, resource.resource_name
+                error.error_code, error.words, resource.resource_type, resource.resource_name
             )
             results.append(refusal)
             continue
         wanted = resource.configuration_keys
         configs = tuple(
-            _result(entry, request)
-            for entry in entries
-            if wanted is None or entry.key.name in wanted
+            _result(entry, request) for entry in entries if not wanted or entry.key.name in wanted
         )
         results.append(
             DescribeConfigsResult(
-                error_message=None,
+                error_message="",
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
                 configs=configs,
@@ -67,20 +80,27 @@ def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEn
         check_name(name)
         topic = broker.image.topics.get(name)
         if topic is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'")
-        return broker.config.topic(topic.configs).describe()
-    if resource.resource_type == BROKER:
-        if name == "":
-            return []  # settings made for all brokers at once: there are none
-        if name != str(broker.node_id):
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"broker '{name}', this is broker {broker.node_id}"
-            )
-        return broker.config.describe()
-    raise ApiError(
-        ErrorCode.INVALID_REQUEST,
-        f"resource type {resource.resource_type}, expected 2 (topic) or 4 (broker)",
-    )
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return broker.topic_config(topic).describe()
+    if resource.resource_type != BROKER:
+        _refuse(f"Unsupported resource type: {resource.resource_type}")
+    if name == EVERY_BROKER:
+        return broker.config.describe_default()
+    _check_broker_name(name, broker.node_id)
+    return broker.config.describe()
+
+
+def _check_broker_name(name: str, node_id: int) -> None:
+    try:
+        wanted = int(name)
+    except ValueError:
+        _refuse(f"Broker id must be an integer, but it is: {name}")
+    if wanted != node_id:
+        _refuse(f"Unexpected broker id, expected {node_id} or empty string, but received {wanted}")
+
+
+def _refuse(words: str) -> NoReturn:
+    raise ApiError(ErrorCode.INVALID_REQUEST, words)
 
 
 def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -100,3 +120,82 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
         config_type=int(entry.key.type),
         documentation=entry.key.doc if request.include_documentation else None,
     )
+
+
+@handles(ApiKey.ALTER_CONFIGS, versions=(0, 2))
+def alter_configs(
+    broker: Broker, request: AlterConfigsRequest, context: RequestContext
+) -> Pending[AlterConfigsResponse]:
+    """Answered once the settings are durable and in force."""
+    changes = tuple(
+        ConfigChange(
+            resource.resource_type,
+            resource.resource_name,
+            tuple((config.name, Operation.SET, config.value) for config in resource.configs),
+            replaces=True,
+        )
+        for resource in request.resources
+    )
+    pending: Pending[AlterConfigsResponse] = Pending()
+    told = _change(broker, changes, validate_only=request.validate_only)
+    told.when_done(lambda all_: pending.complete(AlterConfigsResponse(responses=all_)))
+    return pending
+
+
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
+def incremental_alter_configs(
+    broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
+) -> Pending[IncrementalAlterConfigsResponse]:
+    """Answered once the settings are durable and in force."""
+    changes = tuple(
+        ConfigChange(
+            resource.resource_type,
+            resource.resource_name,
+            tuple((each.name, each.config_operation, each.value) for each in resource.configs),
+        )
+        for resource in request.resources
+    )
+    pending: Pending[IncrementalAlterConfigsResponse] = Pending()
+    told = _change(broker, changes, validate_only=request.validate_only)
+    told.when_done(lambda all_: pending.complete(IncrementalAlterConfigsResponse(responses=all_)))
+    return pending
+
+
+Told = tuple[AlterConfigsResourceResponse, ...]
+
+
+def _change(
+    broker: Broker, changes: tuple[ConfigChange, ...], *, validate_only: bool
+) -> Pending[Told]:
+    """What became of each change: refused here, or as the controller says."""
+    refused = check(changes, broker.node_id)
+    passed = tuple(c for c, refusal in zip(changes, refused, strict=True) if refusal is None)
+    pending: Pending[Told] = Pending()
+
+    def done(results: list[Result]) -> None:
+        others = iter(results)
+        pending.complete(
+            tuple(
+                _told(change, refusal if refusal is not None else next(others))
+                for change, refusal in zip(changes, refused, strict=True)
+            )
+        )
+        if not validate_only:
+            _note_idle(broker, passed)
+
+    broker.control(ChangeConfigs(passed, validate_only)).when_done(done)
+    return pending
+
+
+def _told(change: ConfigChange, error: Result) -> AlterConfigsResourceResponse:
+    kind, name = change.resource_type, change.resource_name
+    if error is None:
+        return AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
+    return AlterConfigsResourceResponse(error.error_code, error.words, kind, name)
+
+
+def _note_idle(broker: Broker, changes: tuple[ConfigChange, ...]) -> None:
+    """Tells the operator of settings that are kept and do nothing."""
+    named = {n for change in changes if change.resource_type == BROKER for n in change.names}
+    for name in named.intersection(broker.config.ignored):
+        broker.note(f"{name} is accepted and has no effect")

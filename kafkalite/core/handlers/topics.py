@@ -1,6 +1,6 @@
-"""CreateTopics, DeleteTopics: the controller's answers, carried.                           [P]
+"""CreateTopics, DeleteTopics, CreatePartitions: the controller's answers, carried.         [P]
 
-Source KIP-4, KIP-464, KIP-525, KIP-516.
+Source KIP-4, KIP-195, KIP-464, KIP-525, KIP-516.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.protocol.topics import CreateTopicsRequest, DeleteTopicsRequest
+from kafkalite.core.protocol.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from kafkalite.core.types import RequestContext
 
 if TYPE_CHECKING:
@@ -30,4 +34,12 @@ def delete_topics(
     broker: Broker, request: DeleteTopicsRequest, context: RequestContext
 ) -> Pending[Any]:
     """Answered once the topics are durably gone; their files follow."""
+    return broker.control(request)
+
+
+@handles(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
+def create_partitions(
+    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
+) -> Pending[Any]:
+    """Answered once the partitions are durable and their logs are open."""
     return broker.control(request)

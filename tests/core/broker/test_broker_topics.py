@@ -43,6 +43,8 @@ ADVERTISED = {
     "ADD_PARTITIONS_TO_TXN": (0, 3), "ADD_OFFSETS_TO_TXN": (0, 3), "END_TXN": (0, 3),
     "WRITE_TXN_MARKERS": (0, 1), "TXN_OFFSET_COMMIT": (0, 3), "DESCRIBE_PRODUCERS": (0, 0),
     "DESCRIBE_TRANSACTIONS": (0, 0), "LIST_TRANSACTIONS": (0, 1),
+    "CREATE_PARTITIONS": (0, 3), "DELETE_RECORDS": (0, 2), "ALTER_CONFIGS": (0, 2),
+    "INCREMENTAL_ALTER_CONFIGS": (0, 1),
 }  # fmt: skip
 
 
@@ -73,7 +75,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_v0(start: Start) -> N
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.ALTER_CONFIGS, ApiKey.LIST_OFFSETS])
+@pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.WRITE_TXN_MARKERS, ApiKey.LIST_OFFSETS])
 def test_a_version_or_api_that_is_not_advertised_hangs_up(start: Start, key: ApiKey) -> None:
     async def story() -> None:
         async with start() as running:

@@ -226,12 +226,7 @@ def test_new_topics_and_new_partitions_are_noticed(run: Run, name: Name) -> None
                 await until(lambda: len(consumer.assignment) == 1, consumer)
                 await created(client, later, 1)
                 await until(lambda: len(consumer.assignment) == 2, consumer)
-                try:
-                    await admin.create_partitions({here: 3})
-                except ApiError as error:
-                    if error.error_code is ErrorCode.UNSUPPORTED_VERSION:
-                        pytest.skip(str(error))
-                    raise
+                await admin.create_partitions({here: 3})
                 await until(lambda: len(consumer.assignment) == 4, consumer)
 
     run(scenario)

@@ -1,0 +1,93 @@
+"""DeleteRecords: gives up the records below an offset, for good.                           [P]
+
+Where a log starts is durable before it is told. Whole segments below it go at the next look for
+old ones.
+
+Source KIP-107; apache/kafka `ReplicaManager.deleteRecords`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafkalite.core.handlers.routes import handles
+from kafkalite.core.image import INTERNAL_TOPICS
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.topics import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode, StorageError
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+TO_HIGH_WATERMARK: Final = -1
+NO_LOW_WATERMARK: Final = -1
+
+
+@handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
+def delete_records(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
+    """Where each log starts now. Of a partition named twice the last offset counts."""
+    wanted = {
+        TopicPartition(topic.name, partition.partition_index): partition.offset
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    results: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    for where, result in _delete(broker, wanted).items():
+        results.setdefault(where.topic, []).append(result)
+    return DeleteRecordsResponse(
+        topics=tuple(
+            DeleteRecordsTopicResult(name, tuple(partitions))
+            for name, partitions in results.items()
+        )
+    )
+
+
+def _delete(
+    broker: Broker, wanted: dict[TopicPartition, int]
+) -> dict[TopicPartition, DeleteRecordsPartitionResult]:
+    starts: dict[TopicPartition, int] = {}
+    codes: dict[TopicPartition, ErrorCode] = {}
+    for where, offset in wanted.items():
+        try:
+            starts[where] = _delete_one(broker, where, offset)
+        except ApiError as error:
+            codes[where] = error.error_code
+    if starts:
+        try:
+            broker.logs.write_log_start_offsets()
+        except StorageError as error:
+            broker.note(str(error))
+            codes |= dict.fromkeys(starts, ErrorCode.KAFKA_STORAGE_ERROR)
+    return {
+        where: DeleteRecordsPartitionResult(where.partition, NO_LOW_WATERMARK, codes[where])
+        if where in codes
+        else DeleteRecordsPartitionResult(where.partition, starts[where])
+        for where in wanted
+    }
+
+
+def _delete_one(broker: Broker, where: TopicPartition, offset: int) -> int:
+    """Where the log starts then."""
+    if where.topic in INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{where}: its topic is internal")
+    partition = broker.partition(*where)
+    partition.replication.check_leader()
+    log = partition.log
+    if log.failure is not None:
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
+    if log.config.is_compacted and not log.config.is_deleted:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, f"{where}: cleanup.policy is compact alone")
+    if offset == TO_HIGH_WATERMARK:
+        offset = log.high_watermark
+    if offset < 0:
+        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{where}: offset {offset}")
+    log.increment_log_start_offset(offset)
+    return log.log_start_offset
