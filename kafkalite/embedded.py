@@ -12,6 +12,7 @@ Fails  with BrokerUnavailable and the child's last line of stderr when it does n
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from kafkalite.errors import BrokerUnavailable
 
 READY: Final = "kafkalite is ready at "
 READY_SECONDS_MAX: Final = 60.0  # after a crash the child first reads what is not known to be whole
+REGISTRY: Final = re.compile(r"\S+ \(schema registry at (\S+), ")
 STOP_SECONDS_MAX: Final = 30.0
 STDERR_LINES_KEPT: Final = 50
 
@@ -33,7 +35,10 @@ EMBEDDED: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 
 class EmbeddedBroker:
-    """A broker of our own on a free port. It is up when the constructor returns."""
+    """A broker of our own on a free port. It is up when the constructor returns.
+
+    `registry_url` is where its schema registry is, if `registry` was asked for.
+    """
 
     def __init__(
         self,
@@ -41,10 +46,13 @@ class EmbeddedBroker:
         *,
         listen: str = "127.0.0.1:0",
         overrides: Mapping[str, str] | None = None,
+        registry: bool = False,
         ready_seconds_max: float = READY_SECONDS_MAX,
     ) -> None:
         command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--exit-with-parent"]
         command += ["--data-dir", str(data_dir), "--listen", listen]
+        if registry:
+            command += ["--registry", "127.0.0.1:0"]
         for name, value in (EMBEDDED | dict(overrides or {})).items():
             command += ["--override", f"{name}={value}"]
         pipe = subprocess.PIPE
@@ -53,7 +61,10 @@ class EmbeddedBroker:
         )
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
         self._stderr_reader = _reading(self._process.stderr, self._stderr.append)
-        self.bootstrap_servers = self._wait_until_ready(ready_seconds_max)
+        ready = self._wait_until_ready(ready_seconds_max)
+        self.bootstrap_servers = ready.split(" ", 1)[0]
+        found = REGISTRY.match(ready)
+        self.registry_url: str | None = found.group(1) if found else None
 
     @property
     def pid(self) -> int:
@@ -87,12 +98,12 @@ class EmbeddedBroker:
         self.close()
 
     def _wait_until_ready(self, seconds_max: float) -> str:
-        """The address in the child's one line; BrokerUnavailable when the line does not come."""
+        """What the child's one line says of addresses; BrokerUnavailable if it does not come."""
         lines: list[str] = []
         reader = _reading(self._process.stdout, lines.append, first_only=True)
         reader.join(seconds_max)
         if lines and lines[0].startswith(READY):
-            return lines[0].removeprefix(READY).split(" ", 1)[0]
+            return lines[0].removeprefix(READY)
         if reader.is_alive():
             self._process.kill()
             why = f"it was not ready after {seconds_max:g} s"

@@ -102,7 +102,15 @@ class SerdeError(KafkaliteError):
 
 
 class SchemaError(SerdeError):
-    """A schema that the registry refuses or does not know."""
+    """A schema that is none, or that the registry refuses or does not know.
+
+    `code` is the registry's reason in Confluent's numbers, whose first three digits are HTTP's;
+    None where the schema itself is at fault.
+    """
+
+    def __init__(self, message: str, index: int | None = None, *, code: int | None = None) -> None:
+        super().__init__(message, index)
+        self.code = code
 
 
 class ErrorCode(IntEnum):

@@ -2,6 +2,7 @@
 
     storage (lock) ── coordination ── cluster store ── image
           └────────── logs ──────────────┬── broker ── server (socket)
+                                                          └── schema registry (HTTP), if wanted
 
 Owns   the order of starting and stopping. The socket is bound first, so that an address in use is
        known before a long recovery, and accepts last, when the broker can answer.
@@ -10,6 +11,7 @@ Fails  with DataDirectoryInUse, StorageError, or ConfigError naming setting, add
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import errno
 import logging
@@ -21,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kafkalite.core import image as images
 from kafkalite.core.broker import Broker
@@ -36,6 +38,9 @@ from kafkalite.core.log.store import LogStore
 from kafkalite.core.server import Server, ServerLimits
 from kafkalite.core.types import Node as NodeAddress
 from kafkalite.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from kafkalite.serde.registry_server import RegistryServer
 
 log: Final = logging.getLogger(__name__)
 
@@ -54,12 +59,15 @@ class Node:
     _server: Server
     _storage: FileStorage
     _coordination: LocalCoordination
+    registry: RegistryServer | None = None
 
     async def close(self) -> None:
         """Stops gracefully: answers what was asked, writes what is not on the disk, and says so.
 
         StorageError when the disk refuses; the next start looks into the logs then.
         """
+        if self.registry is not None:
+            await asyncio.to_thread(self.registry.close)
         await self._server.close()
         await self.broker.close()
         try:
@@ -78,11 +86,13 @@ async def start_node(
     data_dir: str | Path,
     listen: str | None = None,
     overrides: Mapping[str, str] | None = None,
+    registry: str | None = None,
 ) -> Node:
     """Starts a broker on this event loop; clients can connect when it returns.
 
     `listen` is HOST:PORT, where port 0 takes a free one; without it the setting `listeners` counts,
-    and without that 127.0.0.1:9092. `overrides` are Kafka's settings as text.
+    and without that 127.0.0.1:9092. `overrides` are Kafka's settings as text. With `registry`, also
+    HOST:PORT, a schema registry and the broker's metrics are served there over HTTP.
     """
     config = BrokerConfig.parse(overrides)
     for name in config.ignored:
@@ -90,12 +100,41 @@ async def start_node(
     wanted = _wanted_address(config, listen)
     storage = _open_storage(Path(data_dir))
     server = Server(_limits(config))
+    door = None
     try:
         address = _advertised(config, wanted, await _bind(server, wanted))
-        return await _start(config, address, server, storage)
+        if registry is not None:
+            door = _registry_at(registry)
+        node = await _start(config, address, server, storage)
     except BaseException:
         server.stop_accepting()
         storage.close()
+        if door is not None:
+            door.close()
+        raise
+    if door is not None:
+        await _open_registry(node, door)
+    return node
+
+
+def _registry_at(listen: str) -> RegistryServer:
+    """A schema registry that has its address. Its libraries are loaded only where it is wanted."""
+    from kafkalite.serde.registry_server import RegistryServer
+
+    door = RegistryServer(listen)
+    door.bind()
+    return door
+
+
+async def _open_registry(node: Node, door: RegistryServer) -> None:
+    """Serves the registry, which asks this very broker: so the loop must go on meanwhile."""
+    node.registry, broker = door, node.broker
+    try:
+        await asyncio.to_thread(
+            door.start, str(node.address), broker=broker.metrics, gauges=broker.gauges
+        )
+    except BaseException:
+        await node.close()
         raise
 
 

@@ -20,7 +20,7 @@ FLOORS: list[tuple[str, int]] = [
     (r"kafkalite(\.__main__)?", 6),
     (r"kafkalite\.(errors|core\.types|core\.config(_keys|_accepted)?)", 0),
     (r"kafkalite\.core\.protocol(\..*)?", 1),
-    (r"kafkalite\.serde\.(registry_log|registry_server)", 5),
+    (r"kafkalite\.serde\.registry_(log|server|http|metrics)", 5),
     (r"kafkalite\.serde(\..*)?", 1),
     (r"kafkalite\.core\.log(\..*)?", 2),
     (r"kafkalite\.core\.(zookeeper|server|client|network|producer|consumer)", 4),

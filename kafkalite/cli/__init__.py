@@ -1,4 +1,4 @@
-"""The commands: `kafkalite server`, `kafkalite topics`; `kafkalite-streams`, `-spark` beside.  [IO]
+"""`kafkalite server`, `registry`, `topics`; beside it `kafkalite-streams` and `-spark`.       [IO]
 
 A command fails with one line on stderr and exit code 1 when kafkalite says why, with exit code 2
 when its flags make no sense, and with a traceback when the fault is ours.
@@ -41,10 +41,11 @@ def main() -> None:
     """The console script `kafkalite`."""
     import typer
 
-    from kafkalite.cli import server, topics
+    from kafkalite.cli import registry, server, topics
 
     cli = typer.Typer(help="A log broker that speaks the Apache Kafka protocol.",
                       no_args_is_help=True, add_completion=False)  # fmt: skip
     cli.add_typer(server.cli, name="server")
+    cli.add_typer(registry.cli, name="registry")
     cli.add_typer(topics.cli, name="topics")
     run_command(cli)

@@ -47,6 +47,13 @@ def start(
     override: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, wins over the file; may be repeated.")
     ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT for a schema registry with Confluent's REST API, and for /metrics.",
+            show_default="off",
+        ),
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when stdin ends.")
     ] = False,
@@ -54,13 +61,17 @@ def start(
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
     settings = _settings(config, override or [])
     say_which_codec()
-    _log_to_stderr()
+    log_to_stderr()
     _allow_many_files()
-    asyncio.run(_run(data_dir, listen, settings, exit_with_parent))
+    asyncio.run(_run(data_dir, listen, settings, registry, exit_with_parent))
 
 
 async def _run(
-    data_dir: Path, listen: str | None, settings: dict[str, str], exit_with_parent: bool
+    data_dir: Path,
+    listen: str | None,
+    settings: dict[str, str],
+    registry: str | None,
+    exit_with_parent: bool,
 ) -> None:
     from kafkalite.node import start_node
 
@@ -70,10 +81,11 @@ async def _run(
         loop.add_signal_handler(number, stop.set)
     if exit_with_parent:
         _stop_at_end_of_stdin(loop, stop)
-    node = await start_node(data_dir, listen, settings)
+    node = await start_node(data_dir, listen, settings, registry)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it again
-    print(f"kafkalite is ready at {node.address} (data in {data_dir})", flush=True)
+    door = "" if node.registry is None else f"schema registry at {node.registry.url}, "
+    print(f"kafkalite is ready at {node.address} ({door}data in {data_dir})", flush=True)
     try:
         await stop.wait()
     finally:
@@ -111,7 +123,8 @@ def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) 
     loop.add_reader(stdin, readable)
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """A line an event, UTC."""
     formatter = logging.Formatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
     )

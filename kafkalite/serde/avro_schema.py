@@ -118,29 +118,60 @@ def inside(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def parse_schema(schema: object) -> Schema:
-    """The schema in JSON text or JSON values. SchemaError when it is not one."""
-    return _parse_text(schema) if isinstance(schema, str) else _parse_json(schema)
+def parse_schema(schema: object, references: tuple[str, ...] = ()) -> Schema:
+    """The schema in JSON text or JSON values. SchemaError when it is not one.
+
+    The types that `references` define, schemas in an order in which each needs only those before
+    it, may be mentioned by name: they are among the schema's names, and not part of its text.
+    """
+    if isinstance(schema, str):
+        return _parse_text(schema, references)
+    return _parse_json(schema, _referenced(references))
 
 
 @lru_cache(maxsize=512)
-def _parse_text(text: str) -> Schema:
+def canonical_text(text: str) -> str:
+    """The canonical text of a schema, whatever the names stand for that it does not define.
+
+    So two spellings can be told to be one schema where its references are not at hand.
+    """
+    return _parse_json(_json(text), _Checker(is_lenient=True)).text
+
+
+@lru_cache(maxsize=512)
+def _parse_text(text: str, references: tuple[str, ...]) -> Schema:
+    return _parse_json(_json(text), _referenced(references))
+
+
+def _json(text: str) -> object:
     if text in PRIMITIVES:
-        return _parse_json(text)
+        return text
     try:
-        return _parse_json(orjson.loads(text))
+        return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise SchemaError(f"schema {glimpse(text)} is not JSON: {error}") from None
 
 
-def _parse_json(json: object) -> Schema:
+def _referenced(references: tuple[str, ...]) -> _Checker:
+    """A checker that knows the types which some schemas define."""
     checker = _Checker()
+    for text in references:
+        try:
+            checker.normal(_json(text), namespace="", path="")
+        except RecursionError:
+            raise SchemaError("a referenced schema is nested too deeply") from None
+    return checker
+
+
+def _parse_json(json: object, checker: _Checker) -> Schema:
     try:
         root = checker.normal(json, namespace="", path="")
         text = orjson.dumps(root).decode()
     except (RecursionError, orjson.JSONEncodeError):  # of what is left, depth alone can stop it
         raise SchemaError("the schema is nested too deeply") from None
     schema = Schema(root, checker.names, text, checker.recursive, checker.boundless)
+    if checker.is_lenient:
+        return schema
     for name, field in schema.fields_with_defaults():
         try:
             default_value(schema, field["type"], field["default"])
@@ -152,7 +183,8 @@ def _parse_json(json: object) -> Schema:
 class _Checker:
     """Brings a schema's JSON to its normal form and refuses what is no schema on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_lenient: bool = False) -> None:
+        self.is_lenient = is_lenient  # unknown names are taken for types
         self.names: dict[str, Node] = {}  # a type is here, empty, while it is being looked at
         self.byteless: set[str] = set()
         self.recursive = self.boundless = False
@@ -197,6 +229,8 @@ class _Checker:
             if candidate in self.names:
                 self.recursive |= not self.names[candidate]
                 return candidate
+        if self.is_lenient and FULL_NAME.fullmatch(full):
+            return full
         raise SchemaError(f"{at(path)}type {name!r} is not known")
 
     def _union(self, branches: list[Any], namespace: str, path: str) -> list[Node]:

@@ -1,83 +1,86 @@
-"""The schema registry: a fold of the topic `_schemas`, in Confluent's record format.      [P]
+"""The schema registry: what it knows (`registry_state`), and what a request would append.     [P]
 
-    {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}
-        {"subject":"s","version":1,"id":7,"schema":"…","deleted":false}
-        null                                                    gone for good
-    {"keytype":"DELETE_SUBJECT","subject":"s","magic":0}
-        {"subject":"s","version":3}                             versions up to 3 are deleted
-    {"keytype":"CONFIG","subject":"s" or null,"magic":0}        null: for all subjects
-        {"compatibilityLevel":"FULL"}
-    {"keytype":"MODE","subject":"s" or null,"magic":0}
-        {"mode":"READONLY"}
+A decision is a list of records. Who asked appends them, reads them back and, having registered a
+schema, decides again: no records then means that the log says so, and other writers do too.
 
-A subject has versions 1, 2, …; an id names a schema in all subjects, the same schema has the same
-id everywhere. A deleted version still answers to its id, since data may be written with it.
-
-Several writers share the topic without a leader. Each decides from its own fold and appends; what
-then counts is the order in the log: **the first record that claims a (subject, version) or an id
-wins, later claims that differ are ignored.** Every fold of one log is the same, so a writer that
-reads its own record back knows whether it won; a loser decides again from what it now knows.
-
-The topic is compacted, which keeps the *last* record of a key. So an ignored record must not stay
-the last of its key: `repairs()` gives the records that put this right, and whoever registers next
-appends them first. A tombstone of a version that is not deleted is ignored and repaired likewise.
-A compaction lag of a day is the time in which that has to happen.
-
-Owns   subjects, versions, ids, compatibility levels. `replay` is the only writer.
-Never  reads a log or writes one: a decision is a list of records to append.
-Fails  with SchemaError naming subject, version or id. Records it cannot read are skipped (`replay`
-       says so); schemas of other types than Avro keep their ids and are refused when asked for.
-Source confluentinc/schema-registry `KafkaStoreMessageHandler`, `InMemoryCache` (what is stored and
-       why a second schema with the same id is ignored); the rule for several writers is ours.
+Owns   the rules: which schema may become a version, which version may go, in which mode.
+Never  writes, or changes the state: `replay` does, with what the log holds.
+Fails  with SchemaError and Confluent's error code; without one when a schema is none.
+Source confluentinc/schema-registry `KafkaSchemaRegistry`, `Errors` (what is refused, and in which
+       order). Not theirs: schemas are always normalised, so two spellings are one schema; a deleted
+       version keeps its place when its schema comes back; a rule set is refused, not dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import orjson
 
 from kafkalite.errors import SchemaError
+from kafkalite.serde import registry_records as records
 from kafkalite.serde.avro_schema import Schema, parse_schema
+from kafkalite.serde.avro_text import rendered
 from kafkalite.serde.compatibility import Compatibility, complaints
+from kafkalite.serde.registry_records import (
+    AVRO,
+    JSON,
+    VERSIONS,
+    Draft,
+    Record,
+    RegisteredSchema,
+)
+from kafkalite.serde.registry_state import (
+    IMPORT,
+    LATEST,
+    MODES,
+    READ_ONLY,
+    READ_WRITE,
+    SUBJECT_NOT_FOUND,
+    RegistryState,
+)
+
+__all__ = ["LATEST", "SCHEMAS_TOPIC", "Draft", "MemoryRegistry", "Record", "RegisteredSchema",
+           "Registration", "Registry", "SchemaRegistry"]  # fmt: skip
 
 SCHEMAS_TOPIC: Final = "_schemas"
-AVRO: Final = "AVRO"
-DEFAULT_LEVEL: Final = Compatibility.BACKWARD
+SCHEMA_TYPES: Final = (JSON, AVRO)
 COMPLAINTS_SHOWN: Final = 3
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+RESERVED_SUBJECTS: Final = frozenset({"", "__GLOBAL", "__EMPTY"})
 
-Record: TypeAlias = tuple[bytes, bytes | None]
-Identity: TypeAlias = tuple[str, str]  # schema type, canonical text
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
-    """One version of a subject. `text` is the schema as it was registered."""
-
-    subject: str
-    version: int
-    id: int
-    text: str
-    deleted: bool = False
-    schema_type: str = AVRO
-
-    @property
-    def schema(self) -> Schema:
-        """The parsed schema. SchemaError for other types than Avro."""
-        if self.schema_type != AVRO:
-            raise SchemaError(f"schema id {self.id} is {self.schema_type}, not Avro")
-        return parse_schema(self.text)
+SUBJECT_SOFT_DELETED: Final = 40404
+SUBJECT_NOT_SOFT_DELETED: Final = 40405
+VERSION_SOFT_DELETED: Final = 40406
+VERSION_NOT_SOFT_DELETED: Final = 40407
+INCOMPATIBLE: Final = 409
+INVALID_SCHEMA: Final = 42201
+INVALID_MODE: Final = 42204
+NOT_PERMITTED: Final = 42205
+REFERENCE_EXISTS: Final = 42206
+INVALID_SUBJECT: Final = 42208
+INVALID_RULE_SET: Final = 42210
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A schema's id and version; once `records` are appended, if any, it has them."""
+    """The version that a schema is; once `records` are appended, if any, it is."""
 
-    id: int
-    version: int
+    entry: RegisteredSchema
     records: tuple[Record, ...] = ()
+
+    @property
+    def id(self) -> int:
+        """The schema's id."""
+        return self.entry.id
+
+    @property
+    def version(self) -> int:
+        """The schema's version in the subject."""
+        return self.entry.version
 
 
 class SchemaRegistry(Protocol):
@@ -87,7 +90,7 @@ class SchemaRegistry(Protocol):
         """The text of the schema with this id, deleted or not."""
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The subject's newest version that is not deleted."""
+        """The subject's newest version that is not deleted, as a text without references."""
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The subject's versions that are not deleted; none for an unknown subject."""
@@ -99,224 +102,339 @@ class SchemaRegistry(Protocol):
         """Why the subject would refuse the schema as its next version; empty when it would not."""
 
 
-class Registry:
-    """The fold: state, what a request would append, and `replay`."""
+class Registry(RegistryState):
+    """The state, and the decisions on it. A `schema` is a Draft, or Avro as text or JSON values."""
 
-    def __init__(self) -> None:
-        self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
-        self._identities: dict[int, Identity] = {}
-        self._ids: dict[Identity, int] = {}
-        self._id_max = 0
-        self._levels: dict[str | None, Compatibility] = {}
-        self._modes: dict[str | None, str] = {}
-        self._repairs: dict[bytes, tuple[str, int]] = {}
+    # --- schemas -------------------------------------------------------------------------
 
-    # --- what is known -----------------------------------------------------------------
+    def lookup(
+        self, subject: str, schema: object, *, deleted: bool = False
+    ) -> RegisteredSchema | None:
+        """The subject's newest version that is this schema. SchemaError when it is no schema."""
+        draft = self.normal(schema)
+        return self._same(subject, draft, deleted=deleted) or (
+            self._same(subject, self._inheriting(subject, draft), deleted=deleted)
+        )
 
-    def subjects(self) -> tuple[str, ...]:
-        """All subjects with a version that is not deleted."""
-        return tuple(sorted(subject for subject in self._subjects if self.versions(subject)))
+    def check(self, subject: str, schema: object, version: int | None = None) -> tuple[str, ...]:
+        """Why the subject would refuse the schema as its next version; empty when it would not.
 
-    def versions(self, subject: str) -> tuple[int, ...]:
-        """The subject's versions that are not deleted, ascending."""
-        return tuple(entry.version for entry in self._live(subject))
+        With a `version`, only that one counts. SchemaError when it is no schema, or one whose
+        compatibility cannot be told.
+        """
+        draft = self.normal(schema)
+        older = self.entries(subject) if version is None else [self.version(subject, version)]
+        return self._complaints(self.compatibility(subject), draft, older)
 
-    def version(self, subject: str, version: int) -> RegisteredSchema:
-        """One version, also a deleted one. SchemaError when there is none."""
-        entry = self._subjects.get(subject, {}).get(version)
-        if entry is None:
-            raise SchemaError(f"subject {subject!r} has no version {version}")
-        return entry
-
-    def latest(self, subject: str) -> RegisteredSchema:
-        """The newest version that is not deleted. SchemaError when there is none."""
-        live = self._live(subject)
-        if not live:
-            raise SchemaError(f"subject {subject!r} is not known to the schema registry")
-        return live[-1]
-
-    def has_id(self, id: int) -> bool:  # noqa: A002
-        """Whether a schema has this id."""
-        return id in self._identities
-
-    def by_id(self, id: int) -> str:  # noqa: A002
-        """The text of the schema with this id. SchemaError when there is none or it is not Avro."""
-        if id not in self._identities:
-            raise SchemaError(f"schema id {id} is not known to the schema registry")
-        schema_type, text = self._identities[id]
-        if schema_type != AVRO:
-            raise SchemaError(f"schema id {id} is {schema_type}, not Avro")
-        return text
-
-    def compatibility(self, subject: str | None = None) -> Compatibility:
-        """The level of a subject: its own, else the global one."""
-        return self._levels.get(subject, self._levels.get(None, DEFAULT_LEVEL))
-
-    def check(self, subject: str, schema: object) -> tuple[str, ...]:
-        """Why the subject would refuse the schema as its next version; empty when it would not."""
-        level = self.compatibility(subject)
-        if level is Compatibility.NONE:
-            return ()
-        older = {entry.version: entry.schema for entry in self._live(subject)}
-        return tuple(complaints(level, parse_schema(schema), older))
-
-    def repairs(self) -> tuple[Record, ...]:
-        """Records to append so that every key's last record is what this fold holds of it."""
-        records = []
-        for key, (subject, version) in self._repairs.items():
-            held = self._subjects.get(subject, {}).get(version)
-            records.append((key, None if held is None else schema_record(held)[1]))
-        return tuple(records)
-
-    def _live(self, subject: str) -> list[RegisteredSchema]:
-        entries = self._subjects.get(subject, {})
-        return [entries[version] for version in sorted(entries) if not entries[version].deleted]
-
-    # --- decisions ---------------------------------------------------------------------
-
-    def register(self, subject: str, schema: object) -> Registration:
+    def register(
+        self,
+        subject: str,
+        schema: object,
+        *,
+        id: int | None = None,  # noqa: A002
+        version: int | None = None,
+    ) -> Registration:
         """What makes `schema` a version of `subject`: nothing when it is one already.
 
-        SchemaError when it is no schema, or the subject's compatibility level refuses it.
+        `id`, and with it any `version`, may be given in mode IMPORT. SchemaError when it is no
+        schema, the subject's mode or compatibility level refuses it, or the id is another's.
         """
-        parsed = parse_schema(schema)
-        identity = (AVRO, parsed.text)
-        for entry in reversed(self._live(subject)):
-            if self._identities[entry.id] == identity:
-                return Registration(entry.id, entry.version)
+        if subject in RESERVED_SUBJECTS or CONTROL.search(subject):
+            raise SchemaError(f"{subject!r} cannot be a subject", code=INVALID_SUBJECT)
+        draft, mode = self.normal(schema), self.mode(subject)
+        if mode != IMPORT:
+            draft = self._same_or_inheriting(subject, draft)
+        held = self._held(subject, draft, id, version)
+        if held is not None:
+            return Registration(held)
+        self._check_mode(subject, mode, has_id=id is not None)
+        if mode != IMPORT:
+            reasons = self._complaints(self.compatibility(subject), draft, self.entries(subject))
+            if reasons:
+                raise SchemaError(
+                    _refusal(subject, self.compatibility(subject), reasons), code=INCOMPATIBLE
+                )
+        entry = self._next(subject, draft, id, version, mode)
+        return Registration(entry, (records.schema_record(entry),))
+
+    def normal(self, schema: object) -> Draft:
+        """A schema as it would be stored. SchemaError when it is none."""
+        if not isinstance(schema, Draft):
+            schema = Draft(schema if isinstance(schema, str) else parse_schema(schema).text)
+        if schema.rule_set is not None:
+            raise SchemaError("rule sets are not supported", code=INVALID_RULE_SET)
+        if not schema.text.strip():
+            raise SchemaError("the schema is empty", code=INVALID_SCHEMA)
+        references = tuple(
+            replace(reference, version=self._reference_version(reference.subject))
+            if reference.version == LATEST
+            else reference
+            for reference in schema.references
+        )
+        texts = self.referenced(references, deleted=False)
+        if schema.schema_type == AVRO:
+            text = rendered(parse_schema(schema.text, texts), texts)
+        elif schema.schema_type == JSON:
+            text = _json_schema(schema.text)
+        else:
+            known = " and ".join(SCHEMA_TYPES)
+            raise SchemaError(
+                f"schema type {schema.schema_type} is not supported, {known} are",
+                code=INVALID_SCHEMA,
+            )
+        return replace(schema, text=text, references=references)
+
+    def _reference_version(self, subject: str) -> int:
+        latest = self.find(subject, LATEST)
+        return LATEST if latest is None else latest.version
+
+    def _same(
+        self, subject: str, draft: Draft, *, deleted: bool = False
+    ) -> RegisteredSchema | None:
+        identity = draft.identity
+        entries = reversed(self.entries(subject, deleted=deleted))
+        return next((e for e in entries if self._identities[e.id] == identity), None)
+
+    def _inheriting(self, subject: str, draft: Draft) -> Draft:
+        """The schema with the latest version's metadata, unless it brings its own."""
+        latest = self.find(subject, LATEST)
+        if latest is None or draft.metadata is not None:
+            return draft
+        return replace(draft, metadata=latest.metadata)
+
+    def _same_or_inheriting(self, subject: str, draft: Draft) -> Draft:
+        return draft if self._same(subject, draft) else self._inheriting(subject, draft)
+
+    def _held(
+        self,
+        subject: str,
+        draft: Draft,
+        id: int | None,  # noqa: A002
+        version: int | None,
+    ) -> RegisteredSchema | None:
+        """The version that is this schema already, with this id and number if they are asked."""
+        identity = draft.identity
+        for entry in reversed(self.entries(subject)):
+            if (
+                self._identities[entry.id] == identity
+                and id in (None, entry.id)
+                and version in (None, entry.version)
+            ):
+                return entry
+        return None
+
+    def _check_mode(self, subject: str, mode: str, *, has_id: bool) -> None:
         self._refuse_when_read_only(subject)
-        reasons = self.check(subject, parsed.text)
-        if reasons:
-            raise SchemaError(_refusal(subject, self.compatibility(subject), reasons))
-        version = max(self._subjects.get(subject, {}), default=0) + 1
-        id = self._ids.get(identity, self._id_max + 1)  # noqa: A001
-        entry = RegisteredSchema(subject, version, id, parsed.text)
-        return Registration(id, version, (schema_record(entry),))
+        wanted = IMPORT if has_id else READ_WRITE
+        if mode != wanted:
+            raise SchemaError(
+                f"subject {subject!r} is in mode {mode}; a schema "
+                f"{'with' if has_id else 'without'} an id needs {wanted}",
+                code=NOT_PERMITTED,
+            )
+
+    def _complaints(
+        self, level: Compatibility, draft: Draft, older: Sequence[RegisteredSchema]
+    ) -> tuple[str, ...]:
+        """Why a schema may not follow others, given in ascending order."""
+        if level is Compatibility.NONE:
+            return ()
+        counted = older if level.transitive else older[-1:]
+        if draft.schema_type != AVRO and any(e.schema_type == draft.schema_type for e in counted):
+            raise SchemaError(
+                f"compatibility of {draft.schema_type} schemas is not checked here: the level of "
+                f"the subject is {level.name}, and only NONE is possible",
+                code=NOT_PERMITTED,
+            )
+        found: list[str] = []
+        schemas: dict[int, Schema] = {}
+        for entry in reversed(counted):
+            if entry.schema_type != draft.schema_type:
+                types = f"{entry.schema_type}, not {draft.schema_type}"
+                found.append(f"version {entry.version}: its schema is {types}")
+                continue
+            try:
+                schemas[entry.version] = self.schema_of(entry)
+            except SchemaError as error:
+                found.append(f"version {entry.version} cannot be read: {error}")
+        if schemas:
+            found += complaints(level, self.parsed(draft), schemas)
+        return tuple(found)
+
+    def _next(
+        self,
+        subject: str,
+        draft: Draft,
+        id: int | None,  # noqa: A002
+        version: int | None,
+        mode: str,
+    ) -> RegisteredSchema:
+        """The version that the schema becomes."""
+        held = self._subjects.get(subject, {})
+        following = max(held, default=0) + 1
+        place = following if version is None else version
+        if place not in VERSIONS or (mode != IMPORT and place != following):
+            raise SchemaError(
+                f"subject {subject!r}: version {place} was asked for, {following} comes next",
+                code=INVALID_SCHEMA,
+            )
+        number = self._ids.get(draft.identity, self._id_max + 1) if id is None else id
+        identity = draft.identity
+        if self._identities.get(number, identity) != identity:
+            raise SchemaError(f"schema id {number} is another schema's", code=NOT_PERMITTED)
+        if place in held and held[place].id != number:
+            raise SchemaError(
+                f"subject {subject!r} version {place} is schema id {held[place].id}, not {number}",
+                code=NOT_PERMITTED,
+            )
+        return RegisteredSchema(
+            subject,
+            place,
+            number,
+            draft.text,
+            schema_type=draft.schema_type,
+            references=draft.references,
+            metadata=draft.metadata,
+        )
+
+    # --- deletions -----------------------------------------------------------------------
 
     def delete_version(
         self, subject: str, version: int, *, permanent: bool = False
     ) -> tuple[Record, ...]:
-        """Hides a version, or forgets a hidden one for good. SchemaError in the wrong order."""
-        self._refuse_when_read_only(subject)
+        """Hides a version, or forgets a hidden one for good. SchemaError in the wrong order.
+
+        LATEST is the newest one that is not hidden. With a subject's last version go its config
+        and its mode.
+        """
+        if subject not in self._subjects:
+            raise SchemaError(
+                f"subject {subject!r} is not known to the schema registry", code=SUBJECT_NOT_FOUND
+            )
         entry = self.version(subject, version)
-        if permanent and not entry.deleted:
-            raise SchemaError(f"subject {subject!r} version {version}: delete it softly first")
-        if permanent:
-            return ((schema_key(subject, version), None),)
-        return () if entry.deleted else (schema_record(replace(entry, deleted=True)),)
+        if entry.deleted and not permanent:
+            raise SchemaError(
+                f"subject {subject!r} version {entry.version} is deleted already; "
+                "permanent=true forgets it",
+                code=VERSION_SOFT_DELETED,
+            )
+        self._refuse_when_read_only(subject)
+        self._refuse_when_referenced(entry, self.referrers(*_place(entry), deleted=permanent))
+        if not permanent:
+            return (records.schema_record(replace(entry, deleted=True)),)
+        if not entry.deleted:
+            raise SchemaError(
+                f"subject {subject!r} version {entry.version}: delete it softly first",
+                code=VERSION_NOT_SOFT_DELETED,
+            )
+        gone = records.tombstone(subject, entry.version)
+        is_last = len(self._subjects[subject]) == 1
+        return (gone, *(self._unset(subject) if is_last else ()))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> tuple[Record, ...]:
         """Hides all versions of a subject, or forgets the hidden ones for good."""
+        entries = self.entries(subject, deleted=permanent)
+        if subject not in self._subjects:
+            raise SchemaError(
+                f"subject {subject!r} is not known to the schema registry", code=SUBJECT_NOT_FOUND
+            )
+        if not entries:
+            raise SchemaError(
+                f"subject {subject!r} is deleted already; permanent=true forgets it",
+                code=SUBJECT_SOFT_DELETED,
+            )
         self._refuse_when_read_only(subject)
-        versions = sorted(self._subjects.get(subject, {}))
-        if not versions:
-            raise SchemaError(f"subject {subject!r} is not known to the schema registry")
-        if permanent:
-            found = [self.delete_version(subject, version, permanent=True) for version in versions]
-            return tuple(record for records in found for record in records)
-        value = {"subject": subject, "version": versions[-1]}
-        return ((_key("DELETE_SUBJECT", subject), orjson.dumps(value)),)
+        for entry in entries:
+            referrers = self.referrers(*_place(entry), deleted=permanent)
+            self._refuse_when_referenced(entry, [r for r in referrers if r.subject != subject])
+            if permanent and not entry.deleted:
+                raise SchemaError(
+                    f"subject {subject!r}: delete it softly first", code=SUBJECT_NOT_SOFT_DELETED
+                )
+        if not permanent:
+            return (records.delete_subject_record(subject, entries[-1].version),)
+        # The last ones first, as they may refer to earlier ones.
+        gone = [records.tombstone(*_place(entry)) for entry in reversed(entries)]
+        return (*gone, *self._unset(subject))
+
+    def _refuse_when_referenced(
+        self, entry: RegisteredSchema, referrers: Sequence[RegisteredSchema]
+    ) -> None:
+        if referrers:
+            first = referrers[0]
+            raise SchemaError(
+                f"subject {entry.subject!r} version {entry.version} is referred to by "
+                f"{first.subject!r} version {first.version}",
+                code=REFERENCE_EXISTS,
+            )
+
+    def _unset(self, subject: str) -> tuple[Record, ...]:
+        """What ends a subject's own config and mode."""
+        mode = (records.mode_record(subject, None),) if subject in self._modes else ()
+        config = (records.config_record(subject, None),) if subject in self._configs else ()
+        return (*mode, *config)
+
+    # --- configs and modes ---------------------------------------------------------------
 
     def set_compatibility(
         self, level: Compatibility, subject: str | None = None
     ) -> tuple[Record, ...]:
         """Sets a subject's level, or that of all that have none of their own."""
+        return self.set_config({"compatibilityLevel": level.name}, subject)
+
+    def set_config(
+        self, changes: Mapping[str, Any], subject: str | None = None
+    ) -> tuple[Record, ...]:
+        """Changes a subject's config, or that of all; a None takes a setting back."""
         self._refuse_when_read_only(subject)
-        value = orjson.dumps({"compatibilityLevel": level.name})
-        return ((_key("CONFIG", subject), value),)
+        merged = {**(self.config(subject) or {}), **changes}
+        config = {name: value for name, value in merged.items() if value is not None}
+        return (records.config_record(subject, config),)
+
+    def delete_config(self, subject: str | None = None) -> tuple[Record, ...]:
+        """Ends a subject's own config, or that of all. SchemaError when a subject has none."""
+        if subject is not None and subject not in self._configs:
+            raise SchemaError(f"subject {subject!r} has no config", code=SUBJECT_NOT_FOUND)
+        self._refuse_when_read_only(subject)
+        return (records.config_record(subject, None),)
+
+    def set_mode(
+        self, mode: str, subject: str | None = None, *, force: bool = False
+    ) -> tuple[Record, ...]:
+        """Sets a subject's mode, or that of all.
+
+        For IMPORT, unless it is forced, there may be no versions but deleted ones, which go.
+        """
+        if mode not in MODES:
+            known = ", ".join(sorted(MODES))
+            raise SchemaError(f"mode {mode!r} is not supported, {known} are", code=INVALID_MODE)
+        is_new = mode == IMPORT and self.mode(subject) != IMPORT and not force
+        cleared = self._cleared(subject) if is_new else ()
+        return (*cleared, records.mode_record(subject, mode))
+
+    def _cleared(self, subject: str | None) -> tuple[Record, ...]:
+        """What forgets all deleted versions. SchemaError when there are others."""
+        names = sorted(self._subjects) if subject is None else [subject]
+        entries = [entry for name in names for entry in self.entries(name, deleted=True)]
+        if any(not entry.deleted for entry in entries):
+            raise SchemaError("mode IMPORT: there are subjects already", code=NOT_PERMITTED)
+        for entry in entries:
+            referrers = self.referrers(*_place(entry), deleted=True)
+            self._refuse_when_referenced(entry, [r for r in referrers if r.subject not in names])
+        gone = [records.tombstone(*_place(entry)) for entry in reversed(entries)]
+        return (*gone, records.clear_subject_record(subject))
+
+    def delete_mode(self, subject: str | None = None) -> tuple[Record, ...]:
+        """Ends a subject's own mode, or that of all. SchemaError when a subject has none."""
+        if subject is not None and subject not in self._modes:
+            raise SchemaError(f"subject {subject!r} has no mode", code=SUBJECT_NOT_FOUND)
+        return (records.mode_record(subject, None),)
 
     def _refuse_when_read_only(self, subject: str | None) -> None:
-        mode = self._modes.get(subject, self._modes.get(None, "READWRITE"))
-        if mode != "READWRITE":
-            raise SchemaError(f"subject {subject!r}: the schema registry is in mode {mode}")
-
-    # --- the fold ----------------------------------------------------------------------
-
-    def replay(self, key: bytes | None, value: bytes | None) -> bool:
-        """Takes one record of the topic. False: it was ignored, as a conflict or as unreadable."""
-        try:
-            fields, content = orjson.loads(key or b""), value and orjson.loads(value)
-            match fields:
-                case {"keytype": "SCHEMA", "subject": str(subject), "version": int(version)}:
-                    assert key is not None
-                    return self._replay_schema(key, subject, version, content)
-                case {"keytype": "DELETE_SUBJECT"}:
-                    return self._replay_delete(content)
-                case {"keytype": "CONFIG"}:
-                    return self._replay_level(fields.get("subject"), content)
-                case {"keytype": "MODE"}:
-                    return self._replay_mode(fields.get("subject"), content)
-        except (orjson.JSONDecodeError, UnicodeDecodeError):
-            return False
-        return isinstance(fields, dict) and fields.get("keytype") == "NOOP"
-
-    def _replay_schema(self, key: bytes, subject: str, version: int, content: Any) -> bool:
-        held = self._subjects.get(subject, {}).get(version)
-        if content is None:
-            return self._replay_tombstone(key, held, (subject, version))
-        claim = _claim(content)
-        if claim is None or (claim.subject, claim.version) != (subject, version):
-            return False
-        identity = _identity(claim)
-        id_is_taken = self._identities.get(claim.id, identity) != identity
-        if id_is_taken or (held is not None and held.id != claim.id):
-            self._repairs[key] = (subject, version)
-            return False
-        self._subjects.setdefault(subject, {})[version] = claim
-        self._identities[claim.id] = identity
-        self._ids.setdefault(identity, claim.id)
-        self._id_max = max(self._id_max, claim.id)
-        self._repairs.pop(key, None)
-        return True
-
-    def _replay_tombstone(
-        self, key: bytes, held: RegisteredSchema | None, place: tuple[str, int]
-    ) -> bool:
-        if held is not None and not held.deleted:
-            self._repairs[key] = place
-            return False
-        self._repairs.pop(key, None)
-        if held is not None:
-            del self._subjects[held.subject][held.version]
-            self._forget(held.id)
-        return True
-
-    def _forget(self, id: int) -> None:  # noqa: A002
-        """Drops an id that no version has any more."""
-        entries = (entry for versions in self._subjects.values() for entry in versions.values())
-        if all(entry.id != id for entry in entries):
-            identity = self._identities.pop(id)
-            if self._ids.get(identity) == id:
-                del self._ids[identity]
-
-    def _replay_delete(self, content: Any) -> bool:
-        match content:
-            case {"subject": str(subject), "version": int(last)}:
-                for version, entry in self._subjects.get(subject, {}).items():
-                    if version <= last:
-                        self._subjects[subject][version] = replace(entry, deleted=True)
-                return True
-        return content is None
-
-    def _replay_level(self, subject: str | None, content: Any) -> bool:
-        match content:
-            case None:
-                self._levels.pop(subject, None)
-                return True
-            case {"compatibilityLevel": str(name)} if name in Compatibility.__members__:
-                self._levels[subject] = Compatibility[name]
-                return True
-        return False
-
-    def _replay_mode(self, subject: str | None, content: Any) -> bool:
-        match content:
-            case None:
-                self._modes.pop(subject, None)
-                return True
-            case {"mode": str(name)}:
-                self._modes[subject] = name
-                return True
-        return False
+        mode = self.mode(subject)
+        if mode in READ_ONLY:
+            what = "the schema registry" if subject is None else f"subject {subject!r}"
+            raise SchemaError(f"{what} is in mode {mode}", code=NOT_PERMITTED)
 
 
 class MemoryRegistry:
@@ -331,7 +449,7 @@ class MemoryRegistry:
 
     def latest(self, subject: str) -> RegisteredSchema:
         """The subject's newest version."""
-        return self.registry.latest(subject)
+        return self.registry.without_references(self.registry.latest(subject))
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The subject's versions."""
@@ -347,49 +465,25 @@ class MemoryRegistry:
         """Why the subject would refuse the schema; empty when it would not."""
         return self.registry.check(subject, schema)
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, decided: Sequence[Record]) -> None:
         """Replays what a decision of `registry` would append to the log."""
-        for key, value in records:
+        for key, value in decided:
             self.registry.replay(key, value)
 
 
-def schema_key(subject: str, version: int) -> bytes:
-    """The key of one version, byte for byte as Confluent's registry writes it."""
-    key = {"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1}
-    return orjson.dumps(key)
+def _place(entry: RegisteredSchema) -> tuple[str, int]:
+    return entry.subject, entry.version
 
 
-def schema_record(entry: RegisteredSchema) -> Record:
-    """The record that claims a version."""
-    value = {"subject": entry.subject, "version": entry.version, "id": entry.id}
-    if entry.schema_type != AVRO:
-        value["schemaType"] = entry.schema_type
-    value |= {"schema": entry.text, "deleted": entry.deleted}
-    return schema_key(entry.subject, entry.version), orjson.dumps(value)
-
-
-def _key(keytype: str, subject: str | None) -> bytes:
-    return orjson.dumps({"keytype": keytype, "subject": subject, "magic": 0})
-
-
-def _claim(content: Any) -> RegisteredSchema | None:
-    """What a SCHEMA record's value says; None when it does not say it."""
-    match content:
-        case {"subject": str(subject), "version": int(version), "id": int(id), "schema": str(text)}:
-            schema_type = content.get("schemaType") or AVRO
-            deleted = content.get("deleted") is True
-            return RegisteredSchema(subject, version, id, text, deleted, str(schema_type))
-    return None
-
-
-def _identity(claim: RegisteredSchema) -> Identity:
-    """What makes two schemas the same: the type and the canonical text, as far as there is one."""
-    if claim.schema_type == AVRO:
-        try:
-            return AVRO, parse_schema(claim.text).text
-        except SchemaError:
-            return AVRO, claim.text
-    return claim.schema_type, claim.text
+def _json_schema(text: str) -> str:
+    """A JSON Schema without white space. What its words mean is not looked at."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise SchemaError(f"the JSON schema is not JSON: {error}", code=INVALID_SCHEMA) from None
+    if not isinstance(value, dict | bool):
+        raise SchemaError("a JSON schema is an object or a boolean", code=INVALID_SCHEMA)
+    return orjson.dumps(value).decode()
 
 
 def _refusal(subject: str, level: Compatibility, reasons: Sequence[str]) -> str:

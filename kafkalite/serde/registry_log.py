@@ -37,7 +37,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from kafkalite.core.admin import Admin, ConfigResource, NewTopic, ResourceType
 from kafkalite.core.client import Client
@@ -50,11 +50,11 @@ from kafkalite.serde.registry import (
     SCHEMAS_TOPIC,
     Record,
     RegisteredSchema,
-    Registration,
     Registry,
 )
 
 T = TypeVar("T")
+Decision: TypeAlias = tuple[T, tuple[Record, ...]]  # an answer, and what makes it true
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class SchemaLog:
     def __init__(self, bootstrap_servers: str) -> None:
         self.registry = Registry()
         self.lock = threading.Lock()  # the fold is read by callers' threads
+        self.cluster_id = ""
         self._servers = bootstrap_servers
         self._stack = AsyncExitStack()
         self._following: asyncio.Task[None] | None = None
@@ -85,6 +86,7 @@ class SchemaLog:
         )
         admin = await self._stack.enter_async_context(Admin(client))
         await _ensure_topic(client, admin)
+        self.cluster_id = client.cluster.cluster_id or ""
         self._producer = await self._stack.enter_async_context(Producer(client))
         self._consumer = await self._stack.enter_async_context(Consumer(client))
         self._consumer.assign([SCHEMAS])
@@ -124,26 +126,39 @@ class SchemaLog:
                                return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
             moved.cancel()
 
-    async def register(self, subject: str, schema: object) -> Registration:
-        """Makes the schema a version of the subject, against any number of others who register."""
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the topic is not followed any more, if it is not. Then a new log must be opened."""
+        following = self._following
+        if following is None or not following.done():
+            return None
+        return asyncio.CancelledError() if following.cancelled() else following.exception()
+
+    async def settle(self, decide: Callable[[Registry], Decision[T]]) -> T:
+        """Appends what `decide` makes of the fold until it makes nothing more of it: its answer.
+
+        So what it says holds, whoever else writes to the topic.
+        """
         async with self._writing:
             while True:
                 await self.catch_up()
                 with self.lock:
                     repairs = self.registry.repairs()
-                    registration = self.registry.register(subject, schema)
-                await self._append((*repairs, *registration.records))
-                if not registration.records:
-                    return registration
+                    answer, records = decide(self.registry)
+                await self._append((*repairs, *records))
+                if not records:
+                    return answer
 
-    async def write(self, decide: Callable[[Registry], tuple[Record, ...]]) -> None:
-        """Appends what `decide` makes of the fold, and reads it back."""
+    async def write(self, decide: Callable[[Registry], Decision[T]]) -> T:
+        """Appends what `decide` makes of the fold, once, and reads it back: its answer."""
         async with self._writing:
             await self.catch_up()
             with self.lock:
-                records = (*self.registry.repairs(), *decide(self.registry))
-            await self._append(records)
+                repairs = self.registry.repairs()
+                answer, records = decide(self.registry)
+            await self._append((*repairs, *records))
             await self.catch_up()
+            return answer
 
     async def _append(self, records: tuple[Record, ...]) -> None:
         if not records:
@@ -227,12 +242,12 @@ class LogRegistry:
         return self._fresh(lambda registry: registry.by_id(id))
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """The subject's newest version as of now."""
-        return self._fresh(lambda registry: registry.latest(subject))
+        """The subject's newest version as of now, its schema as a text without references."""
+        return self._fresh(lambda r: r.without_references(r.latest(subject)))
 
     def version(self, subject: str, version: int) -> RegisteredSchema:
-        """One version of a subject, also a deleted one."""
-        return self._fresh(lambda registry: registry.version(subject, version))
+        """One version of a subject, also a deleted one, as `latest` has it."""
+        return self._fresh(lambda r: r.without_references(r.version(subject, version)))
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The subject's versions as of now; none for an unknown subject."""
@@ -254,8 +269,12 @@ class LogRegistry:
 
     def register(self, subject: str, schema: object) -> int:
         """The id of the schema, which the subject now has. SchemaError when it is refused."""
-        opened = self._opened()
-        return self._ask(opened.register(subject, schema), f"registering {subject!r}").id
+
+        def decide(registry: Registry) -> Decision[int]:
+            registration = registry.register(subject, schema)
+            return registration.id, registration.records
+
+        return self._ask(self._opened().settle(decide), f"registering {subject!r}")
 
     def set_compatibility(self, level: Compatibility, subject: str | None = None) -> None:
         """Sets a subject's level, or that of all that have none of their own."""
@@ -272,7 +291,7 @@ class LogRegistry:
     # --- from any thread into the loop's -------------------------------------------------
 
     def _write(self, decide: Callable[[Registry], tuple[Record, ...]]) -> None:
-        self._ask(self._opened().write(decide), "writing")
+        self._ask(self._opened().write(lambda registry: (None, decide(registry))), "writing")
 
     def _fresh(self, question: Callable[[Registry], T]) -> T:
         """The answer of a fold that has all that is in the topic now."""
@@ -292,6 +311,9 @@ class LogRegistry:
                     target=_run, args=(self._loop,), name="kafkalite-schemas", daemon=True
                 )
                 self._thread.start()
+            if self._log is not None and self._log.failure is not None:
+                failed, self._log = self._log, None
+                self._ask(_bounded(failed.close()), "closing")
             if self._log is None:
                 opened = SchemaLog(self._servers)
                 try:

@@ -1,0 +1,50 @@
+"""`kafkalite registry start`: Confluent's REST API for schemas, before the topic of any Kafka. [IO]
+
+stdout gets one line, when clients can connect; stderr gets the log. SIGTERM and SIGINT end it.
+
+Fails  with one line when the address cannot be had. Brokers out of reach are waited for.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+cli = typer.Typer(help="Run a schema registry.", no_args_is_help=True)
+
+
+@cli.callback()
+def commands() -> None:
+    """Run a schema registry."""
+
+
+@cli.command()
+def start(
+    bootstrap_servers: Annotated[
+        str, typer.Option(help="HOST:PORT, or several with commas: the Kafka that has `_schemas`.")
+    ],
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT; port 0 takes a free one.")
+    ] = "127.0.0.1:8081",
+) -> None:
+    """Serve the schemas in the topic `_schemas` until told to stop (Ctrl-C or SIGTERM).
+
+    Any number of these may serve one topic. The topic is made if it is not there.
+    """
+    from kafkalite.cli.server import log_to_stderr
+    from kafkalite.serde.registry_server import RegistryServer
+
+    log_to_stderr()
+    stop = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stop)  # threads inherit it: only `sigwait` gets them
+    server = RegistryServer(listen)
+    try:
+        server.start(bootstrap_servers)
+        print(
+            f"kafkalite registry is ready at {server.url} (log at {bootstrap_servers})", flush=True
+        )
+        signal.sigwait(stop)
+    finally:
+        server.close()

@@ -1,0 +1,178 @@
+"""A call of Confluent's REST API as data: what its path, its query and its body say.        [P]
+
+Owns   parameters, bodies and their bounds; what is answered is `registry_rest`'s.
+Never  touches HTTP: `registry_server` takes a request apart.
+Fails  with SchemaError and Confluent's error code; `problem` says what the client is told.
+Source confluentinc/schema-registry `RegisterSchemaRequest`, `VersionId`, `Errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from kafkalite.errors import SchemaError
+from kafkalite.serde import registry_records as records
+from kafkalite.serde.registry import INVALID_SCHEMA, LATEST, NOT_PERMITTED
+from kafkalite.serde.registry_records import AVRO, VERSIONS, Draft
+
+SCHEMA_BYTES_MAX: Final = 1_000_000  # a record of it must fit into a batch of Kafka's default size
+REFERENCES_MAX: Final = 1_000
+DEFAULT_CONTEXT: Final = ":.:"
+ALL_CONTEXTS: Final = ":*:"
+
+NOT_FOUND: Final = 404
+UNPROCESSABLE: Final = 422
+INVALID_VERSION: Final = 42202
+SCHEMA_TOO_LARGE: Final = 42209
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request: what its path and its query say, and its body as JSON values."""
+
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: Any = None
+
+    @property
+    def subject(self) -> str:
+        """The subject, without the name of the default context before it."""
+        return self.path["subject"].removeprefix(DEFAULT_CONTEXT)
+
+    @property
+    def scope(self) -> str | None:
+        """The subject whose config or mode is meant; None: that of all."""
+        return self.subject or None if "subject" in self.path else None
+
+    @property
+    def query_subject(self) -> str | None:
+        """The subject that a parameter names."""
+        return self.query.get("subject", "").removeprefix(DEFAULT_CONTEXT) or None
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the subjects that are asked for begin with."""
+        prefix = self.query.get("subjectPrefix", "").removeprefix(ALL_CONTEXTS)
+        return prefix.removeprefix(DEFAULT_CONTEXT)
+
+    @property
+    def version(self) -> int:
+        """The version in the path. SchemaError when it is none."""
+        text = self.path["version"].strip().lower()
+        try:
+            version = LATEST if text == "latest" else int(text)
+        except ValueError:
+            version = 0
+        if version != LATEST and version not in VERSIONS:
+            raise SchemaError(
+                f"The specified version '{self.path['version']}' is not a valid version id. "
+                'Allowed values are between [1, 2^31-1] and the string "latest"',
+                code=INVALID_VERSION,
+            )
+        return version
+
+    @property
+    def id(self) -> int:
+        """The schema id in the path. SchemaError when it is no number."""
+        try:
+            return int(self.path["id"])
+        except ValueError:
+            raise SchemaError(f"{self.path['id']!r} is no schema id", code=NOT_FOUND) from None
+
+    def flag(self, name: str) -> bool:
+        """Whether a parameter is there and true."""
+        return self.query.get(name, "").lower() == "true"
+
+    def number(self, name: str, default: int) -> int:
+        """A parameter that is a number. SchemaError when it is not."""
+        text = self.query.get(name, "")
+        try:
+            return int(text) if text else default
+        except ValueError:
+            raise SchemaError(f"{name}={text!r} is no number", code=UNPROCESSABLE) from None
+
+    def page(self, values: Iterable[Any], most: int | None = None) -> list[Any]:
+        """The part of an answer that `offset` and `limit` ask for, and no more than `most`."""
+        begin, limit = max(self.number("offset", 0), 0), self.number("limit", -1)
+        wanted = limit if limit > 0 else most
+        if wanted is not None and most is not None:
+            wanted = min(wanted, most)
+        return list(islice(values, begin, None if wanted is None else begin + wanted))
+
+
+def object_of(body: Any) -> dict[str, Any]:
+    """A body that is an object. SchemaError when it is not."""
+    if not isinstance(body, dict):
+        raise SchemaError("the body must be a JSON object", code=UNPROCESSABLE)
+    return body
+
+
+def member(body: dict[str, Any], name: str, kind: type, word: str) -> Any:
+    """A member of a body, or None. SchemaError when it is of another type."""
+    value = body.get(name)
+    if value is None or (isinstance(value, kind) and not (kind is int and value is True)):
+        return value
+    raise SchemaError(f"{name!r} must be {word}", code=UNPROCESSABLE)
+
+
+def draft_of(body: Any) -> Draft:
+    """The schema that a body asks about. SchemaError when it asks for none, or for too much."""
+    body = object_of(body)
+    text = member(body, "schema", str, "a string") or ""
+    if len(text.encode()) > SCHEMA_BYTES_MAX:
+        raise SchemaError(
+            f"the schema has {len(text.encode())} bytes, {SCHEMA_BYTES_MAX} are possible",
+            code=SCHEMA_TOO_LARGE,
+        )
+    metadata, rule_set = body.get("metadata"), body.get("ruleSet")
+    if not records.is_metadata(metadata):
+        raise SchemaError(
+            "'metadata' must be an object of tags, properties, sensitive", code=UNPROCESSABLE
+        )
+    for name in ("schemaTagsToAdd", "schemaTagsToRemove", "propagateSchemaTags"):
+        if body.get(name):
+            raise SchemaError(f"{name!r} is not supported", code=NOT_PERMITTED)
+    return Draft(
+        text,
+        schema_type=member(body, "schemaType", str, "a string") or AVRO,
+        references=_references(member(body, "references", list, "a list") or []),
+        metadata=records.json_text(metadata),
+        rule_set=records.json_text(rule_set),
+    )
+
+
+def _references(values: list[Any]) -> tuple[records.Reference, ...]:
+    if len(values) > REFERENCES_MAX:
+        raise SchemaError(
+            f"the schema has {len(values)} references, {REFERENCES_MAX} are possible",
+            code=INVALID_SCHEMA,
+        )
+    found = []
+    for value in values:
+        match value:
+            case {"name": str(name), "subject": str(subject), "version": int(version)} if (
+                version == LATEST or version in VERSIONS
+            ):
+                subject = subject.removeprefix(DEFAULT_CONTEXT)
+                found.append(records.Reference(name, subject, version))
+            case _:
+                raise SchemaError(
+                    f"reference {value!r}: expected a name, a subject and a version",
+                    code=INVALID_SCHEMA,
+                )
+    return tuple(found)
+
+
+class PlainText(str):
+    """An answer that is a text, not JSON."""
+
+    __slots__ = ()
+
+
+def problem(error: SchemaError) -> tuple[int, dict[str, Any]]:
+    """The HTTP status and the body that tell a client of an error."""
+    code = INVALID_SCHEMA if error.code is None else error.code
+    return int(str(code)[:3]), {"error_code": code, "message": str(error)}

@@ -1,0 +1,255 @@
+"""The registry's REST API over HTTP: an ASGI application on one schema log.                  [IO]
+
+    request ── limits ── route ── body ── log ── answer
+               503,414   404,405  413,415  50001…
+
+A subject may have any character, also an encoded slash, so paths are taken apart before they are
+decoded. What a call means is `registry_rest`'s; what is appended and read back is the log's.
+
+Owns   statuses, content types, the bounds of a request, and how many are at work.
+Never  waits for the log longer than REQUEST_SECONDS_MAX.
+Fails  never: every failure is an answer in Confluent's form, `{"error_code": …, "message": …}`.
+Source confluentinc/schema-registry `Versions` (content types), `Errors` (50001 and 50002);
+       confluentinc/rest-utils (what a body that is no JSON is answered).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from kafkalite.errors import ApiError, ErrorCode, KafkaliteError, SchemaError
+from kafkalite.serde.registry_calls import SCHEMA_TOO_LARGE, Call, PlainText, problem
+from kafkalite.serde.registry_log import SchemaLog
+from kafkalite.serde.registry_metrics import RegistryMetrics
+from kafkalite.serde.registry_rest import Around, Route, find_route
+from kafkalite.serde.registry_state import SCHEMA_NOT_FOUND
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX: Final = 4_000_000  # a schema of a megabyte, its quotes escaped
+PATH_BYTES_MAX: Final = 8_192
+AT_WORK_MAX: Final = 128
+REQUEST_SECONDS_MAX: Final = 30.0
+BODY_SECONDS_MAX: Final = 10.0
+
+V1_JSON: Final = "application/vnd.schemaregistry.v1+json"
+JSON_TYPES: Final = (V1_JSON, "application/vnd.schemaregistry+json", "application/json")
+ANYTHING: Final = frozenset({"*/*", "application/*"})
+BODY_TYPES: Final = frozenset({*JSON_TYPES, "application/octet-stream"})
+WITH_BODY: Final = frozenset({"POST", "PUT"})
+GROUP: Final = "schema-registry"
+
+STORE_ERROR: Final = 50001
+TIMED_OUT: Final = 50002
+
+
+class RegistryApp:
+    """The application. `opened` gives the log, opening it if need be."""
+
+    def __init__(
+        self,
+        opened: Callable[[], Awaitable[SchemaLog]],
+        metrics: RegistryMetrics,
+        *,
+        version: str,
+    ) -> None:
+        self._opened, self._metrics, self._version = opened, metrics, version
+        self._at_work = 0
+        self._pages = {
+            ("metrics",): self._metrics_page,
+            ("v1", "metadata", "id"): self._cluster_page,
+            ("v1", "metadata", "version"): self._version_page,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        assert scope["type"] == "http", scope["type"]
+        request = Request(scope, receive)
+        begun = time.perf_counter()
+        where = "-"
+        try:
+            where, work = self._work(request)
+            if self._at_work >= AT_WORK_MAX:
+                work.close()
+                raise SchemaError(f"{AT_WORK_MAX} requests are at work already", code=503)
+            self._at_work += 1
+            try:
+                response = await work
+            finally:
+                self._at_work -= 1
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            response = _failure(request, error)
+        self._metrics.answered(where, response.status_code, time.perf_counter() - begun)
+        if request.method == "HEAD":
+            response.body = b""  # the headers stay
+        await response(scope, receive, send)
+
+    def _work(self, request: Request) -> tuple[str, Coroutine[Any, Any, Response]]:
+        """What a request asks for: its path, as the metrics call it, and the work that answers."""
+        method = "GET" if request.method == "HEAD" else request.method
+        raw = request.scope["raw_path"]
+        if len(raw) > PATH_BYTES_MAX:
+            raise SchemaError(f"the path has {len(raw)} bytes, {PATH_BYTES_MAX} may", code=414)
+        segments = _segments(raw)
+        if method == "GET" and segments in self._pages:
+            return "/" + "/".join(segments), self._pages[segments](request)
+        route, parameters = _route(method, segments)
+        return route.path, self._answer(request, route, parameters)
+
+    async def _answer(
+        self, request: Request, route: Route, parameters: Mapping[str, str]
+    ) -> Response:
+        """The answer of a route."""
+        kind = _answer_type(request)
+        body = await _body(request) if request.method in WITH_BODY else None
+        call = Call(parameters, dict(request.query_params), body)
+        answer = await _in_time(self._told(route, call))
+        if isinstance(answer, PlainText):
+            return Response(answer, media_type="text/plain")
+        return _json(answer, 200, kind)
+
+    async def _told(self, route: Route, call: Call) -> Any:
+        """Does around a call what its route says."""
+        opened = await self._opened()
+
+        def decide(registry: Any) -> Any:
+            return route.answer(registry, call)
+
+        match route.around:
+            case Around.SETTLE:
+                return await opened.settle(decide)
+            case Around.WRITE:
+                return await opened.write(decide)
+            case Around.KNOWN:
+                try:
+                    return decide(opened.registry)[0]
+                except SchemaError as error:
+                    if error.code != SCHEMA_NOT_FOUND:
+                        raise
+        await opened.catch_up()
+        return decide(opened.registry)[0]
+
+    # --- what is not in the log ------------------------------------------------------------
+
+    async def _metrics_page(self, request: Request) -> Response:
+        return Response(self._metrics.page(), media_type=self._metrics.PAGE_TYPE)
+
+    async def _cluster_page(self, request: Request) -> Response:
+        """Whose registry this is."""
+        opened = await _in_time(self._opened())
+        clusters = {"kafka-cluster": opened.cluster_id, "schema-registry-cluster": GROUP}
+        told = {"id": "", "scope": {"path": [], "clusters": clusters}}
+        return _json(told, 200, _answer_type(request))
+
+    async def _version_page(self, request: Request) -> Response:
+        """Which program this is."""
+        return _json({"version": self._version, "commitId": ""}, 200, _answer_type(request))
+
+
+# --- requests ----------------------------------------------------------------------------
+
+
+def _segments(raw: bytes) -> tuple[str, ...]:
+    """The parts of a path, decoded."""
+    try:
+        path = raw.decode("ascii")
+        parts = tuple(unquote(part, errors="strict") for part in path.split("/")[1:])
+    except UnicodeDecodeError:
+        raise SchemaError("the path is not encoded as UTF-8", code=400) from None
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "" else parts
+
+
+def _route(method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]]:
+    found = find_route(method, segments)
+    if isinstance(found, tuple):
+        return found
+    if found:
+        raise SchemaError("HTTP 405 Method Not Allowed", code=405)
+    raise SchemaError("HTTP 404 Not Found", code=404)
+
+
+def _answer_type(request: Request) -> str:
+    """The JSON that the client takes. SchemaError when it takes none."""
+    accepted = [
+        part.partition(";")[0].strip() for part in request.headers.get("accept", "*/*").split(",")
+    ]
+    for kind in accepted:
+        if kind in JSON_TYPES:
+            return kind
+        if kind in ANYTHING:
+            return V1_JSON
+    if "text/plain" in accepted:
+        return V1_JSON
+    raise SchemaError(f"HTTP 406 Not Acceptable: {V1_JSON} is", code=406)
+
+
+async def _body(request: Request) -> Any:
+    """The body's JSON values. SchemaError when it is too large, too slow, or no JSON."""
+    kind = request.headers.get("content-type", V1_JSON).partition(";")[0].strip().lower()
+    if kind not in BODY_TYPES:
+        raise SchemaError(f"HTTP 415 Unsupported Media Type: {kind}", code=415)
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > BODY_BYTES_MAX:
+                    raise SchemaError(
+                        f"the body has more than the {BODY_BYTES_MAX} bytes that it may", code=413
+                    )
+                chunks.append(chunk)
+    except TimeoutError:
+        raise SchemaError(f"no whole body in {BODY_SECONDS_MAX:g} s", code=408) from None
+    try:
+        return orjson.loads(b"".join(chunks))
+    except orjson.JSONDecodeError as error:
+        raise SchemaError(f"the body is not JSON: {error}", code=400) from None
+
+
+async def _in_time(work: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS_MAX):
+            return await work
+    except TimeoutError:
+        raise SchemaError(
+            f"the log gave no answer in {REQUEST_SECONDS_MAX:g} s", code=TIMED_OUT
+        ) from None
+
+
+# --- responses ---------------------------------------------------------------------------
+
+
+def _json(value: Any, status: int, kind: str = V1_JSON) -> Response:
+    return Response(orjson.dumps(value), status, media_type=kind)
+
+
+def _failure(request: Request, error: Exception) -> Response:
+    """What the client is told of an error. One that nobody thought of goes to the log."""
+    match error:
+        case SchemaError():
+            pass
+        case ApiError(error_code=ErrorCode.MESSAGE_TOO_LARGE):
+            error = SchemaError(str(error), code=SCHEMA_TOO_LARGE)
+        case KafkaliteError():
+            log.warning("%s %s: %s", request.method, request.url.path, error)
+            error = SchemaError(f"the log {error}", code=STORE_ERROR)
+        case _:
+            log.exception("%s %s", request.method, request.url.path, exc_info=error)
+            error = SchemaError("a fault of the registry's; its log says which", code=500)
+    status, body = problem(error)
+    return _json(body, status)

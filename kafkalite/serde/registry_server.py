@@ -1,0 +1,238 @@
+"""The schema registry as a server: Confluent's REST API on the topic `_schemas` of any Kafka. [IO]
+
+    with closing(RegistryServer("127.0.0.1:8081")) as server:
+        server.start("127.0.0.1:9092")
+        SchemaRegistryClient({"url": server.url})
+
+    a thread ── event loop ── uvicorn ── registry_http ── schema log ── clients ── the brokers
+
+The thread is its own, so a broker in the same process is only asked like any other, over its
+socket, and waits for no schema to be checked. Any number of servers and of programs that write to
+the topic themselves may run beside one another: what counts is the log (`registry_state`).
+
+Requests are taken as soon as the address is bound. The log is opened in the background, and again
+whenever following it has failed; meanwhile requests wait for it, and not for long.
+
+Owns   the address, the thread, the log.
+Never  blocks the loop that started it: `bind` is quick, `start` and `close` are for a thread.
+Fails  with ConfigError when the address cannot be had; later failures are answers, and lines in the
+       log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from importlib import metadata
+from typing import Final
+
+import uvicorn
+
+from kafkalite.core.listeners import Address, parse_address
+from kafkalite.core.metrics import BrokerMetrics
+from kafkalite.core.retry import Backoff
+from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
+from kafkalite.serde.registry_http import RegistryApp
+from kafkalite.serde.registry_log import SchemaLog
+from kafkalite.serde.registry_metrics import Gauges, RegistryMetrics
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 1_024
+BACKLOG: Final = 128
+HEAD_BYTES_MAX: Final = 65_536
+IDLE_SECONDS: Final = 75
+DRAIN_SECONDS: Final = 5
+START_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 20.0
+CLOSE_SECONDS: Final = 10.0
+
+
+class RegistryServer:
+    """A registry at `listen`: HOST:PORT, where port 0 takes a free one."""
+
+    def __init__(self, listen: str) -> None:
+        self._wanted = parse_address(listen)
+        self._address: Address | None = None
+        self._socket: socket.socket | None = None
+        self._http: _Http | None = None
+        self._thread: threading.Thread | None = None
+        self._is_up = threading.Event()
+        self._failure: BaseException | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens, once it is bound."""
+        assert self._address is not None, "not bound yet"
+        return self._address
+
+    @property
+    def url(self) -> str:
+        """What clients are given."""
+        return f"http://{self.address}"
+
+    def bind(self) -> None:
+        """Takes the address. ConfigError when it cannot be had."""
+        host, port = self._wanted.host or "0.0.0.0", self._wanted.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = socket.socket(
+            family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+        )  # so asyncio sets NODELAY
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((host, port))
+            bound.listen(BACKLOG)
+        except (OSError, OverflowError) as error:
+            bound.close()
+            in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            why = "the address is in use" if in_use else str(error)
+            raise ConfigError(
+                f"the schema registry cannot listen on {self._wanted}: {why}"
+            ) from error
+        self._socket, self._address = bound, Address(*bound.getsockname()[:2])
+
+    def start(
+        self, bootstrap_servers: str, *, broker: BrokerMetrics | None = None, gauges: Gauges = dict
+    ) -> None:
+        """Serves from now on what is in the Kafka at `bootstrap_servers`.
+
+        `broker` and `gauges` are shown on /metrics. BrokerUnavailable when it does not come up.
+        """
+        if self._socket is None:
+            self.bind()
+        work = (LogKeeper(bootstrap_servers), broker, gauges)
+        self._thread = threading.Thread(
+            target=self._run, args=work, name="kafkalite-registry", daemon=True
+        )
+        self._thread.start()
+        if not self._is_up.wait(START_SECONDS) or self._failure is not None:
+            self.close()
+            raise BrokerUnavailable(f"the schema registry did not start: {self._failure}")
+
+    def close(self) -> None:
+        """Answers what was asked, closes connections and thread."""
+        if self._http is not None:
+            self._http.should_exit = True
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+        if self._socket is not None:
+            self._socket.close()
+
+    def _run(self, keeper: LogKeeper, broker: BrokerMetrics | None, gauges: Gauges) -> None:
+        try:
+            asyncio.run(self._serve(keeper, RegistryMetrics(keeper.gauges, broker, gauges)))
+        except BaseException as error:
+            self._failure = error
+            log.exception("the schema registry ended")
+        finally:
+            self._is_up.set()
+
+    async def _serve(self, keeper: LogKeeper, metrics: RegistryMetrics) -> None:
+        assert self._socket is not None
+        app = RegistryApp(keeper.opened, metrics, version=metadata.version("kafkalite"))
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=DRAIN_SECONDS,
+        )
+        opening = asyncio.create_task(keeper.open_sooner_or_later())
+        self._http = _Http(config, self._is_up)
+        try:
+            await self._http.serve(sockets=[self._socket])
+        finally:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            await keeper.close()
+
+
+class _Http(uvicorn.Server):
+    """uvicorn, which says when it takes requests."""
+
+    def __init__(self, config: uvicorn.Config, is_up: threading.Event) -> None:
+        super().__init__(config)
+        self._is_up = is_up
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._is_up.set()
+
+
+class LogKeeper:
+    """The schema log, opened when it is first asked for, and again after it has failed."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._log: SchemaLog | None = None
+        self._opening = asyncio.Lock()
+
+    async def opened(self) -> SchemaLog:
+        """The log, up and followed. What keeps it from being opened comes through."""
+        if self._log is not None and self._log.failure is None:
+            return self._log
+        async with self._opening:
+            if self._log is not None and self._log.failure is None:
+                return self._log
+            await self._close_failed()
+            opened = SchemaLog(self._servers)
+            try:
+                await opened.open()
+            except BaseException:
+                await _close(opened)
+                raise
+            self._log = opened
+            return opened
+
+    async def open_sooner_or_later(self) -> None:
+        """Opens the log as soon as it can be."""
+        backoff = Backoff()
+        while True:
+            try:
+                await self.opened()
+            except KafkaliteError as error:
+                log.warning("the schema registry waits for its log at %s: %s", self._servers, error)
+                await asyncio.sleep(backoff.failed() / 1000)
+            else:
+                return
+
+    def gauges(self) -> dict[str, float]:
+        """What goes up and down."""
+        if self._log is None:
+            return {"is_open": 0}
+        registry = self._log.registry
+        return {
+            "is_open": float(self._log.failure is None),
+            "subjects": registry.subject_count,
+            "schemas": registry.schema_count,
+        }
+
+    async def close(self) -> None:
+        """Closes the log."""
+        if self._log is not None:
+            await _close(self._log)
+
+    async def _close_failed(self) -> None:
+        if self._log is not None:
+            failed, self._log = self._log, None
+            log.warning("the schema registry opens its log again: %s", failed.failure)
+            await _close(failed)
+
+
+async def _close(opened: SchemaLog) -> None:
+    """Closes a log, whatever comes of it."""
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await opened.close()
+    except (KafkaliteError, TimeoutError) as error:
+        log.warning("closing the schema registry's connections: %s", error)

@@ -1,0 +1,360 @@
+"""The schema registry's state: a fold of the topic `_schemas`.                              [P]
+
+A subject has versions 1, 2, …; an id names a schema in all subjects, the same schema has the same
+id everywhere. A deleted version still answers to its id, since data may be written with it.
+
+Several writers share the topic without a leader. Each decides from its own fold and appends; what
+then counts is the order in the log: **the first record that claims a (subject, version) or an id
+wins, later claims that differ are ignored.** Every fold of one log is the same, so a writer that
+reads its own record back knows whether it won; a loser decides again from what it now knows.
+
+The topic is compacted, which keeps the *last* record of a key. So an ignored record must not stay
+the last of its key: `repairs()` gives the records that put this right, and whoever registers next
+appends them first. A tombstone of a version that is not deleted is ignored and repaired likewise.
+A compaction lag of a day is the time in which that has to happen.
+
+A schema's references are looked up when they are needed, not when its record is read: compaction
+may leave a record before one that it refers to.
+
+Owns   subjects, versions, ids, references, configs, modes. `replay` is the only writer.
+Never  decides (`registry` does), reads a log or writes one.
+Fails  with SchemaError naming subject, version or id. Records it cannot read are skipped (`replay`
+       says so); what it cannot parse keeps its place and its id, and is refused when asked for.
+Source confluentinc/schema-registry `KafkaStoreMessageHandler`, `InMemoryCache` (what is stored and
+       why a second schema with the same id is ignored); the rule for several writers is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from kafkalite.errors import SchemaError
+from kafkalite.serde import registry_records as records
+from kafkalite.serde.avro_schema import Schema, parse_schema
+from kafkalite.serde.avro_text import self_contained
+from kafkalite.serde.compatibility import Compatibility
+from kafkalite.serde.registry_records import (
+    AVRO,
+    Draft,
+    Identity,
+    Record,
+    Reference,
+    RegisteredSchema,
+)
+
+LATEST: Final = -1
+DEFAULT_LEVEL: Final = Compatibility.BACKWARD
+READ_WRITE: Final = "READWRITE"
+IMPORT: Final = "IMPORT"
+READ_ONLY: Final = frozenset({"READONLY", "READONLY_OVERRIDE"})
+MODES: Final = frozenset({READ_WRITE, IMPORT}) | READ_ONLY
+REFERENCE_DEPTH_MAX: Final = 64
+
+SUBJECT_NOT_FOUND: Final = 40401
+VERSION_NOT_FOUND: Final = 40402
+SCHEMA_NOT_FOUND: Final = 40403
+
+Place = tuple[str, int]  # subject, version
+
+
+class RegistryState:
+    """What the topic says, and what follows from it."""
+
+    def __init__(self) -> None:
+        self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
+        self._identities: dict[int, Identity] = {}
+        self._ids: dict[Identity, int] = {}
+        self._places: dict[int, set[Place]] = {}  # id -> the versions that have it
+        self._guids: dict[str, int] = {}
+        self._referrers: dict[Place, set[Place]] = {}
+        self._id_max = 0
+        self._configs: dict[str | None, dict[str, Any]] = {}
+        self._modes: dict[str | None, str] = {}
+        self._repairs: dict[bytes, Place] = {}
+
+    # --- subjects and versions ----------------------------------------------------------
+
+    def subjects(self, *, deleted: bool = False) -> tuple[str, ...]:
+        """All subjects with a version that is not deleted; with `deleted`, also the others."""
+        return tuple(sorted(name for name in self._subjects if self.entries(name, deleted=deleted)))
+
+    def entries(self, subject: str, *, deleted: bool = False) -> list[RegisteredSchema]:
+        """The subject's versions, ascending; with `deleted`, also the deleted ones."""
+        held = self._subjects.get(subject, {})
+        return [held[version] for version in sorted(held) if deleted or not held[version].deleted]
+
+    def versions(self, subject: str) -> tuple[int, ...]:
+        """The numbers of the subject's versions that are not deleted, ascending."""
+        return tuple(entry.version for entry in self.entries(subject))
+
+    def find(self, subject: str, version: int) -> RegisteredSchema | None:
+        """One version, also a deleted one; LATEST is the newest that is not deleted."""
+        if version == LATEST:
+            return next(reversed(self.entries(subject)), None)
+        return self._subjects.get(subject, {}).get(version)
+
+    def version(self, subject: str, version: int) -> RegisteredSchema:
+        """One version, also a deleted one. SchemaError when there is none."""
+        entry = self.find(subject, version)
+        if entry is None:
+            raise SchemaError(
+                f"subject {subject!r} has no version {version}", code=VERSION_NOT_FOUND
+            )
+        return entry
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest version that is not deleted. SchemaError when there is none."""
+        entry = self.find(subject, LATEST)
+        if entry is None:
+            raise SchemaError(
+                f"subject {subject!r} is not known to the schema registry", code=SUBJECT_NOT_FOUND
+            )
+        return entry
+
+    @property
+    def subject_count(self) -> int:
+        """How many subjects there are, those with deleted versions alone included."""
+        return len(self._subjects)
+
+    @property
+    def schema_count(self) -> int:
+        """How many ids there are."""
+        return len(self._identities)
+
+    # --- ids ----------------------------------------------------------------------------
+
+    @property
+    def id_max(self) -> int:
+        """The greatest id that was ever given, as far as the log still tells; 0: none."""
+        return self._id_max
+
+    def has_id(self, id: int) -> bool:  # noqa: A002 - Confluent's word
+        """Whether a schema has this id."""
+        return id in self._identities
+
+    def entry(self, id: int, subject: str | None = None) -> RegisteredSchema:  # noqa: A002
+        """A version that has this id, the subject's newest if it has one. SchemaError: unknown."""
+        if id not in self._identities:
+            raise SchemaError(
+                f"schema id {id} is not known to the schema registry", code=SCHEMA_NOT_FOUND
+            )
+        places = sorted(self._places[id])
+        own = [place for place in places if place[0] == subject]
+        name, version = own[-1] if own else places[0]
+        return self._subjects[name][version]
+
+    def by_id(self, id: int) -> str:  # noqa: A002
+        """The Avro text of the schema with this id, which needs no references.
+
+        SchemaError when there is none or it is not Avro.
+        """
+        return self.without_references(self.entry(id)).text
+
+    def id_of_guid(self, guid: str) -> int | None:
+        """The id of the schema with this hash."""
+        return self._guids.get(guid)
+
+    def places(self, id: int, *, deleted: bool = False) -> list[Place]:  # noqa: A002
+        """The versions that have an id. SchemaError when it is unknown."""
+        self.entry(id)
+        found = sorted(self._places[id])
+        return [(s, v) for s, v in found if deleted or not self._subjects[s][v].deleted]
+
+    # --- references ----------------------------------------------------------------------
+
+    def referrers(
+        self, subject: str, version: int, *, deleted: bool = False
+    ) -> list[RegisteredSchema]:
+        """The versions whose schemas refer to a version; with `deleted`, also the deleted ones."""
+        found = (self._subjects[s][v] for s, v in self._referrers.get((subject, version), ()))
+        kept = [entry for entry in found if deleted or not entry.deleted]
+        return sorted(kept, key=lambda entry: (entry.subject, entry.version))
+
+    def referenced(self, references: Iterable[Reference], *, deleted: bool) -> tuple[str, ...]:
+        """The texts of all schemas that are referred to, each after those that it refers to.
+
+        With `deleted`, deleted versions serve too. SchemaError when there is none. What has a name
+        or a place that is in already is left out.
+        """
+        found: dict[Place, str] = {}
+        self._collect(references, found, set(), REFERENCE_DEPTH_MAX, deleted=deleted)
+        return tuple(found.values())
+
+    def _collect(
+        self,
+        references: Iterable[Reference],
+        found: dict[Place, str],
+        names: set[str],
+        depth: int,
+        *,
+        deleted: bool,
+    ) -> None:
+        if not depth:
+            raise SchemaError(f"references are nested more than {REFERENCE_DEPTH_MAX} deep")
+        for reference in references:
+            entry = self.find(reference.subject, reference.version)
+            if entry is None or (entry.deleted and not deleted):
+                raise SchemaError(
+                    f"reference {reference.name!r}: subject {reference.subject!r} "
+                    f"has no version {reference.version}"
+                )
+            place = entry.subject, entry.version
+            if reference.name not in names and place not in found:
+                names.add(reference.name)
+                self._collect(entry.references, found, names, depth - 1, deleted=deleted)
+                found[place] = entry.text
+
+    def schema_of(self, entry: RegisteredSchema) -> Schema:
+        """The parsed Avro schema of a version, with the types that it refers to."""
+        return self.parsed(entry.draft, what=f"schema id {entry.id}")
+
+    def parsed(self, draft: Draft, *, what: str = "the schema") -> Schema:
+        """An Avro schema with the types that it refers to. SchemaError when it is none."""
+        if draft.schema_type != AVRO:
+            raise SchemaError(f"{what} is {draft.schema_type}, not Avro")
+        return parse_schema(draft.text, self.referenced(draft.references, deleted=True))
+
+    def without_references(self, entry: RegisteredSchema) -> RegisteredSchema:
+        """The same Avro schema as a canonical text that needs no references."""
+        return replace(entry, text=self_contained(self.schema_of(entry)), references=())
+
+    # --- configs and modes ----------------------------------------------------------------
+
+    def config(self, subject: str | None = None) -> Mapping[str, Any] | None:
+        """What is set for a subject, or for all; None where nothing is."""
+        return self._configs.get(subject)
+
+    def own_level(self, subject: str | None = None) -> Compatibility | None:
+        """The level that is set for a subject, or for all."""
+        name = self._configs.get(subject, {}).get("compatibilityLevel")
+        return None if name is None else Compatibility[name]
+
+    def compatibility(self, subject: str | None = None) -> Compatibility:
+        """The level of a subject: its own, else the global one, else BACKWARD."""
+        return self.own_level(subject) or self.own_level() or DEFAULT_LEVEL
+
+    def own_mode(self, subject: str | None = None) -> str | None:
+        """The mode that is set for a subject, or for all."""
+        return self._modes.get(subject)
+
+    def mode(self, subject: str | None = None) -> str:
+        """The mode of a subject: its own, else the global one, else READWRITE."""
+        return self._modes.get(subject) or self._modes.get(None) or READ_WRITE
+
+    def repairs(self) -> tuple[Record, ...]:
+        """Records to append so that every key's last record is what this fold holds of it."""
+        found = []
+        for key, (subject, version) in self._repairs.items():
+            held = self.find(subject, version)
+            found.append((key, None if held is None else records.schema_record(held)[1]))
+        return tuple(found)
+
+    # --- the fold ----------------------------------------------------------------------
+
+    def replay(self, key: bytes | None, value: bytes | None) -> bool:
+        """Takes one record of the topic. False: it was ignored, as a conflict or as unreadable."""
+        try:
+            fields, content = orjson.loads(key or b""), value and orjson.loads(value)
+        except (orjson.JSONDecodeError, UnicodeDecodeError):
+            return False
+        match fields:
+            case {"keytype": "SCHEMA", "subject": str(subject), "version": int(version)}:
+                assert key is not None
+                return self._replay_schema(key, subject, version, content)
+            case {"keytype": "DELETE_SUBJECT"}:
+                return self._replay_delete(content)
+            case {"keytype": "CONFIG"} if isinstance(fields.get("subject"), str | None):
+                return self._replay_config(fields.get("subject"), content)
+            case {"keytype": "MODE"} if isinstance(fields.get("subject"), str | None):
+                return self._replay_mode(fields.get("subject"), content)
+            case {"keytype": "NOOP" | "CONTEXT" | "CLEAR_SUBJECT"}:
+                return True
+        return False
+
+    def _replay_schema(self, key: bytes, subject: str, version: int, content: Any) -> bool:
+        held = self._subjects.get(subject, {}).get(version)
+        if content is None:
+            return self._replay_tombstone(key, held, (subject, version))
+        claim = records.claim(content)
+        if claim is None or (claim.subject, claim.version) != (subject, version):
+            return False
+        identity = claim.draft.identity
+        id_is_taken = self._identities.get(claim.id, identity) != identity
+        if id_is_taken or (held is not None and held.id != claim.id):
+            self._repairs[key] = (subject, version)
+            return False
+        self._put(claim, identity)
+        self._repairs.pop(key, None)
+        return True
+
+    def _replay_tombstone(self, key: bytes, held: RegisteredSchema | None, place: Place) -> bool:
+        if held is not None and not held.deleted:
+            self._repairs[key] = place
+            return False
+        self._repairs.pop(key, None)
+        if held is not None:
+            self._drop(held)
+        return True
+
+    def _put(self, claim: RegisteredSchema, identity: Identity) -> None:
+        place = claim.subject, claim.version
+        self._subjects.setdefault(claim.subject, {})[claim.version] = claim
+        self._identities[claim.id] = identity
+        self._ids.setdefault(identity, claim.id)
+        self._guids[claim.draft.guid] = claim.id
+        self._places.setdefault(claim.id, set()).add(place)
+        for reference in claim.references:
+            self._referrers.setdefault((reference.subject, reference.version), set()).add(place)
+        self._id_max = max(self._id_max, claim.id)
+
+    def _drop(self, held: RegisteredSchema) -> None:
+        """Forgets a version, and its id when no other version has it."""
+        place = held.subject, held.version
+        del self._subjects[held.subject][held.version]
+        if not self._subjects[held.subject]:
+            del self._subjects[held.subject]
+        for reference in held.references:
+            self._referrers.get((reference.subject, reference.version), set()).discard(place)
+        self._places[held.id].discard(place)
+        if self._places[held.id]:
+            return
+        del self._places[held.id]
+        identity = self._identities.pop(held.id)
+        if self._ids[identity] == held.id:
+            del self._ids[identity]
+        if self._guids.get(held.draft.guid) == held.id:
+            del self._guids[held.draft.guid]
+
+    def _replay_delete(self, content: Any) -> bool:
+        match content:
+            case {"subject": str(subject), "version": int(last)}:
+                for version, entry in self._subjects.get(subject, {}).items():
+                    if version <= last:
+                        self._subjects[subject][version] = replace(entry, deleted=True)
+                return True
+        return content is None
+
+    def _replay_config(self, subject: str | None, content: Any) -> bool:
+        match content:
+            case None:
+                self._configs.pop(subject, None)
+                return True
+            case dict() if content.get("compatibilityLevel") in (None, *Compatibility.__members__):
+                own = {k: v for k, v in content.items() if k != "subject" and v is not None}
+                self._configs[subject] = own
+                return True
+        return False
+
+    def _replay_mode(self, subject: str | None, content: Any) -> bool:
+        match content:
+            case None:
+                self._modes.pop(subject, None)
+                return True
+            case {"mode": str(name)}:
+                self._modes[subject] = name
+                return True
+        return False
