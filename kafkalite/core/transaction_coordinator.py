@@ -196,6 +196,8 @@ class TransactionCoordinator:
         self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition
     ) -> ErrorCode:
         """Whether the producer may write to the partition within its transaction now."""
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
         entry = self.entries.get(transactional_id)
         if entry is None or entry.transaction.producer_id != identity.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -272,8 +274,7 @@ class TransactionCoordinator:
 
     def _why_not_identify(self, request: InitProducerIdRequest) -> ErrorCode:
         name = request.transactional_id
-        half = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH)
-        if not name or len(name.encode()) > TRANSACTIONAL_ID_BYTES_MAX or half:
+        if not name or len(name.encode()) > TRANSACTIONAL_ID_BYTES_MAX:
             return ErrorCode.INVALID_REQUEST
         if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT

@@ -30,21 +30,12 @@ from kafkalite.core.transaction_coordinator import (
 )
 from kafkalite.core.transaction_markers import Errors, Marker, MarkerWriter
 from kafkalite.core.transactions import ProducerIdentity
-from kafkalite.core.types import NO_EPOCH, RequestContext, TopicPartition
+from kafkalite.core.types import NO_EPOCH, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 _IDENTITY: Final = Struct(">qh")  # of a record batch: producer_id, producer_epoch
 IDENTITY_START: Final = 43
 IDENTITY_END: Final = IDENTITY_START + _IDENTITY.size
-# What old clients do not try again when a produce request is refused with it.
-TRY_AGAIN: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 NOBODY: Final = RequestContext(0)  # asks: the request comes from within
 
 
@@ -61,31 +52,38 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         self._producer_ids = producer_ids
         self._markers = markers
 
-    def verify(
-        self, transactional_id: str, identity: ProducerIdentity, partition: TopicPartition
-    ) -> ErrorCode:
-        """Whether the producer may write to the partition within its transaction now."""
-        try:
-            coordinator = self.ready(self.index_of(transactional_id))
-        except ApiError as error:
-            return error.error_code
-        return coordinator.machine.verify(transactional_id, identity, partition)
-
     def check_batch(self, transactional_id: str, partition: Partition, batch: Buffer) -> None:
         """Refuses a batch that would open a transaction in a partition that is no part of one.
 
         A batch that comes late, after its transaction's end, would otherwise hold up readers of
-        committed records for ever. ApiError: INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, and what
-        clients try again: NOT_ENOUGH_REPLICAS. What is no batch at all is for the log to refuse.
+        committed records for ever. ApiError: see `check`, and for what clients try again
+        NOT_ENOUGH_REPLICAS. What is no batch at all is for the log to refuse.
         """
-        if len(batch) < IDENTITY_END:
+        if len(batch) >= IDENTITY_END:
+            identity = ProducerIdentity(*_IDENTITY.unpack_from(batch, IDENTITY_START))
+            self.check(transactional_id, identity, partition, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    def check(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        partition: Partition,
+        try_again: ErrorCode,
+    ) -> None:
+        """Whether the producer may write to the partition within its transaction.
+
+        ApiError: INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, and
+        `try_again` where nobody can tell now.
+        """
+        if partition.log.producers.is_in_transaction(*identity):
             return
-        identity = ProducerIdentity(*_IDENTITY.unpack_from(batch, IDENTITY_START))
-        if partition.log.producers.is_in_transaction(identity.producer_id):
-            return
-        code = self.verify(transactional_id, identity, partition.topic_partition)
-        if code in TRY_AGAIN:
-            code = ErrorCode.NOT_ENOUGH_REPLICAS
+        try:
+            machine = self.ready(self.index_of(transactional_id)).machine
+            code = machine.verify(transactional_id, identity, partition.topic_partition)
+        except ApiError:
+            code = try_again
+        if code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            code = try_again
         if code:
             raise ApiError(
                 code,

@@ -15,14 +15,13 @@ from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.transactions import InitProducerIdRequest, InitProducerIdResponse
-from kafkalite.core.types import RequestContext
+from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
 FIRST_EPOCH: Final = 0
-NO_EPOCH: Final = -1
 FENCED_V: Final = 4
 
 
@@ -31,6 +30,8 @@ def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
     """A new id in epoch 0, or that of the transactional id in its next one."""
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
     if request.transactional_id is not None:
         return _transactional(broker, request.transactional_id, request, context)
     pending: Pending[InitProducerIdResponse] = Pending()

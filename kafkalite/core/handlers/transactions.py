@@ -61,15 +61,8 @@ if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
 FENCED_V: Final = 2  # of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
-LOAD_IN_PROGRESS_V: Final = 2  # of TxnOffsetCommit
-# What verification says and a client that commits offsets does not expect: it tries again.
-TRY_AGAIN: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    }
-)
+LOADING_V: Final = 2  # of TxnOffsetCommit
+LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 # ---- the transaction's coordinator -------------------------------------------------------------
@@ -243,9 +236,13 @@ def txn_offset_commit(
                 codes[TopicPartition(topic.name, p.partition_index)] = p.error_code
         return _offsets_answer(request, codes, context)
 
+    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     try:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "no group id")
         index = broker.groups.index_of(request.group_id)
-        _verify_offsets(broker, request, index)
+        partition = broker.partition(OFFSETS_TOPIC, index)
+        broker.transactions.check(request.transactional_id, identity, partition, LOADING)
         answer = broker.groups.handle(index, replace(request, topics=known), context)
     except ApiError as error:
         for topic in known:
@@ -255,17 +252,6 @@ def txn_offset_commit(
     return when_all([answer], complete)
 
 
-def _verify_offsets(broker: Broker, request: TxnOffsetCommitRequest, index: int) -> None:
-    """Refuses offsets of a transaction that the group's partition is no part of (any more)."""
-    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
-    where = TopicPartition(OFFSETS_TOPIC, index)
-    code = broker.transactions.verify(request.transactional_id, identity, where)
-    if code in TRY_AGAIN:
-        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    if code:
-        raise ApiError(code, f"{request.transactional_id}: {where}")
-
-
 def _offsets_answer(
     request: TxnOffsetCommitRequest,
     codes: dict[TopicPartition, ErrorCode],
@@ -273,8 +259,8 @@ def _offsets_answer(
 ) -> TxnOffsetCommitResponse:
     def code_of(topic: str, index: int) -> ErrorCode:
         code = codes[TopicPartition(topic, index)]
-        is_old = context.api_version < LOAD_IN_PROGRESS_V  # and would not try again
-        if is_old and code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        is_old = context.api_version < LOADING_V  # and would not try again
+        if is_old and code is LOADING:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return code
 
@@ -335,7 +321,10 @@ def _write_marker(
         )
         pending.complete(WritableTxnMarkerResult(wanted.producer_id, topics))
 
-    broker.markers.write(marker, partitions, done)
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        done(dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST))
+    else:
+        broker.markers.write(marker, partitions, done)
     return pending if pending.response is None else pending.response
 
 

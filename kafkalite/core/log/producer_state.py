@@ -117,9 +117,10 @@ class ProducerState:
                 return batch
         return None
 
-    def is_in_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has a transaction open in this partition."""
-        return producer_id in self._open
+    def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open in this partition, in this epoch."""
+        is_open = producer_id in self._open
+        return is_open and self.entries[producer_id].producer_epoch == producer_epoch
 
     def check(self, header: BatchHeader, *, from_client: bool = True) -> None:
         """Whether the batch may follow. ApiError: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,

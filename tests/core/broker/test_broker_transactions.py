@@ -189,6 +189,15 @@ def test_a_partition_must_be_part_of_the_transaction(start: Start) -> None:
             assert await ends(reader, "t", 1) == await ends(reader, "t", 0) == 2
             producer.transactional_id = "other"
             assert await producer.produce("t", b"x") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            producer.transactional_id = ""
+            assert await producer.produce("t", b"x") is ErrorCode.INVALID_REQUEST
+
+            # nor does a batch of an epoch that nobody has given out join what is open
+            producer.transactional_id = "tx"
+            await producer.write("t", b"b")
+            producer.identity = (producer.identity[0], producer.identity[1] + 1)
+            producer.sequences = {}
+            assert await producer.produce("t", b"x") is ErrorCode.INVALID_PRODUCER_EPOCH
 
     asyncio.run(story())
 
@@ -385,6 +394,7 @@ def test_an_operator_sees_transactions_and_ends_one_that_hangs(start: Start) -> 
         async with start() as running:
             producer, reader = await producing(running), await running.connect()
             await reader.create("t")
+            assert not await producer.init()
             await producer.write("t", b"a", b"b")
             listed = await reader.ask(t.ListTransactionsRequest(("Ongoing", "Silly"), ()))
             assert [s.transactional_id for s in listed.transaction_states] == ["tx"]
@@ -418,6 +428,10 @@ def test_an_operator_sees_transactions_and_ends_one_that_hangs(start: Start) -> 
                 missing = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
                 assert codes == [[ErrorCode.INVALID_PRODUCER_EPOCH, *missing], [0, *missing]]
                 assert await ends(reader, "t", 1) == 3 + version
+            marker_of_nobody = t.WritableTxnMarker(-1, 0, False, topics[:1], 0)
+            answer = await reader.ask(t.WriteTxnMarkersRequest((marker_of_nobody,)))
+            codes = [p.error_code for p in answer.markers[0].topics[0].partitions]
+            assert codes == [ErrorCode.INVALID_REQUEST] * 2
 
     asyncio.run(story())
 
@@ -435,6 +449,9 @@ def test_an_id_of_another_length_of_transactions_is_refused(start: Start) -> Non
             assert not await producer.init(1_000)
             producer.transactional_id = ""
             assert await producer.init(1_000) is ErrorCode.INVALID_REQUEST
+            for identity in ((-1, 3), (3, -1)):
+                half = t.InitProducerIdRequest(None, 1_000, *identity)
+                assert (await peer.ask(half)).error_code is ErrorCode.INVALID_REQUEST
             assert await producer.end(commit=True) is ErrorCode.INVALID_REQUEST
 
     asyncio.run(story())
