@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test test-fast lint bench bench-broker clean
+.PHONY: demo test test-fast test-external lint bench bench-broker clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -15,6 +15,10 @@ test: $(VENV)/.dev
 
 test-fast: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+
+# Suites that others wrote, against a fresh broker: SUITES="franz-go librdkafka", or all that can run.
+test-external: $(VENV)/.dev
+	$(BIN)/python tests/external/run.py --logs build/external $(SUITES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -36,9 +36,37 @@ def broker(data_dir: Path) -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture(scope="session")
-def bootstrap(broker: EmbeddedBroker) -> str:
-    """Its address, HOST:PORT."""
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of the broker under test, HOST:PORT: ours, or another to compare it with."""
+    elsewhere = os.environ.get("KAFKALITE_TEST_BOOTSTRAP")
+    if elsewhere:
+        return elsewhere
+    broker: EmbeddedBroker = request.getfixturevalue("broker")
     return broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def served(bootstrap: str) -> frozenset[str]:
+    """The names of the APIs that the broker under test serves."""
+
+    async def ask() -> frozenset[str]:
+        from kafkalite.core.admin import Admin
+        from kafkalite.core.protocol.apis import API, ApiKey
+
+        async with Admin(bootstrap) as admin:
+            keys = await admin.api_versions()
+        return frozenset(API[ApiKey(key)].name for key in keys if key in API)
+
+    return asyncio.run(ask())
+
+
+@pytest.fixture(autouse=True)
+def skipped_where_not_served(request: pytest.FixtureRequest) -> None:
+    """The mark `needs("DeleteRecords", ...)`."""
+    for mark in request.node.iter_markers("needs"):
+        missing = sorted(set(mark.args) - request.getfixturevalue("served"))
+        if missing:
+            pytest.skip(f"the broker does not serve {', '.join(missing)}")
 
 
 @pytest.fixture
@@ -73,8 +101,10 @@ def make_topic(bootstrap: str, topic: str) -> Callable[..., str]:
 
 
 @pytest.fixture
-def codecs_on_disk(data_dir: Path) -> Callable[[str], set[str]]:
+def codecs_on_disk(bootstrap: str, data_dir: Path) -> Callable[[str], set[str]]:
     """`codecs_on_disk(topic)`: how the batches of the topic's partition 0 are compressed."""
+    if not data_dir.exists():
+        pytest.skip(f"the files of the broker at {bootstrap} are out of reach")
 
     def read(topic: str) -> set[str]:
         from kafkalite.core.protocol.records import batches

@@ -1,0 +1,119 @@
+"""Runs suites that others wrote against a fresh kafkalite, or with --bootstrap any other broker.
+
+    python tests/external/run.py                           every suite that can run here
+    python tests/external/run.py kafka-python franz-go     these
+    python tests/external/run.py --all franz-go            excluded tests too: which pass by now?
+    python tests/external/run.py --bootstrap 127.0.0.1:9092 --version 4.3 kafka-python
+
+Exit code 0: all that ran passed; 1: not so; 3: nothing ran, because programs are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import franz_go
+import kafka_python
+import librdkafka
+from suite import Outcome, Run, Suite, Target, cached
+
+from kafkalite.embedded import EmbeddedBroker
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite for suite in (kafka_python.SUITE, franz_go.SUITE, librdkafka.SUITE)
+}
+OUR_VERSION = "3.8"  # of Apache Kafka, by the versions of the APIs that we serve
+NOT_RUN = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command. Returns its exit code."""
+    options = parsed(arguments)
+    verdicts = []
+    for name in options.suites or SUITES:
+        suite = SUITES[name]
+        if missing := suite.missing_programs:
+            print(f"{suite.name} {suite.version}: not run, needs {', '.join(missing)}")
+            continue
+        verdicts.append(run_suite(suite, options))
+    if not verdicts:
+        return NOT_RUN
+    return 0 if all(verdicts) else 1
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    words = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=words)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES))
+    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="another broker, not a fresh one")
+    parser.add_argument("--version", default="4.3", help="Apache Kafka's, with --bootstrap")
+    parser.add_argument("--all", action="store_true", help="run excluded tests too")
+    parser.add_argument("--logs", type=Path, default=Path("external-logs"), help="a folder")
+    options = parser.parse_args(arguments)
+    for name in options.suites:
+        if name not in SUITES:
+            parser.error(f"no suite {name!r}; there are {', '.join(SUITES)}")
+    return options
+
+
+def run_suite(suite: Suite, options: argparse.Namespace) -> bool:
+    """Runs one suite against one broker and prints what came of it. Was it good?"""
+    source = cached(suite)
+    options.logs.mkdir(parents=True, exist_ok=True)
+    log = (options.logs / f"{suite.name}.log").resolve()
+    log.write_bytes(b"")
+    excluded = [] if options.all else sorted(suite.excluded)
+    started = time.monotonic()
+    with TemporaryDirectory(prefix="kafkalite-external-") as scratch:
+        folder = Path(scratch)
+        (folder / "suite").mkdir()
+        ours = None if options.bootstrap else EmbeddedBroker(folder / "data", **settings(suite))
+        with ours or nullcontext():
+            at = ours.bootstrap_servers if ours else options.bootstrap
+            host, _, port = at.rpartition(":")
+            version = options.version if options.bootstrap else OUR_VERSION
+            target = Target(host, int(port), version, is_ours=ours is not None)
+            run = Run(source, target, excluded, log, folder / "suite")
+            outcomes = {result.name: result.outcome for result in suite.run(run)}
+    return told(suite, target, outcomes, time.monotonic() - started, log)
+
+
+def settings(suite: Suite) -> dict[str, dict[str, str]]:
+    return {"overrides": dict(suite.settings)} if suite.settings else {}
+
+
+def told(
+    suite: Suite, target: Target, outcomes: dict[str, Outcome], seconds: float, log: Path
+) -> bool:
+    def having(outcome: Outcome) -> list[str]:
+        return sorted(name for name, told in outcomes.items() if told is outcome)
+
+    passed, failed, skipped = map(having, (Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED))
+    unexpected = [name for name in failed if name not in suite.excluded]
+    broker = "kafkalite" if target.is_ours else f"{target.bootstrap} ({target.version})"
+    print(
+        f"{suite.name} {suite.version} on {broker}: {len(passed)} passed, {len(failed)} failed, "
+        f"{len(skipped)} skipped, {len(suite.excluded)} excluded, in {seconds:.0f} s; log: {log}"
+    )
+    show("failed", unexpected)
+    show("excluded and failed", [name for name in failed if name in suite.excluded])
+    show("excluded and passed", [name for name in passed if name in suite.excluded])
+    enough = len(passed) >= suite.passing_min or not target.is_ours
+    if not enough:
+        print(f"  {len(passed)} passed, at least {suite.passing_min} must")
+    return enough and not unexpected
+
+
+def show(what: str, names: Iterable[str]) -> None:
+    for name in names:
+        print(f"  {what}: {name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

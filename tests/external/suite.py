@@ -1,0 +1,142 @@
+"""What a suite of others is to the runner: where it comes from, how it runs, what it told.
+
+Owns   the cache of fetched sources, the words for outcomes.
+Never  decides whether a run was good: `run.py` does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+
+class Outcome(Enum):
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One test of a suite, by the name under which it can be excluded."""
+
+    name: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker under test."""
+
+    host: str
+    port: int
+    version: str  # of Apache Kafka, whose abilities it claims, as in 3.8
+    is_ours: bool
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a suite: what to leave out, and where to write."""
+
+    source: Path  # what `fetch` made
+    target: Target
+    excluded: Sequence[str]
+    log: Path  # all that the suite prints
+    scratch: Path  # an empty folder
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A pinned suite. `passing_min` is what must pass on ours: a suite that runs nothing fails."""
+
+    name: str
+    version: str
+    programs: tuple[str, ...]  # that must be in PATH
+    fetch: Callable[[Path], None]  # fills an empty folder, once a machine
+    run: Callable[[Run], Iterable[Result]]
+    passing_min: int
+    excluded: Mapping[str, str]  # a test, and why it is not run
+    settings: Mapping[str, str] = field(default_factory=dict)  # of our broker
+
+    @property
+    def missing_programs(self) -> list[str]:
+        return [program for program in self.programs if program_path(program) is None]
+
+
+GO_OUTSIDE_PATH = Path("/usr/local/go/bin/go")  # where Go's own archive is unpacked
+
+
+def program_path(program: str) -> str | None:
+    """The path of a program, or None where it is not installed."""
+    found = shutil.which(program)
+    if found is None and program == "go" and GO_OUTSIDE_PATH.exists():
+        return str(GO_OUTSIDE_PATH)
+    return found
+
+
+def cached(suite: Suite) -> Path:
+    """The suite's folder in the user's cache; a fetch that broke off leaves nothing there."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = cache / "kafkalite" / "external" / f"{suite.name}-{suite.version}"
+    if not place.exists():
+        unfinished = place.with_name(f"{place.name}.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        suite.fetch(unfinished)
+        unfinished.rename(place)
+    return place
+
+
+def call(command: Sequence[str | Path], cwd: Path | None = None) -> str:
+    """What a command prints; it must not fail."""
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+def record(
+    command: Sequence[str | Path],
+    run: Run,
+    cwd: Path,
+    environment: Mapping[str, str],
+    seconds_max: float,
+) -> None:
+    """Runs a suite's command into the log, whatever its exit code; at the limit it is killed."""
+    with run.log.open("ab") as log:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            cwd=cwd,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            log.write(f"\nkilled after {seconds_max:g} s\n".encode())
+        finally:
+            kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """The process and all that it started, which share its new process group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
