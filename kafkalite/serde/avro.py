@@ -65,7 +65,7 @@ def avro(
     grows with the values as far as the subject's compatibility level allows.
 
     Values come and go as fastavro has them: `timestamp-millis` is a datetime, `decimal` a Decimal.
-    A datetime without a time zone is the machine's local time, milliseconds cut off what is finer.
+    A datetime needs a time zone, except for a local-timestamp; milliseconds cut off what is finer.
     Read as another schema, a number is a date when it was written as one, new fields come last, and
     of a union's branches the first that fits is taken, promoted or not: put long before double.
 

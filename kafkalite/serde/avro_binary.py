@@ -11,13 +11,14 @@ What fastavro does not do, and this module does:
   they are Python's own values, and copied.
 - Its C code has no limit of recursion: a few thousand nested values end the process. Schemas that
   contain themselves go to its Python code, which raises RecursionError.
+- A datetime without a time zone is written as the machine's local time. Here it is refused.
 - An array of nulls takes no bytes, so four of them may claim 2^31. Such a schema is refused.
 
 Owns   the parsed schemas, so many.
 Fails  with SchemaError for a schema, with any Exception for a value or for bytes: the codec makes
        it SerdeError.
 Source fastavro's documentation; the logical types are Python's own as it has them: datetime, date,
-       time, Decimal, UUID. A datetime without a time zone is the machine's local time.
+       time, Decimal, UUID.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fastavro import _read_py, _validation_py, _write_py, validation
 
 from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_schema import Schema, default_value, parse_schema, type_name
+from kafkalite.serde.avro_zones import Check, zone_check
 from kafkalite.serde.serde import glimpse
 
 PARSED_MAX: Final = 256
@@ -63,12 +65,15 @@ class Binary:
     parsed: Any
     library: _Library
     copies: bool
+    check_zones: Check | None
 
     def encode(self, value: Any, out: BytesIO) -> None:
         """Writes the bytes of a value."""
         record, tuples = {ROOT: value}, {"disable_tuple_notation": True}
         if not self.library.validate(record, self.parsed, raise_errors=False, **tuples):
             raise ValueError(self._misfit(record))
+        if self.check_zones is not None:
+            self.check_zones(value, "")
         self.library.write(out, self.parsed, record, strict_allow_default=True, **tuples)
 
     def decode(self, data: BytesIO, reader: Binary | None) -> Any:
@@ -106,7 +111,7 @@ def binary(text: str) -> Binary:
         reason = str(error) or repr(error)
         raise SchemaError(f"fastavro takes no schema {glimpse(text)}: {reason}") from error
     copies = any(isinstance(default, list | dict) for default in defaults)
-    return Binary(parsed, IN_PYTHON if schema.recursive else IN_C, copies)
+    return Binary(parsed, IN_PYTHON if schema.recursive else IN_C, copies, zone_check(schema))
 
 
 def _set_defaults(schema: Schema, named: dict[str, Any]) -> list[Any]:

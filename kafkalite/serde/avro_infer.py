@@ -104,6 +104,8 @@ def _of_value(value: Any, name: str, path: str, depth: int) -> Any:
     if type(value) is int:
         return SMALL if value in INT_RANGE else "long"
     plain = PLAIN.get(type(value))
+    if plain is TIMESTAMP and value.tzinfo is None:
+        raise SchemaError(f"{at(path)}datetime {value} is no moment: give it a time zone")
     if plain is not None:
         return plain
     if isinstance(value, Mapping):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -452,12 +453,56 @@ def test_decimals(world: World, fixed: bool) -> None:
             codec.serialize("t", [wrong])
 
 
-def test_a_datetime_without_a_time_zone_is_local_time(world: World) -> None:
-    codec = world.codec(schema={"type": "long", "logicalType": "timestamp-millis"})
-    naive = datetime(2013, 1, 1)
-    assert codec.deserialize("t", codec.serialize("t", [naive])) == [naive.astimezone(UTC)]
+NAIVE = datetime(2013, 1, 1)
+TIMESTAMP: Any = {"type": "long", "logicalType": "timestamp-millis"}
+LOCAL: Any = {"type": "long", "logicalType": "local-timestamp-micros"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "place"),
+    [
+        (TIMESTAMP, NAIVE, ""),
+        ({**TIMESTAMP, "logicalType": "timestamp-micros"}, NAIVE, ""),
+        (record(("at", TIMESTAMP)), {"at": NAIVE}, "field 'at': "),
+        (record(("at", ["null", TIMESTAMP])), {"at": NAIVE}, "field 'at': "),
+        ({"type": "array", "items": TIMESTAMP}, [MOMENT, NAIVE], "field '[]': "),
+        ({"type": "map", "values": [TIMESTAMP, "null"]}, {"x": NAIVE}, "field '{}': "),
+        (
+            {"type": "record", "name": "R", "fields": [
+                {"name": "next", "type": ["null", "R"]}, {"name": "at", "type": TIMESTAMP}]},
+            {"next": {"next": None, "at": NAIVE}, "at": MOMENT},
+            "field 'next.at': ",
+        ),
+    ],
+)  # fmt: skip
+def test_a_datetime_without_a_time_zone_is_no_moment(
+    world: World, schema: Any, value: Any, place: str
+) -> None:
+    codec = world.codec(schema=schema)
+    reason = f"{place}datetime 2013-01-01 00:00:00 is no moment: give it a time zone"
+    with pytest.raises(SerdeError, match=re.escape(reason)):
+        codec.serialize("t", [value])
+
+
+def test_a_datetime_without_a_time_zone_fits_a_local_timestamp(world: World) -> None:
+    codec = world.codec(schema=record(("at", ["null", LOCAL]), ("moment", TIMESTAMP)))
+    value = {"at": NAIVE, "moment": MOMENT.replace(microsecond=0)}
+    assert codec.deserialize("t", codec.serialize("t", [value])) == [value]
+
+
+def test_without_a_schema_a_datetime_needs_a_time_zone(world: World) -> None:
+    codec = world.codec()
+    with pytest.raises(SerdeError, match="field 'at': datetime 2013-01-01 00:00:00 is no moment"):
+        codec.serialize("t", [{"at": NAIVE}])
+    codec.serialize("t", [{"at": MOMENT}])
+    with pytest.raises(SerdeError, match="is no moment: give it a time zone") as caught:
+        codec.serialize("t", [{"at": MOMENT}, {"at": NAIVE}])
+    assert caught.value.index == 1
+
+
+def test_what_is_no_timestamp_is_said_to_be_none(world: World) -> None:
     with pytest.raises(SerdeError, match="str '2013' is no timestamp-millis"):
-        codec.serialize("t", ["2013"])
+        world.codec(schema=TIMESTAMP).serialize("t", ["2013"])
 
 
 def test_the_writers_logical_type_is_the_values(world: World) -> None:
