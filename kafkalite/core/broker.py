@@ -394,8 +394,6 @@ class Broker:
             where = TopicPartition(topic.name, index)
             partition = held.get(index)
             if partition is None:
-                if where in self.offline:
-                    continue
                 try:
                     opened = self.logs.open(where, topic.topic_id, config, self.now_ms())
                 except StorageError as error:

@@ -18,11 +18,16 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from kafkalite.core import config_changes
+from kafkalite.core import config_changes, leadership
 from kafkalite.core import image as images
 from kafkalite.core.config import BrokerConfig
 from kafkalite.core.config_changes import ChangeConfigs
 from kafkalite.core.image import ClusterImage, ClusterRecord, PartitionImage, TopicImage
+from kafkalite.core.protocol.cluster import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+)
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import (
     CreatableTopic,
@@ -73,6 +78,8 @@ ControllerRequest = (
     | DeleteTopicsRequest
     | CreatePartitionsRequest
     | ChangeConfigs
+    | ElectLeadersRequest
+    | AlterPartitionReassignmentsRequest
     | AllocateProducerIds
 )
 
@@ -98,6 +105,12 @@ class Controller:
                 return self._create_partitions(request, context)
             case ChangeConfigs():
                 return self._change_configs(request, context)
+            case ElectLeadersRequest():
+                response, records = leadership.elect_leaders(request, self.image)
+                return Outcome(records, (Reply(context.token, response),))
+            case AlterPartitionReassignmentsRequest():
+                moved, records = leadership.alter_reassignments(request, self.image)
+                return Outcome(records, (Reply(context.token, moved),))
             case AllocateProducerIds():
                 return self._allocate_producer_ids(context)
 
@@ -120,6 +133,10 @@ class Controller:
                 return CreatePartitionsResponse(results=tuple(grown))
             case ChangeConfigs():
                 return [error] * len(request.changes)
+            case ElectLeadersRequest():
+                return leadership.refuse_elections(request, error)
+            case AlterPartitionReassignmentsRequest():
+                return AlterPartitionReassignmentsResponse(error_code=code, error_message=words)
             case AllocateProducerIds():
                 return error
 
@@ -298,4 +315,4 @@ class Controller:
 def _refused(
     name: str, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST
 ) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=code, error_message=message, configs=None)
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)

@@ -28,6 +28,7 @@ from kafkalite.errors import DataDirectoryInUse
 
 T = TypeVar("T")
 
+CAPACITY_BYTES: Final = 1 << 40
 _UNSAFE_MAX: Final = 64
 _TORN_BYTES: Final = 512  # a crash zeroes stretches of whole sectors
 
@@ -331,6 +332,16 @@ class MemoryStorage:
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
         """What each of `waits` returns, one after the other: a crash finds some done."""
         return [wait() for wait in waits]
+
+    @property
+    def location(self) -> str:
+        """Nowhere."""
+        return "memory"
+
+    def capacity(self) -> tuple[int, int]:
+        """A disk of CAPACITY_BYTES, less what the files hold."""
+        used = sum(size for path in self._paths for size in self.files(path).values())
+        return CAPACITY_BYTES, CAPACITY_BYTES - used
 
     def lock(self) -> None:
         """Takes the storage; DataDirectoryInUse when it is taken."""

@@ -86,6 +86,8 @@ def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestCont
 @handles(ApiKey.OFFSET_DELETE, versions=(0, 0))
 def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
     """Answered when the tombstones are durable."""
+    if not request.group_id:
+        return refuse(request, ErrorCode.INVALID_GROUP_ID)
     return _carry(broker, request.group_id, request, context)
 
 

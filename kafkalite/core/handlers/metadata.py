@@ -35,6 +35,7 @@ from kafkalite.core.protocol.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import CreateTopicsResponse
 from kafkalite.core.topic_placement import check_name
 from kafkalite.core.types import RequestContext
@@ -56,8 +57,10 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 AUTO_CREATE_CHOICE_V: Final = 4
+TOPIC_ID_V: Final = 10
 TOPIC_BY_ID_V: Final = 12
 BROKER_ENDPOINTS: Final = 1
+CONTROLLER_ENDPOINTS: Final = 2
 PARTITIONS_PER_PAGE_MAX: Final = 2_000
 
 
@@ -69,6 +72,8 @@ def metadata(
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
         return _response(broker, request, broker.image.topics.values())
+    if TOPIC_ID_V <= context.api_version < TOPIC_BY_ID_V and any(map(_is_by_id, wanted)):
+        return _refused_by_id(wanted)
     missing = _to_create(broker, request, wanted, context)
     if not missing:
         return _answer(broker, request, context.api_version, wanted, {})
@@ -80,6 +85,18 @@ def metadata(
 
     broker.create_topics(missing).when_done(created)
     return pending
+
+
+def _is_by_id(topic: MetadataRequestTopic) -> bool:
+    return topic.name is None or topic.topic_id != ZERO_UUID
+
+
+def _refused_by_id(wanted: Iterable[MetadataRequestTopic]) -> MetadataResponse:
+    """Requests of these versions can hold ids, and may not."""
+    code = ErrorCode.INVALID_REQUEST
+    return MetadataResponse(
+        topics=tuple(MetadataResponseTopic(code, t.name or "", t.topic_id) for t in wanted)
+    )
 
 
 def without_placeholder(body: memoryview, version: int) -> memoryview:
@@ -100,7 +117,10 @@ def _to_create(
     allowed = request.allow_auto_topic_creation or context.api_version < AUTO_CREATE_CHOICE_V
     if not allowed or not broker.config["auto.create.topics.enable"]:
         return []
-    names = dict.fromkeys(t.name for t in wanted if t.name and t.name not in broker.image.topics)
+    topics = broker.image.topics
+    names = dict.fromkeys(
+        t.name for t in wanted if t.name and not _is_by_id(t) and t.name not in topics
+    )
     return [name for name in names if name is not None and not _name_refusal(name)]
 
 
@@ -124,7 +144,7 @@ def _answer(
     found: dict[str, TopicImage] = {}
     unknown: list[MetadataResponseTopic] = []
     for topic in dict.fromkeys(wanted):
-        name = topic.name
+        name = None if _is_by_id(topic) else topic.name
         known = image.topic_by_id(topic.topic_id) if name is None else image.topics.get(name)
         if known is not None:
             found[known.name] = known
@@ -198,9 +218,10 @@ def describe_cluster(
     """The brokers; there are no separate controllers to ask for."""
     if request.endpoint_type != BROKER_ENDPOINTS:
         return DescribeClusterResponse(
-            error_code=ErrorCode.INVALID_REQUEST,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if request.endpoint_type == CONTROLLER_ENDPOINTS
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"endpoint type {request.endpoint_type}: only brokers (1) are known",
-            endpoint_type=request.endpoint_type,
         )
     image = broker.image
     wants_operations = request.include_cluster_authorized_operations
@@ -221,6 +242,14 @@ def describe_topic_partitions(
 ) -> DescribeTopicPartitionsResponse:
     """A page of partitions, topics in the order of their names."""
     image = broker.image
+    if _is_lost(request):
+        refused = sorted({topic.name for topic in request.topics})
+        return DescribeTopicPartitionsResponse(
+            topics=tuple(
+                DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_REQUEST, name)
+                for name in refused
+            )
+        )
     names = sorted({topic.name for topic in request.topics} or image.topics)
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     first_partition = 0
@@ -233,7 +262,11 @@ def describe_topic_partitions(
         topic = image.topics.get(name)
         if topic is None:
             code = _name_refusal(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            described.append(DescribeTopicPartitionsResponseTopic(error_code=code, name=name))
+            described.append(
+                DescribeTopicPartitionsResponseTopic(
+                    code, name, topic_authorized_operations=TOPIC_OPERATIONS
+                )
+            )
             continue
         last = min(len(topic.partitions), first_partition + room)
         if room == 0 or last < len(topic.partitions):
@@ -245,6 +278,14 @@ def describe_topic_partitions(
         room -= last - min(first_partition, last)
         first_partition = 0
     return DescribeTopicPartitionsResponse(topics=tuple(described))
+
+
+def _is_lost(request: DescribeTopicPartitionsRequest) -> bool:
+    """Whether the cursor points where no answer to this request could have led."""
+    cursor, names = request.cursor, {topic.name for topic in request.topics}
+    if cursor is None:
+        return False
+    return cursor.partition_index < 0 or bool(names and cursor.topic_name not in names)
 
 
 def _described(

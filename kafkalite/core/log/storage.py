@@ -105,6 +105,11 @@ class File(Protocol):
 class Storage(Protocol):
     """A tree of files below one data directory. Paths are relative, with `/`; `""` is the top."""
 
+    @property
+    def location(self) -> str:
+        """Where the directory is."""
+        ...
+
     def open(self, path: str, size_bytes: int | None = None) -> File:
         """A file that is or will be there. `size_bytes`, if known, spares asking for it."""
         ...
@@ -147,6 +152,10 @@ class Storage(Protocol):
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
         """What each of `waits` returns; several wait for the disk at once where that helps."""
+        ...
+
+    def capacity(self) -> tuple[int, int]:
+        """Bytes of the disk, and how many of them can still be written."""
         ...
 
     def lock(self) -> None:
@@ -293,6 +302,11 @@ class FileStorage:
         self._root = str(self.root)
         self.root.mkdir(parents=True, exist_ok=True)
 
+    @property
+    def location(self) -> str:
+        """The directory's path in the file system."""
+        return str(self.root.absolute())
+
     def absolute(self, path: str) -> Path:
         """Where `path` lies in the file system."""
         return self.root / path
@@ -393,6 +407,11 @@ class FileStorage:
         """What each of `waits` returns; WAITING_THREADS_MAX wait at once."""
         with ThreadPoolExecutor(min(WAITING_THREADS_MAX, len(waits)) or 1, "disk") as pool:
             return list(pool.map(lambda wait: wait(), waits))
+
+    def capacity(self) -> tuple[int, int]:
+        """Bytes of the disk, and how many of them can still be written."""
+        disk = os.statvfs(self.root)
+        return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
     def lock(self) -> None:
         """Takes the directory for this process; DataDirectoryInUse names who has it."""

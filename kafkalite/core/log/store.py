@@ -70,6 +70,18 @@ class LogStore:
                 found.add(name)
         return found
 
+    @property
+    def location(self) -> str:
+        """The data directory, as operators know it."""
+        return self._storage.location
+
+    def capacity(self) -> tuple[int, int]:
+        """Bytes of the data directory's disk, and those still free. StorageError."""
+        try:
+            return self._storage.capacity()
+        except OSError as error:
+            raise StorageError(f"{self.location}: {error}") from error
+
     # ---- logs ----------------------------------------------------------------------------------
 
     def open(

@@ -11,6 +11,17 @@ from typing import Any
 import pytest
 
 from kafkalite.core.log import checkpoints
+from kafkalite.core.protocol.cluster import (
+    AlterPartitionReassignmentsRequest,
+    DescribableLogDirTopic,
+    DescribeClusterRequest,
+    DescribeLogDirsRequest,
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from kafkalite.core.protocol.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -21,6 +32,7 @@ from kafkalite.core.protocol.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
+from kafkalite.core.protocol.groups import OffsetDeleteRequest
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kafkalite.core.protocol.topics import (
     CreatePartitionsAssignment,
@@ -382,5 +394,91 @@ def test_a_topic_whose_settings_the_brokers_new_ones_contradict_is_told_of(
             assert "t: its settings are left out" in caplog.text
             assert (await describe(peer, TOPIC, "t"))["max.compaction.lag.ms"].value == "5"
             assert not (await peer.produce("t", b"still served")).error_code
+
+    asyncio.run(story())
+
+
+# ---- what one node can say of leaders and disks --------------------------------------------------
+
+
+def test_elections_and_reassignments_on_one_node(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", 2)
+            for version in range(3):
+                request = ElectLeadersRequest(0, (ElectLeadersTopic("t", (0, 7)),), 1_000)
+                (told,) = (await peer.ask(request, version)).replica_election_results
+                assert [r.error_code.name for r in told.partition_result] == [
+                    "ELECTION_NOT_NEEDED",
+                    "UNKNOWN_TOPIC_OR_PARTITION",
+                ]
+            same = (ReassignableTopic("t", (ReassignablePartition(0, (1,)),)),)
+            answer = await peer.ask(AlterPartitionReassignmentsRequest(1_000, same))
+            assert answer.responses[0].partitions[0].error_code is ErrorCode.NONE
+            answer = await peer.ask(ListPartitionReassignmentsRequest(1_000, None))
+            assert (answer.error_code, answer.topics) == (ErrorCode.NONE, ())
+
+    asyncio.run(story())
+
+
+def test_the_data_directory_and_its_disk_are_described(start: Start, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("a", 2)
+            await peer.create("b")
+            await peer.produce("a", b"x" * 100)
+            size = running.broker.partition("a", 0).log.size_bytes
+            assert size > 100
+            for version in range(5):
+                (told,) = (await peer.ask(DescribeLogDirsRequest(None), version)).results
+                assert (told.error_code, told.log_dir) == (ErrorCode.NONE, str(tmp_path / "data"))
+                sizes = {(t.name, p.partition_index): p.partition_size
+                         for t in told.topics for p in t.partitions}  # fmt: skip
+                assert sizes == {("a", 0): size, ("a", 1): 0, ("b", 0): 0}
+            assert 0 < told.usable_bytes < told.total_bytes
+            asked = (DescribableLogDirTopic("a", (1, 9)), DescribableLogDirTopic("no", (0,)))
+            (told,) = (await peer.ask(DescribeLogDirsRequest(asked))).results
+            assert [(t.name, len(t.partitions)) for t in told.topics] == [("a", 1)]
+            (told,) = (await peer.ask(DescribeLogDirsRequest(()))).results
+            assert told.topics == ()
+
+    asyncio.run(story())
+
+
+def test_a_disk_that_does_not_say_how_large_it_is_is_told(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+
+            def broken(path: object) -> None:
+                raise OSError(5, "Input/output error")
+
+            monkeypatch.setattr("os.statvfs", broken)
+            (told,) = (await peer.ask(DescribeLogDirsRequest(None))).results
+            assert told.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+            monkeypatch.undo()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("kind", "code"), [(2, 114), (7, 115)])
+def test_only_brokers_have_endpoints(start: Start, kind: int, code: int) -> None:
+    async def story() -> None:
+        async with start() as running:
+            answer = await (await running.connect()).ask(DescribeClusterRequest(False, kind))
+            assert answer.error_code == code
+
+    asyncio.run(story())
+
+
+def test_offsets_of_a_group_without_a_name_cannot_be_deleted(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            answer = await (await running.connect()).ask(OffsetDeleteRequest("", ()))
+            assert answer.error_code is ErrorCode.INVALID_GROUP_ID
 
     asyncio.run(story())

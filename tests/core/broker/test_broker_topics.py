@@ -44,7 +44,8 @@ ADVERTISED = {
     "WRITE_TXN_MARKERS": (0, 1), "TXN_OFFSET_COMMIT": (0, 3), "DESCRIBE_PRODUCERS": (0, 0),
     "DESCRIBE_TRANSACTIONS": (0, 0), "LIST_TRANSACTIONS": (0, 1),
     "CREATE_PARTITIONS": (0, 3), "DELETE_RECORDS": (0, 2), "ALTER_CONFIGS": (0, 2),
-    "INCREMENTAL_ALTER_CONFIGS": (0, 1),
+    "INCREMENTAL_ALTER_CONFIGS": (0, 1), "ELECT_LEADERS": (0, 2), "DESCRIBE_LOG_DIRS": (0, 4),
+    "ALTER_PARTITION_REASSIGNMENTS": (0, 0), "LIST_PARTITION_REASSIGNMENTS": (0, 0),
 }  # fmt: skip
 
 
@@ -257,7 +258,7 @@ def test_the_cluster_is_described(start: Start) -> None:
             assert answer.cluster_id == running.broker.image.cluster_id
             assert answer.cluster_authorized_operations > 0
             controllers = await peer.ask(DescribeClusterRequest(False, 2), 1)
-            assert controllers.error_code is ErrorCode.INVALID_REQUEST
+            assert controllers.error_code is ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
     asyncio.run(story())
 
@@ -424,3 +425,41 @@ def test_every_route_has_messages_for_its_versions() -> None:
     for route in ROUTES.values():
         first, last = API[route.key].versions
         assert first <= route.versions[0] <= route.versions[1] <= last
+
+
+def test_a_topics_id_is_refused_before_v12_and_counts_from_then_on(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t")
+            for version in (10, 11):
+                for wanted in (
+                    MetadataRequestTopic(UUID(int=7), "t"),
+                    MetadataRequestTopic(name=None),
+                ):
+                    answer = await peer.ask(MetadataRequest(topics=(wanted,)), version)
+                    assert answer.brokers == ()
+                    assert [t.error_code for t in answer.topics] == [ErrorCode.INVALID_REQUEST]
+            other = MetadataRequestTopic(UUID(int=7), "t")
+            (told,) = (await peer.ask(MetadataRequest(topics=(other,)), 12)).topics
+            assert (told.error_code, told.name) == (ErrorCode.UNKNOWN_TOPIC_ID, None)
+            new = MetadataRequestTopic(UUID(int=7), "new")
+            await peer.ask(MetadataRequest(topics=(new,), allow_auto_topic_creation=True), 12)
+            assert set(running.broker.image.topics) == {"t"}
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("cursor", [Cursor("t", -1), Cursor("u", 0), Cursor("s", 0)])
+def test_a_cursor_that_no_answer_gave_is_refused(start: Start, cursor: Cursor) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t")
+            wanted = (DescribeTopicPartitionsTopic("t"),)
+            answer = await peer.ask(DescribeTopicPartitionsRequest(wanted, 10, cursor))
+            assert [(t.name, t.error_code) for t in answer.topics] == [
+                ("t", ErrorCode.INVALID_REQUEST)
+            ]
+
+    asyncio.run(story())

@@ -38,6 +38,13 @@ def test_opening_makes_no_file(storage: Storage) -> None:
     assert storage.files("") == {"a": 0}
 
 
+def test_the_disk_has_a_size(storage: Storage) -> None:
+    storage.open("a").append(b"some")
+    total, usable = storage.capacity()
+    assert 0 < usable < total
+    assert storage.location
+
+
 def test_a_file_opened_again_goes_on_where_it_ended(storage: Storage) -> None:
     first = storage.open("a")
     first.append(b"one")
