@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from random import Random
+from time import sleep
 from typing import Any
 
 import pytest
@@ -12,7 +17,7 @@ SECONDS_MAX = 30.0
 KEPT = [b"kept %d" % i for i in range(40)]
 
 
-def read_committed(bootstrap: str, topic: str, partitions: int = 1) -> list[bytes]:
+def read_committed(bootstrap: str, topic: str, partitions: Iterable[int] = (0,)) -> list[bytes]:
     """All committed values that are there now, as confluent-kafka reads them."""
     kafka = pytest.importorskip("confluent_kafka")
     consumer = kafka.Consumer(
@@ -24,11 +29,11 @@ def read_committed(bootstrap: str, topic: str, partitions: int = 1) -> list[byte
             "enable.auto.commit": False,
         }
     )
-    places = [kafka.TopicPartition(topic, n, kafka.OFFSET_BEGINNING) for n in range(partitions)]
+    places = [kafka.TopicPartition(topic, n, kafka.OFFSET_BEGINNING) for n in partitions]
     consumer.assign(places)
     values: list[bytes] = []
     at_end: set[int] = set()
-    while len(at_end) < partitions:
+    while len(at_end) < len(places):
         (message,) = consumer.consume(1, SECONDS_MAX)
         if message.error() is None:
             values.append(message.value())
@@ -64,7 +69,7 @@ def test_confluent_kafka_commits_and_aborts(
         producer.produce(topic, b"void", partition=number % 3)
         producer.flush(SECONDS_MAX)
         producer.abort_transaction(SECONDS_MAX)
-    found = read_committed(bootstrap, topic, 3)
+    found = read_committed(bootstrap, topic, range(3))
     assert sorted(found) == sorted([*KEPT, *(b"twin of " + value for value in KEPT)])
 
 
@@ -215,3 +220,82 @@ def test_kafka_python_commits_aborts_and_sends_offsets(
     consumer.seek(place, 0)
     assert [next(consumer).value for _ in KEPT] == KEPT
     consumer.close()
+
+
+# ---- kill -9 under load ------------------------------------------------------------------------
+
+
+class Load:
+    """Numbers, each written to all partitions in a transaction of its own."""
+
+    def __init__(self, bootstrap: str, topic: str, transactional_id: str) -> None:
+        patient = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
+        self._kafka = pytest.importorskip("confluent_kafka")
+        self._topic = topic
+        self._producer = confluent(bootstrap, transactional_id, **patient)
+        self.committed: set[int] = set()
+        self.enough = False
+
+    def write_until_told(self) -> None:
+        """One after the other."""
+        for number in count(1):
+            if self.enough:
+                return
+            self.write(number)
+
+    def write(self, number: int) -> None:
+        """One transaction; every fifth is aborted. Goes on until its end is known."""
+        producer = self._producer
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.produce(self._topic, b"%d" % number, partition=partition)
+        if number % 5 == 0:
+            producer.poll(0.001)  # some of it is in the log by then
+            self._end(producer.abort_transaction)
+        elif self._end(producer.commit_transaction):
+            self.committed.add(number)
+        else:
+            self._end(producer.abort_transaction)
+
+    def _end(self, end: Callable[[float], None]) -> bool:
+        """False where the transaction must be aborted instead."""
+        while True:
+            try:
+                end(SECONDS_MAX)
+            except self._kafka.KafkaException as error:
+                reason = error.args[0]
+                if reason.txn_requires_abort():
+                    return False
+                assert reason.retriable(), reason
+            else:
+                return True
+
+
+@pytest.mark.slow
+def test_every_transaction_is_whole_through_kill_9(
+    serve: Callable[..., Any], tmp_path: Path, topic: str
+) -> None:
+    random = Random(7)
+    server = serve(tmp_path)
+    admin = pytest.importorskip("confluent_kafka.admin")
+    client = admin.AdminClient({"bootstrap.servers": server.address, "log_level": 0})
+    client.create_topics([admin.NewTopic(topic, 3, 1)])[topic].result(SECONDS_MAX)
+    load = Load(server.address, topic, "load")
+    with ThreadPoolExecutor(1) as executor:
+        written = executor.submit(load.write_until_told)
+        try:
+            for _ in range(5):
+                enough = len(load.committed) + random.randrange(3, 60)
+                while len(load.committed) < enough and not written.done():
+                    sleep(0.001)
+                server.kill()  # in the midst of one
+                server = serve(tmp_path, server.address)
+        finally:
+            load.enough = True
+        written.result(SECONDS_MAX)
+    assert len(load.committed) > 15
+    for partition in range(3):
+        found = read_committed(server.address, topic, [partition])
+        assert [int(value) for value in found] == sorted(load.committed)
+    assert "Traceback" not in server.stderr
+    assert server.stop() == 0
