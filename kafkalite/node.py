@@ -30,7 +30,7 @@ from kafkalite.core.broker import Broker
 from kafkalite.core.cluster_store import ClusterStore
 from kafkalite.core.config import BrokerConfig
 from kafkalite.core.image import ClusterImage
-from kafkalite.core.listeners import Address, client_listener, parse_address
+from kafkalite.core.listeners import PLAINTEXT, Address, client_listener, parse_address
 from kafkalite.core.local_coordination import JOURNAL, LocalCoordination
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.storage import FileStorage
@@ -94,10 +94,13 @@ async def start_node(
     and without that 127.0.0.1:9092. `overrides` are Kafka's settings as text. With `registry`, also
     HOST:PORT, a schema registry and the broker's metrics are served there over HTTP.
     """
-    config = BrokerConfig.parse(overrides)
+    settings = dict(overrides or {})
+    if listen is not None:
+        settings["listeners"] = listen
+    config = BrokerConfig.parse(settings)
     for name in config.ignored:
         log.info("%s is accepted and has no effect", name)
-    wanted = _wanted_address(config, listen)
+    wanted = _wanted_address(config)
     storage = _open_storage(Path(data_dir))
     server = Server(_limits(config))
     door = None
@@ -149,6 +152,7 @@ async def _start(
         if not image.cluster_id:
             image = await _found_cluster(store, image, logs, storage)
         node_id = _claim(storage, image.cluster_id, config)
+        config = _as_it_is(config, node_id, address, storage)
         broker = Broker(
             node_id=node_id,
             config=config,
@@ -188,10 +192,8 @@ async def _found_cluster(
 # ---- addresses ---------------------------------------------------------------------------------
 
 
-def _wanted_address(config: BrokerConfig, listen: str | None) -> Address:
+def _wanted_address(config: BrokerConfig) -> Address:
     """Where to listen."""
-    if listen is not None:
-        return parse_address(listen, config["listener.security.protocol.map"])
     if "listeners" in config.static:
         return _client_listener(config, "listeners")
     return parse_address(DEFAULT_LISTEN)
@@ -240,6 +242,19 @@ def _own_host() -> str:
     return host
 
 
+def _as_it_is(
+    config: BrokerConfig, node_id: int, address: Address, storage: FileStorage
+) -> BrokerConfig:
+    """The settings with what was decided elsewhere, for whoever asks what this broker's are."""
+    listener = f"{PLAINTEXT}://{address}"
+    decided = {
+        "node.id": str(node_id),
+        "log.dirs": storage.location,
+        "advertised.listeners": listener,
+    }
+    return BrokerConfig.parse({"listeners": listener, **config.static, **decided})
+
+
 # ---- the parts ---------------------------------------------------------------------------------
 
 
@@ -277,8 +292,15 @@ def _limits(config: BrokerConfig) -> ServerLimits:
         socket_request_max_bytes=config["socket.request.max.bytes"],
         max_connections=config["max.connections"],
         max_connections_per_ip=config["max.connections.per.ip"],
+        max_connections_per_ip_overrides=_overrides(config["max.connections.per.ip.overrides"]),
         connections_max_idle_ms=config["connections.max.idle.ms"],
         socket_send_buffer_bytes=config["socket.send.buffer.bytes"],
         socket_receive_buffer_bytes=config["socket.receive.buffer.bytes"],
         backlog=config["socket.listen.backlog.size"],
     )
+
+
+def _overrides(text: str) -> dict[str, int]:
+    """`127.0.0.1:5,::1:7` as a mapping."""
+    pairs = (pair.rpartition(":") for pair in text.split(",") if pair)
+    return {host.strip().strip("[]"): int(number) for host, _, number in pairs}

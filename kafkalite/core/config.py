@@ -49,6 +49,7 @@ __all__ = [
     "TopicConfig",
     "Value",
     "parse_properties",
+    "split_known",
     "to_text",
 ]
 
@@ -244,6 +245,12 @@ class BrokerConfig:
 def is_known(name: str) -> bool:
     """Whether a broker of Kafka has a setting of that name."""
     return name in BROKER_KEYS or _is_ignored(name)
+
+
+def split_known(settings: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """A file's settings that Kafka knows, and the names of the others: a file may hold anything."""
+    known = {name: text for name, text in settings.items() if is_known(name)}
+    return known, [name for name in settings if name not in known]
 
 
 def check_dynamic(names: Iterable[str]) -> None:

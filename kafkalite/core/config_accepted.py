@@ -38,7 +38,6 @@ _SETTINGS: Final = """\
     config.providers LIST*
     connection.failed.authentication.delay.ms INT 100
     connections.max.reauth.ms LONG 0
-    controller.listener.names LIST -
     controller.quorum.append.linger.ms INT 25
     controller.quorum.auto.join.enable BOOLEAN false
     controller.quorum.bootstrap.servers LIST
@@ -119,7 +118,6 @@ _SETTINGS: Final = """\
     kafka.metrics.reporters LIST
     log.dir.failure.timeout.ms LONG 30000
     max.connection.creation.rate INT* 2147483647
-    max.connections.per.ip.overrides STRING*
     max.request.partition.size.limit INT 2000
     metadata.log.dir STRING -
     metadata.log.max.record.bytes.between.snapshots LONG 20971520

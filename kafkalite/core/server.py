@@ -19,8 +19,8 @@ import asyncio
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
@@ -68,6 +68,7 @@ class ServerLimits:
     socket_request_max_bytes: int = FRAME_BYTES_MAX
     max_connections: int = 2**31 - 1
     max_connections_per_ip: int = 2**31 - 1
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # NEVER: no limit
     socket_send_buffer_bytes: int = -1  # -1: the system's own, which grows with the need
     socket_receive_buffer_bytes: int = -1
@@ -137,11 +138,12 @@ class Server:
     def admit(self, connection: _Connection, host: str) -> str | None:
         """Takes a new connection in; why not, if it is one too many."""
         limits = self.limits
+        of_host = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
         refusal = None
         if len(self.connections) >= limits.max_connections:
             refusal = f"max.connections is {limits.max_connections}"
-        elif self.connections_by_host[host] >= limits.max_connections_per_ip:
-            refusal = f"max.connections.per.ip is {limits.max_connections_per_ip}"
+        elif self.connections_by_host[host] >= of_host:
+            refusal = f"max.connections.per.ip is {of_host}"
         self.connections.add(connection)
         self.connections_by_host[host] += 1
         self._all_gone.clear()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kafkalite
 from kafkalite.core import config_accepted
 from kafkalite.core.config import (
     BROKER_KEYS,
@@ -20,6 +21,7 @@ from kafkalite.core.config import (
     ConfigType,
     LogConfig,
     parse_properties,
+    split_known,
     to_text,
 )
 from kafkalite.core.config_keys import SYNONYM_UNITS
@@ -299,7 +301,36 @@ def test_the_deprecated_timestamp_bound_counts_where_the_new_ones_are_unset() ->
     assert (log.message_timestamp_before_max_ms, log.message_timestamp_after_max_ms) == (9, 7)
 
 
+UNREAD = {  # read under names that are put together, or by whoever compacts
+    name
+    for name in BROKER_KEYS
+    if name.startswith(("log.cleaner.", "offsets.topic.", "transaction."))
+}
+
+
+def test_what_is_declared_to_have_an_effect_is_read() -> None:
+    package = Path(kafkalite.__file__).parent
+    tables = {package / "core" / "config_keys.py", package / "core" / "config_accepted.py"}
+    source = "".join(p.read_text() for p in package.rglob("*.py") if p not in tables)
+    of_topics = {name for key in TOPIC_KEYS.values() for name in key.synonyms}
+    for name, key in BROKER_KEYS.items():
+        if name not in of_topics | UNREAD:
+            assert (f'"{name}"' in source) == key.effective, name
+
+
 # ---- server.properties -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["3.9", "4"])
+def test_a_server_properties_is_taken_as_it_is(release: str) -> None:
+    text = (GOLDEN.parent / f"server_{release}.properties").read_text()
+    settings, unknown = split_known(parse_properties(text))
+    config = BrokerConfig.parse(settings)
+    assert unknown == (["my.own.setting"] if release == "3.9" else [])
+    assert (config["num.partitions"], config.topic()["retention.ms"]) == (3, 48 * HOUR)
+    assert config.node_id == (0 if release == "3.9" else 4)
+    assert {"num.io.threads", "num.network.threads"} < set(config.ignored)
+    assert ("zookeeper.connect" in config.ignored) == (release == "3.9")
 
 
 def test_properties_are_read_as_java_reads_them() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.config import parse_properties, split_known
 from kafkalite.core.log import checkpoints
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -43,6 +44,7 @@ from kafkalite.core.protocol.topics import (
     DeleteRecordsTopic,
 )
 from kafkalite.errors import ErrorCode, StorageError
+from kafkalite.node import start_node
 
 Start = Any
 TOPIC, BROKER = 2, 4
@@ -325,6 +327,22 @@ def test_connections_are_limited_while_the_broker_runs(start: Start) -> None:
     asyncio.run(story())
 
 
+def test_an_address_may_have_a_limit_of_its_own(start: Start) -> None:
+    limits = {"max_connections_per_ip": "0", "max_connections_per_ip_overrides": "127.0.0.1:1"}
+
+    async def story() -> None:
+        async with start(**limits) as running:
+            peer = await running.connect()
+            assert await describe(peer, BROKER, "1", "max.connections.per.ip")
+            assert await (await running.connect()).is_hung_up_on()
+            name = "max.connections.per.ip.overrides"
+            more = await alter(peer, BROKER, "1", (name, 0, "127.0.0.1:2,::1:9"))
+            assert more == ("NONE", None)
+            assert await describe(await running.connect(), BROKER, "1", name)
+
+    asyncio.run(story())
+
+
 def test_a_setting_without_effect_is_taken_and_told_to_the_operator(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -480,5 +498,39 @@ def test_offsets_of_a_group_without_a_name_cannot_be_deleted(start: Start) -> No
         async with start() as running:
             answer = await (await running.connect()).ask(OffsetDeleteRequest("", ()))
             assert answer.error_code is ErrorCode.INVALID_GROUP_ID
+
+    asyncio.run(story())
+
+
+# ---- server.properties ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", ["3.9", "4"])
+def test_a_broker_runs_under_a_server_properties_and_tells_what_it_made_of_it(
+    release: str, tmp_path: Path, connect: Any
+) -> None:
+    file = Path(__file__).parent.parent / "golden" / f"server_{release}.properties"
+    text = file.read_text().replace(":19092", ":0")  # what is listened on
+    settings, _ = split_known(parse_properties(text))
+
+    async def story() -> None:
+        node = await start_node(tmp_path / "data", overrides=settings)
+        try:
+            peer = await connect(str(node.address))
+            await peer.create("t", -1)
+            assert len(node.broker.image.topics["t"].partitions) == 3
+            node_id = "0" if release == "3.9" else "4"
+            told = values(
+                await describe(peer, BROKER, node_id, "log.dirs", "node.id", "num.io.threads")
+            )
+            assert told == {
+                "log.dirs": (str(tmp_path / "data"), 4),
+                "node.id": (node_id, 4),
+                "num.io.threads": ("8", 4),
+            }
+            (advertised,) = (await describe(peer, BROKER, node_id, "advertised.listeners")).values()
+            assert advertised.value == f"PLAINTEXT://{node.address}"
+        finally:
+            await node.close()
 
     asyncio.run(story())
