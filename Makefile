@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test test-fast test-external lint bench bench-broker clean
+.PHONY: demo test test-fast test-external lint protocol-page bench bench-broker clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -22,6 +22,10 @@ test-external: $(VENV)/.dev
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# docs/protocol.md, from the handlers and the definitions of messages.
+protocol-page: $(VENV)/.dev
+	$(BIN)/python -m kafkalite.core.handlers.protocol_page > docs/protocol.md
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/streams.py
