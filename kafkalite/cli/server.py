@@ -19,24 +19,36 @@ import stat
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kafkalite.cli import say_which_codec
+from kafkalite.cli.options import examples, parse_pairs
+from kafkalite.cli.output import to_json
+from kafkalite.cli.status import EPILOG, status
 from kafkalite.errors import ConfigError
 
-cli = typer.Typer(help="Run a broker.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from kafkalite.node import Node
+
+cli = typer.Typer(help="Run a broker; ask how a cluster is.", no_args_is_help=True)
+cli.command(epilog=EPILOG)(status)
 
 
-@cli.callback()
-def commands() -> None:
-    """Run a broker."""
-
-
-@cli.command()
+@cli.command(
+    epilog=examples(
+        "kafkalite server start --data-dir ./data",
+        "kafkalite server start --data-dir ./data --listen 127.0.0.1:0 "
+        "--override auto.create.topics.enable=false",
+        "kafkalite server start --config server.properties",
+    )
+)
 def start(
-    data_dir: Annotated[Path, typer.Option(help="Where the log is kept; made if not there.")],
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where the log is kept; made if not there. Else log.dirs of --config."),
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(help="HOST:PORT; port 0 takes a free one.", show_default="127.0.0.1:9092"),
@@ -57,13 +69,17 @@ def start(
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when stdin ends.")
     ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
+    ] = False,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
-    settings = _settings(config, override or [])
+    settings = _settings(config, parse_pairs(override, "--override"))
+    where = data_dir or _log_dir(settings)
     say_which_codec()
     log_to_stderr()
     _allow_many_files()
-    asyncio.run(_run(data_dir, listen, settings, registry, exit_with_parent))
+    asyncio.run(_run(where, listen, settings, registry, exit_with_parent, json))
 
 
 async def _run(
@@ -72,6 +88,7 @@ async def _run(
     settings: dict[str, str],
     registry: str | None,
     exit_with_parent: bool,
+    json: bool,
 ) -> None:
     from kafkalite.node import start_node
 
@@ -84,29 +101,51 @@ async def _run(
     node = await start_node(data_dir, listen, settings, registry)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it again
-    door = "" if node.registry is None else f"schema registry at {node.registry.url}, "
-    print(f"kafkalite is ready at {node.address} ({door}data in {data_dir})", flush=True)
+    _say_ready(node, data_dir, json)
     try:
         await stop.wait()
     finally:
         await node.close()
 
 
-def _settings(file: Path | None, overrides: list[str]) -> dict[str, str]:
+def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
+    """The one line on stdout: clients can connect."""
+    url = None if node.registry is None else node.registry.url
+    if json:
+        told = {
+            "address": str(node.address),
+            "registry": url,
+            "data_dir": str(data_dir),
+            "pid": os.getpid(),
+        }
+        print(to_json(told).decode(), flush=True)
+        return
+    door = "" if url is None else f"schema registry at {url}, "
+    print(f"kafkalite is ready at {node.address} ({door}data in {data_dir})", flush=True)
+
+
+def _settings(file: Path | None, overrides: dict[str, str]) -> dict[str, str]:
+    """The settings of the file, and over them those of the flags."""
     from kafkalite.core.config import parse_properties
 
-    settings: dict[str, str] = {}
-    if file is not None:
-        try:
-            settings = parse_properties(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--config {file}: {error}") from error
-    for pair in overrides:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"'{pair}' is not KEY=VALUE", param_hint="--override")
-        settings[name.strip()] = value
-    return settings
+    if file is None:
+        return overrides
+    try:
+        return parse_properties(file.read_text(encoding="utf-8")) | overrides
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file}: {error}") from error
+
+
+def _log_dir(settings: dict[str, str]) -> Path:
+    """Where the settings say that the log is kept."""
+    from kafkalite.core.config import BrokerConfig
+
+    if not settings.keys() & {"log.dirs", "log.dir"}:
+        raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")
+    first, *others = BrokerConfig.parse(settings).log_dirs
+    if others:
+        raise ConfigError(f"log.dirs names {len(others) + 1} directories; give one of them")
+    return Path(first)
 
 
 def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -1,64 +1,344 @@
-"""`kafkalite topics`: list and create topics on any broker that speaks the protocol.        [IO]"""
+"""`kafkalite topics`: list, describe, create, alter, trim and delete topics.                [IO]
+
+Fails  with one line and exit code 1: a topic that does not exist or exists already, a setting that
+       the broker refuses, a broker that is not there.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalite.errors import ApiError, ConfigError, ErrorCode
+from kafkalite.cli.options import (
+    BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    DryRun,
+    Partitions,
+    Yes,
+    choose,
+    examples,
+    parse_pairs,
+    parse_partitions,
+)
+from kafkalite.cli.output import ask, confirm, emit, print_json, print_table, say, show_bytes
+from kafkalite.cli.places import bounds_of, offsets_at, parse_place
+from kafkalite.errors import ApiError, ErrorCode
 
-cli = typer.Typer(help="List and create topics.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from kafkalite.core.admin import Admin, ConfigEntry
+    from kafkalite.core.metadata import PartitionInfo, TopicInfo
+    from kafkalite.core.types import TopicPartition
 
-Bootstrap = Annotated[str, typer.Option(help="HOST:PORT[,…] of a broker.")]
+cli = typer.Typer(help="List, describe, create, alter and delete topics.", no_args_is_help=True)
 
-
-@cli.command("list")
-def list_(bootstrap_servers: Bootstrap = "127.0.0.1:9092") -> None:
-    """Print every topic with its number of partitions."""
-    from kafkalite.core.admin import Admin
-
-    async def ask() -> list[tuple[str, int]]:
-        async with Admin(bootstrap_servers) as admin:
-            return [(t.name, t.partition_count) for t in await admin.describe_topics()]
-
-    for name, partitions in sorted(asyncio.run(ask())):
-        typer.echo(f"{name}\t{partitions} partitions")
+Names = Annotated[list[str], typer.Argument(help="The names.", metavar="TOPIC")]
+NO_SIZE: Final = -1
 
 
-@cli.command()
+@cli.command(
+    "list",
+    epilog=examples("kafkalite topics list", "kafkalite topics list --json | jq -r '.[].name'"),
+)
+def list_(
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the brokers' own, such as __consumer_offsets.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """List every topic with its number of partitions and replicas."""
+
+    async def work(admin: Admin) -> list[TopicInfo]:
+        return [t for t in await admin.describe_topics() if internal or not t.is_internal]
+
+    listed = [
+        {
+            "name": topic.name,
+            "partitions": topic.partition_count,
+            "replication_factor": max((len(p.replicas) for p in topic.partitions), default=0),
+            "internal": topic.is_internal,
+        }
+        for topic in ask(bootstrap_servers, work)
+    ]
+    if json:
+        print_json(listed)
+        return
+    print_table(
+        ["topic", "partitions", "replicas"],
+        [[t["name"], t["partitions"], t["replication_factor"]] for t in listed],
+    )
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite topics describe orders", "kafkalite topics describe orders --all-configs --json"
+    )
+)
+def describe(
+    topics: Annotated[
+        list[str] | None, typer.Argument(help="The names; without any, all.", metavar="[TOPIC]")
+    ] = None,
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    all_configs: Annotated[
+        bool, typer.Option("--all-configs", help="Also the settings that the topic does not set.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Show partitions with leaders, replicas, offsets and sizes, and the topics' settings."""
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        found = await admin.describe_topics(topics or None)
+        sizes = await _sizes(admin)
+        return [await _described(admin, t, sizes, all_configs) for t in found]
+
+    described = ask(bootstrap_servers, work)
+    if json:
+        print_json(described)
+        return
+    for topic in described:
+        _print_topic(topic)
+
+
+async def _described(
+    admin: Admin, topic: TopicInfo, sizes: dict[TopicPartition, int], all_configs: bool
+) -> dict[str, Any]:
+    from kafkalite.core.admin import ConfigResource, ConfigSource, ResourceType
+    from kafkalite.core.types import TopicPartition
+
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader_id >= 0]
+    bounds = await bounds_of(admin, led)
+    resource = ConfigResource(ResourceType.TOPIC, topic.name)
+    configs = (await admin.describe_configs([resource]))[resource]
+    shown = [c for c in configs.values() if all_configs or c.source is ConfigSource.TOPIC]
+
+    def partition(p: PartitionInfo) -> dict[str, Any]:
+        tp = TopicPartition(topic.name, p.partition)
+        return {
+            "partition": p.partition,
+            "leader": p.leader_id,
+            "leader_epoch": p.leader_epoch,
+            "replicas": list(p.replicas),
+            "isr": list(p.in_sync_replicas),
+            "offline": list(p.offline_replicas),
+            "begin": bounds.beginnings.get(tp),
+            "end": bounds.ends.get(tp),
+            "bytes": sizes.get(tp),
+        }
+
+    return {
+        "name": topic.name,
+        "id": None if topic.topic_id is None else str(topic.topic_id),
+        "internal": topic.is_internal,
+        "partitions": [partition(p) for p in topic.partitions],
+        "configs": {c.name: _config(c) for c in sorted(shown, key=lambda c: c.name)},
+    }
+
+
+def _config(entry: ConfigEntry) -> dict[str, Any]:
+    return {"value": entry.value, "source": entry.source.name}
+
+
+async def _sizes(admin: Admin) -> dict[TopicPartition, int]:
+    """Bytes of the leaders' or largest logs; none where brokers do not tell."""
+    try:
+        found = await admin.describe_log_dirs()
+    except ApiError as error:
+        if error.error_code is ErrorCode.UNSUPPORTED_VERSION:
+            return {}
+        raise
+    sizes: dict[TopicPartition, int] = {}
+    for directories in found.values():
+        for directory in directories:
+            for tp, replica in directory.replicas.items():
+                sizes[tp] = max(sizes.get(tp, 0), replica.size_bytes)
+    return sizes
+
+
+def _print_topic(topic: dict[str, Any]) -> None:
+    partitions = topic["partitions"]
+    records = sum((p["end"] or 0) - (p["begin"] or 0) for p in partitions)
+    known = [p["bytes"] for p in partitions if p["bytes"] is not None]
+    size = f", {show_bytes(sum(known))}" if known else ""
+    emit(f"{topic['name']}: {len(partitions)} partitions, {records:,} offsets{size}")
+    for name, config in topic["configs"].items():
+        emit(f"  {name}={'' if config['value'] is None else config['value']}  ({config['source']})")
+    columns = ["partition", "leader", "replicas", "isr", "offline", "begin", "end", "bytes"]
+    print_table(columns, [[p[c] for c in columns] for p in partitions])
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite topics create orders --partitions 6",
+        "kafkalite topics create prices --config cleanup.policy=compact --if-not-exists",
+    )
+)
 def create(
-    topics: Annotated[list[str], typer.Argument(help="The names.")],
-    bootstrap_servers: Bootstrap = "127.0.0.1:9092",
-    partitions: Annotated[int, typer.Option(min=1)] = 1,
+    topics: Names,
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many; without it as many as brokers make.")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="How many brokers hold each partition.")
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, for example cleanup.policy=compact.")
     ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A topic that exists is left as it is.")
     ] = False,
+    dry_run: DryRun = False,
+    json: AsJson = False,
 ) -> None:
     """Create topics, all with the same settings."""
-    from kafkalite.core.admin import Admin, NewTopic
+    from kafkalite.core.admin import BROKER_DEFAULT, NewTopic
 
-    configs = {}
-    for entry in config or []:
-        name, equals, value = entry.partition("=")
-        if not equals:
-            raise ConfigError(f"--config {entry}: give KEY=VALUE")
-        configs[name] = value
+    count = BROKER_DEFAULT if partitions is None else partitions
+    factor = BROKER_DEFAULT if replication_factor is None else replication_factor
+    configs: dict[str, str | None] = {**parse_pairs(config, "--config")}
 
-    async def make() -> None:
-        async with Admin(bootstrap_servers) as admin:
-            for topic in topics:
-                try:
-                    await admin.create_topics([NewTopic(topic, partitions, configs=configs)])
-                    typer.echo(f"{topic}: created with {partitions} partitions")
-                except ApiError as error:
-                    exists = error.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
-                    if not (if_not_exists and exists):
-                        raise
-                    typer.echo(f"{topic}: exists")
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        made = []
+        for name in topics:
+            new = NewTopic(name, count, factor, configs)
+            created = True
+            try:
+                await admin.create_topics([new], validate_only=dry_run)
+            except ApiError as error:
+                exists = error.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
+                if not (if_not_exists and exists):
+                    raise
+                created = False
+            made.append({"name": name, "created": created and not dry_run, "exists": not created})
+            if not json:
+                say_made(made[-1])
+        return made
 
-    asyncio.run(make())
+    def say_made(topic: dict[str, Any]) -> None:
+        what = "exists" if topic["exists"] else "created"
+        emit(f"{topic['name']}: {'could be created' if dry_run and what != 'exists' else what}")
+
+    made = ask(bootstrap_servers, work)
+    if json:
+        print_json(made)
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite topics alter orders --partitions 12",
+        "kafkalite topics alter orders --set retention.ms=86400000 --unset segment.bytes",
+    )
+)
+def alter(
+    topics: Names,
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many there shall be; never fewer than now.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE; may be repeated.")
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", help="KEY, back to the broker's value.")
+    ] = None,
+    dry_run: DryRun = False,
+    json: AsJson = False,
+) -> None:
+    """Give topics more partitions, and change their settings."""
+    changes: dict[str, str | None] = {**parse_pairs(set_, "--set")}
+    changes.update(dict.fromkeys(unset or ()))
+    if partitions is None and not changes:
+        raise typer.BadParameter("nothing to change: give --partitions, --set or --unset")
+
+    async def work(admin: Admin) -> None:
+        from kafkalite.core.admin import ConfigResource, ResourceType
+
+        for name in topics:
+            if changes:
+                resource = ConfigResource(ResourceType.TOPIC, name)
+                await admin.alter_configs(resource, changes, validate_only=dry_run)
+            if partitions is not None:
+                await admin.create_partitions({name: partitions}, validate_only=dry_run)
+            if not json:
+                emit(f"{name}: {'could be altered' if dry_run else 'altered'}")
+
+    ask(bootstrap_servers, work)
+    if json:
+        print_json([{"name": name, "altered": not dry_run} for name in topics])
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite topics trim orders --before end --yes",
+        "kafkalite topics trim orders --before -7d --partition 0-2",
+    )
+)
+def trim(
+    topic: Annotated[str, typer.Argument(help="The name.")],
+    before: Annotated[
+        str,
+        typer.Option(help="end, an offset, -N to keep the last N, or a time such as -7d."),
+    ],
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    partition: Partitions = None,
+    yes: Yes = False,
+    json: AsJson = False,
+) -> None:
+    """Delete a topic's oldest records: all that lie before a place."""
+    place = parse_place(before, "--before", time.time_ns() // 1_000_000)
+    numbers = parse_partitions(partition)
+
+    async def find(admin: Admin) -> dict[TopicPartition, int]:
+        (found,) = await admin.describe_topics([topic])
+        bounds = await bounds_of(admin, choose({topic: found.partition_count}, numbers))
+        wanted = await offsets_at(admin, place, bounds)
+        return {tp: offset for tp, offset in wanted.items() if offset > bounds.beginnings[tp]}
+
+    wanted = ask(bootstrap_servers, find)
+    if wanted:
+        told = ", ".join(f"{tp} before {offset}" for tp, offset in wanted.items())
+        confirm(f"Delete the records of {told}?", yes=yes)
+    starts = ask(bootstrap_servers, lambda admin: admin.delete_records(wanted)) if wanted else {}
+    if json:
+        print_json([{"topic": t, "partition": p, "begin": at} for (t, p), at in starts.items()])
+    elif starts:
+        print_table(["topic", "partition", "begin"], [[t, p, at] for (t, p), at in starts.items()])
+    else:
+        say(f"{topic}: there is nothing before that")
+
+
+@cli.command(epilog=examples("kafkalite topics delete orders", "kafkalite topics delete a b --yes"))
+def delete(
+    topics: Names,
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    yes: Yes = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that does not exist is no error.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Delete topics and all their records."""
+    confirm(f"Delete {', '.join(topics)} and all records in it?", yes=yes)
+
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        done = []
+        for name in topics:
+            deleted = True
+            try:
+                await admin.delete_topics([name])
+            except ApiError as error:
+                missing = error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if not (if_exists and missing):
+                    raise
+                deleted = False
+            done.append({"name": name, "deleted": deleted})
+            if not json:
+                emit(f"{name}: {'deleted' if deleted else 'does not exist'}")
+        return done
+
+    done = ask(bootstrap_servers, work)
+    if json:
+        print_json(done)

@@ -1,0 +1,97 @@
+"""The tree of commands below `kafkalite`.                                                  [IO]
+
+Owns   which commands there are, and in which order help shows them.
+Never  imports the module of a command that is not asked for: starting a broker waits for nothing
+       that only `consume` needs. Help, completion and the reference build the whole tree.
+"""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated, Final
+
+import typer
+
+from kafkalite.cli.options import examples
+
+GROUPS: Final = {  # groups of commands, each a Typer called `cli` in its module
+    "server": "kafkalite.cli.server",
+    "registry": "kafkalite.cli.registry",
+    "topics": "kafkalite.cli.topics",
+    "groups": "kafkalite.cli.groups",
+    "configs": "kafkalite.cli.configs",
+    "transactions": "kafkalite.cli.transactions",
+}
+COMMANDS: Final = {  # commands of their own, each a function of that name in its module
+    "produce": "kafkalite.cli.produce",
+    "consume": "kafkalite.cli.consume",
+}
+COMPLETION: Final = "completion"
+COMPLETE_VAR: Final = "_KAFKALITE_COMPLETE"
+HELP: Final = "A log broker that speaks the Apache Kafka protocol, and commands to work with any."
+
+
+class Shell(StrEnum):
+    """The shells that can complete our commands."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def build(wanted: str | None = None) -> typer.Typer:
+    """The tree, or of it only what the first argument `wanted` names."""
+    known = {*GROUPS, *COMMANDS, COMPLETION}
+    chosen = {wanted} if wanted in known else known
+    cli = typer.Typer(
+        help=HELP,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        epilog=examples(
+            "kafkalite server start --data-dir ./data --listen 127.0.0.1:9092",
+            "kafkalite topics create orders --partitions 6",
+            "seq 10 | kafkalite produce orders",
+            "kafkalite consume orders --until-end",
+        ),
+    )
+    cli.callback()(_root)
+    for name, module in GROUPS.items():
+        if name in chosen:
+            cli.add_typer(import_module(module).cli, name=name)
+        if name == "topics":  # where a reader of --help looks for them
+            for command in COMMANDS.keys() & chosen:
+                import_module(COMMANDS[command]).register(cli)
+    if COMPLETION in chosen:
+        cli.command(COMPLETION)(completion)
+    return cli
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from kafkalite.core.network import SOFTWARE_VERSION
+
+        typer.echo(f"kafkalite {SOFTWARE_VERSION}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell that shall complete commands.")],
+) -> None:
+    """Print what a shell needs to complete commands, flags and topics.
+
+    Put `source <(kafkalite completion bash)` into ~/.bashrc (zsh: ~/.zshrc), or
+    `kafkalite completion fish | source` into fish's config.
+    """
+    os.environ[COMPLETE_VAR] = f"source_{shell.value}"
+    build()(prog_name="kafkalite", args=[])

@@ -1,0 +1,336 @@
+"""`kafkalite consume`: records of topics as text, JSON lines or what a template makes of them. [IO]
+
+Ctrl-C ends it with 130 (SIGTERM: 143) after a clean goodbye, a closed pipe with 0.
+In a group, offsets of what was printed are committed, and only those.
+
+Fails  with one line and exit code 1: an unknown topic, an offset outside of the log, bytes that
+       are not what they are said to be (named by topic, partition and offset).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from kafkalite.cli import SIGNALLED
+from kafkalite.cli.options import (
+    BOOTSTRAP,
+    Bootstrap,
+    Partitions,
+    choose,
+    examples,
+    parse_partitions,
+)
+from kafkalite.cli.output import CLIENT_ID
+from kafkalite.cli.places import (
+    BEGINNING,
+    END,
+    Place,
+    bounds_of,
+    offsets_at,
+    parse_place,
+)
+from kafkalite.cli.values import Kind, open_codec, open_registry
+
+if TYPE_CHECKING:
+    from kafkalite.cli.records_out import Lines
+    from kafkalite.cli.standard_io import Stdout, Stop
+    from kafkalite.core.admin import Admin
+    from kafkalite.core.consumer import Consumer
+    from kafkalite.core.types import Columns, TopicPartition
+    from kafkalite.serde.serde import Codec
+
+POLL_MS: Final = 1_000
+TEXT: Final = "text"
+JSON: Final = "json"
+
+EPILOG = examples(
+    "kafkalite consume orders",
+    "kafkalite consume orders --from -10 --until-end",
+    "kafkalite consume orders --from 2024-05-01 --to 2024-05-02 --json | jq .value",
+    "kafkalite consume orders --from -15m --partition 0,2 --format '{time} {key}: {value}'",
+    "kafkalite consume orders --group billing --value avro --json",
+)
+
+Topics = Annotated[list[str], typer.Argument(help="The topics.", metavar="TOPIC")]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="beginning, end, an offset, -N for the last N, or a time: 2024-05-01T12:00, -15m, "
+        "@EPOCH_MS.",
+        show_default="beginning",
+    ),
+]
+To = Annotated[
+    str | None, typer.Option("--to", help="Where to end: a place as for --from; not included.")
+]
+UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="End where the log ends now; else wait for more.")
+]
+MaxRecords = Annotated[
+    int | None, typer.Option("--max-records", "-n", min=1, help="End after so many.")
+]
+Group = Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of this group.")]
+FormatOption = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        "-f",
+        help="text (values), json (lines with all there is), or a template with {topic} "
+        "{partition} {offset} {timestamp} {time} {key} {value} {headers}.",
+    ),
+]
+Null = Annotated[str, typer.Option(help="What shows for null, except in JSON.")]
+Committed = Annotated[
+    bool, typer.Option("--committed", help="Only records of transactions that committed.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that the flags say."""
+
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    partitions: list[int] | None
+    begin: Place | None
+    end: Place | None
+    records_max: int | None
+    group: str | None
+    committed: bool
+    lines: Lines
+    key_codec: Codec | None
+    value_codec: Codec | None
+    asks_registry: bool
+
+    @property
+    def isolation(self) -> Literal["read_committed", "read_uncommitted"]:
+        """What `--committed` comes to."""
+        return "read_committed" if self.committed else "read_uncommitted"
+
+
+def register(cli: typer.Typer) -> None:
+    """Adds the command to the tree."""
+    cli.command(epilog=EPILOG)(consume)
+
+
+def consume(
+    topics: Topics,
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
+    from_: From = None,
+    to: To = None,
+    until_end: UntilEnd = False,
+    max_records: MaxRecords = None,
+    partition: Partitions = None,
+    group: Group = None,
+    format_: FormatOption = TEXT,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    key: Annotated[Kind, typer.Option(help="What keys are.")] = Kind.string,
+    value: Annotated[Kind, typer.Option(help="What values are.")] = Kind.string,
+    null: Null = "",
+    committed: Committed = False,
+) -> None:
+    """Print records, from the beginning, and wait for more."""
+    now_ms = time.time_ns() // 1_000_000
+    if to is not None and until_end:
+        raise typer.BadParameter("give one of --to and --until-end")
+    begin = None if from_ is None else parse_place(from_, "--from", now_ms)
+    end = parse_place(to, "--to", now_ms) if to is not None else END if until_end else None
+    numbers = parse_partitions(partition)
+    if group is not None:
+        _check_group(begin, end, numbers)
+    with open_registry(bootstrap_servers, key, value) as registry:
+        plan = Plan(
+            bootstrap_servers, tuple(dict.fromkeys(topics)), numbers, begin, end, max_records,
+            group, committed, _lines(JSON if json else format_, null.encode()),
+            None if key is Kind.string else open_codec(key, registry, is_key=True),
+            None if value is Kind.string else open_codec(value, registry),
+            Kind.avro in (key, value),
+        )  # fmt: skip
+        ended_by = asyncio.run(_consume(plan))
+    if ended_by is not None:
+        raise typer.Exit(SIGNALLED + ended_by)
+
+
+def _check_group(begin: Place | None, end: Place | None, numbers: list[int] | None) -> None:
+    if numbers is not None:
+        raise typer.BadParameter("the group decides who reads what", param_hint="--partition")
+    if begin not in (None, BEGINNING, END):
+        raise typer.BadParameter(
+            "a group begins where it committed, else at the beginning or the end; "
+            "groups reset-offsets moves it",
+            param_hint="--from",
+        )
+    if end not in (None, END):
+        raise typer.BadParameter("a group reads on, or with --until-end", param_hint="--to")
+
+
+def _lines(chosen: str, null: bytes) -> Lines:
+    from kafkalite.cli.records_out import json_lines, template_lines, text_lines
+
+    if chosen == JSON:
+        return json_lines
+    if chosen == TEXT:
+        return text_lines(null)
+    if "{" not in chosen:
+        raise typer.BadParameter(
+            f"'{chosen}' is neither text nor json nor a template such as {{key}}: {{value}}",
+            param_hint="--format",
+        )
+    return template_lines(chosen, null)
+
+
+@dataclass(slots=True)
+class Reading:
+    """How far it has come. `ends` holds the partitions that have an end and have not reached it."""
+
+    plan: Plan
+    admin: Admin
+    consumer: Consumer
+    out: Stdout
+    stop: Stop
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    knows_ends: bool = False
+    printed: int = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more is wanted."""
+        enough = self.plan.records_max is not None and self.printed >= self.plan.records_max
+        return enough or (self.knows_ends and not self.ends)
+
+
+async def _consume(plan: Plan) -> int | None:
+    """Reads until there is an end. The signal that made one, if one did."""
+    from kafkalite.cli.standard_io import Stdout, Stop
+    from kafkalite.core.admin import Admin
+    from kafkalite.core.client import Client
+    from kafkalite.core.consumer import Consumer
+
+    out = Stdout()
+    with Stop().on_signals() as stop:
+        async with Client(plan.bootstrap_servers, client_id=CLIENT_ID) as client:
+            admin = Admin(client)
+            counts = {t.name: t.partition_count for t in await admin.describe_topics(plan.topics)}
+            async with Consumer(
+                client,
+                group_id=plan.group,
+                auto_offset_reset="latest" if plan.begin == END else "earliest",
+                isolation_level=plan.isolation,
+                records_max=plan.records_max,
+            ) as consumer:
+                reading = Reading(plan, admin, consumer, out, stop)
+                if plan.group is None:
+                    await _begin(reading, counts)
+                else:
+                    _join(reading)
+                await _read(reading)
+    out.close()
+    return stop.signal
+
+
+async def _begin(reading: Reading, counts: dict[str, int]) -> None:
+    """Takes the partitions, from where they are to be read."""
+    plan, consumer = reading.plan, reading.consumer
+    wanted = choose(counts, plan.partitions)
+    bounds = await bounds_of(reading.admin, wanted, committed=plan.committed)
+    begins = await offsets_at(reading.admin, plan.begin or BEGINNING, bounds)
+    if plan.end is not None:
+        stops = await offsets_at(reading.admin, plan.end, bounds)
+        reading.ends = {tp: end for tp, end in stops.items() if begins[tp] < end}
+        reading.knows_ends = True
+        wanted = list(reading.ends)
+    consumer.assign(wanted)
+    for tp in wanted:
+        consumer.seek(tp, begins[tp])
+
+
+def _join(reading: Reading) -> None:
+    """Subscribes; with an end, each partition is read to where it ends when it is assigned."""
+
+    async def assigned(partitions: tuple[TopicPartition, ...]) -> None:
+        level = reading.plan.isolation
+        found = await reading.admin.end_offsets(partitions, isolation_level=level)
+        reading.ends.update(found)
+        reading.knows_ends = True
+
+    def revoked(partitions: tuple[TopicPartition, ...]) -> None:
+        for tp in partitions:
+            reading.ends.pop(tp, None)
+
+    has_end = reading.plan.end is not None
+    reading.consumer.subscribe(
+        reading.plan.topics,
+        on_assigned=assigned if has_end else None,
+        on_revoked=revoked if has_end else None,
+    )
+
+
+async def _read(reading: Reading) -> None:
+    """Polls and prints, until it is done, told to stop, or nobody listens."""
+    _drop_reached(reading)
+    while not reading.is_done:
+        poll = asyncio.ensure_future(reading.consumer.poll(POLL_MS))
+        ends = [asyncio.ensure_future(e.wait()) for e in (reading.stop.event, reading.out.gone)]
+        await asyncio.wait([poll, *ends], return_when=asyncio.FIRST_COMPLETED)
+        ended = any(end.done() for end in ends)
+        for end in ends:
+            end.cancel()
+        if ended:
+            poll.cancel()
+            await asyncio.gather(poll, return_exceptions=True)
+            return
+        try:
+            await _print(reading, poll.result())
+        except BrokenPipeError:
+            return
+        _drop_reached(reading)
+
+
+def _drop_reached(reading: Reading) -> None:
+    """Partitions that are read to their end need no more attention."""
+    for tp, end in list(reading.ends.items()):
+        position = reading.consumer.position(tp)
+        if position is not None and position >= end:
+            del reading.ends[tp]
+            reading.consumer.pause([tp])
+
+
+async def _print(reading: Reading, polled: dict[TopicPartition, Columns]) -> None:
+    """Prints what belongs to it, and puts positions back to after what was printed."""
+    for index, (tp, columns) in enumerate(polled.items()):
+        offsets = columns.offsets
+        assert offsets is not None
+        count = len(columns)
+        if tp in reading.ends:
+            count = min(count, bisect_left(offsets, reading.ends[tp]))
+        if reading.plan.records_max is not None:
+            count = min(count, reading.plan.records_max - reading.printed)
+        if count < len(columns):
+            reading.consumer.seek(tp, offsets[count])
+        if not count:
+            continue
+        try:
+            await reading.out.write(await _formatted(reading.plan, tp, columns.slice(0, count)))
+        except BaseException:
+            for unprinted, of_it in list(polled.items())[index:]:
+                assert of_it.offsets is not None
+                reading.consumer.seek(unprinted, of_it.offsets[0])
+            raise
+        reading.printed += count
+
+
+async def _formatted(plan: Plan, tp: TopicPartition, columns: Columns) -> bytes:
+    """The lines of records. A registry may be asked on the way, which takes a thread."""
+    from kafkalite.cli.records_out import decoded
+
+    def work() -> bytes:
+        return plan.lines(tp, decoded(tp, columns, plan.key_codec, plan.value_codec))
+
+    return await asyncio.to_thread(work) if plan.asks_registry else work()

@@ -1,0 +1,115 @@
+"""What the commands' flags share: their spelling, their help, and how their values are read. [P]
+
+Fails  with typer.BadParameter (exit code 2), naming the flag's value and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final
+
+import typer
+
+from kafkalite.core.types import TopicPartition
+
+PARTITION_MAX: Final = (1 << 31) - 1
+SIZE_UNITS: Final = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+BINARY_UNITS: Final = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        help="HOST:PORT[,…] of a broker.",
+        envvar="KAFKALITE_BOOTSTRAP_SERVERS",
+    ),
+]
+BOOTSTRAP: Final = "127.0.0.1:9092"
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Have it checked, and change nothing.")]
+Partitions = Annotated[
+    list[str] | None,
+    typer.Option("--partition", "-p", help="Only these: 3 or 0,2 or 0-5; may be repeated."),
+]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help."""
+    return "\n\n".join(
+        ["[bold]Examples[/bold]", *(f"$ {line}".replace("[", "\\[") for line in lines)]
+    )
+
+
+def parse_pairs(given: Iterable[str] | None, flag: str) -> dict[str, str]:
+    """KEY=VALUE entries as a dict."""
+    pairs: dict[str, str] = {}
+    for entry in given or ():
+        name, equals, value = entry.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"'{entry}' is not KEY=VALUE", param_hint=flag)
+        pairs[name.strip()] = value
+    return pairs
+
+
+def parse_partitions(given: Iterable[str] | None, flag: str = "--partition") -> list[int] | None:
+    """`0,2`, `0-5` and the like as numbers, ascending; None where nothing is given."""
+    if not given:
+        return None
+    numbers: set[int] = set()
+    for part in ",".join(given).split(","):
+        first, dash, last = part.strip().partition("-")
+        bounds = [first, last if dash else first]
+        if not all(bound.isascii() and bound.isdigit() for bound in bounds):
+            raise typer.BadParameter(f"'{part}' is no partition, such as 3 or 0-5", param_hint=flag)
+        low, high = map(int, bounds)
+        if low > high or high > PARTITION_MAX or high - low > 1_000_000:
+            raise typer.BadParameter(f"'{part}' is no range of partitions", param_hint=flag)
+        numbers.update(range(low, high + 1))
+    return sorted(numbers)
+
+
+def parse_topic_partitions(given: Iterable[str] | None, flag: str) -> dict[str, list[int] | None]:
+    """`orders` (all partitions) and `orders:0,2` by topic."""
+    chosen: dict[str, list[int] | None] = {}
+    for entry in given or ():
+        topic, colon, numbers = entry.partition(":")
+        if not topic:
+            raise typer.BadParameter(
+                f"'{entry}' is not TOPIC or TOPIC:PARTITION[,…]", param_hint=flag
+            )
+        chosen[topic] = parse_partitions([numbers], flag) if colon else None
+    return chosen
+
+
+def parse_topic_partition(text: str, flag: str) -> TopicPartition:
+    """`orders:3` or, as logs and messages have it, `orders-3`."""
+    topic, mark, number = text.rpartition(":" if ":" in text else "-")
+    if not (topic and mark and number.isascii() and number.isdigit()):
+        raise typer.BadParameter(f"'{text}' is not TOPIC:PARTITION", param_hint=flag)
+    return TopicPartition(topic, int(number))
+
+
+def parse_size(text: str, flag: str) -> int:
+    """Bytes: 1000, 64k, 1M, 16Ki, 1Mi (a final B is allowed)."""
+    plain = text.strip().lower().removesuffix("b")
+    number = plain.rstrip("kmgi")
+    factor = {**SIZE_UNITS, **BINARY_UNITS}.get(plain[len(number) :])
+    if factor is None or not (number.isascii() and number.isdigit()):
+        raise typer.BadParameter(f"'{text}' is no size, such as 512, 64k or 1Mi", param_hint=flag)
+    return int(number) * factor
+
+
+def choose(partitions_of: Mapping[str, int], wanted: Sequence[int] | None) -> list[TopicPartition]:
+    """These partitions, or all, of topics whose numbers of partitions are given."""
+    chosen = []
+    for topic, count in partitions_of.items():
+        for number in range(count) if wanted is None else wanted:
+            if number >= count:
+                raise typer.BadParameter(
+                    f"topic {topic} has partitions 0 to {count - 1}, not {number}",
+                    param_hint="--partition",
+                )
+            chosen.append(TopicPartition(topic, number))
+    return chosen

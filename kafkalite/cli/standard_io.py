@@ -1,0 +1,167 @@
+"""Standard input and output within an event loop.                                         [IO]
+
+Owns   how stdin and files are read (never ahead of what is asked for) and how stdout is written:
+       by a thread of its own, so that a reader that is slow holds up nobody's heartbeats.
+Never  waits for the thread at the end: who is interrupted goes at once.
+Fails  with ConfigError naming a file that cannot be read; BrokenPipeError where nobody reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from kafkalite.errors import ConfigError
+
+READ_BYTES: Final = 1 << 20
+STDOUT: Final = 1
+
+
+class Stop:
+    """Whether the user wants an end: set by the first signal; the second one ends the task."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.signal: int | None = None
+
+    @contextmanager
+    def on_signals(self) -> Iterator[Stop]:
+        """Listens to SIGINT and SIGTERM."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def told(number: int) -> None:
+            if self.signal is not None:
+                task.cancel()
+            self.signal = number
+            self.event.set()
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, told, number)
+        try:
+            yield self
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+class Source:
+    """A file or stdin, in pieces as they come. `size_bytes` is None where nobody knows."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path` None or `-` is stdin."""
+        self.is_stdin = path is None or str(path) == "-"
+        self.name = "stdin" if self.is_stdin else str(path)
+        try:
+            self._fd = _stdin() if self.is_stdin else os.open(self.name, os.O_RDONLY)
+            mode = os.fstat(self._fd)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"{self.name}: {reason}") from None
+        if stat.S_ISDIR(mode.st_mode):
+            raise ConfigError(f"{self.name}: is a directory")
+        self.size_bytes = mode.st_size if stat.S_ISREG(mode.st_mode) else None
+
+    def close(self) -> None:
+        """Closes a file that this opened."""
+        if not self.is_stdin:
+            os.close(self._fd)
+
+    async def pieces(self, stop: Stop) -> AsyncIterator[bytes]:
+        """What there is to read, until its end or `stop`."""
+        while not stop.event.is_set():
+            if self.size_bytes is None and not await self._readable(stop):
+                return
+            try:
+                data = os.read(self._fd, READ_BYTES)
+            except OSError as error:
+                raise ConfigError(f"{self.name}: {error.strerror}") from None
+            if not data:
+                return
+            yield data
+            await asyncio.sleep(0)
+
+    async def _readable(self, stop: Stop) -> bool:
+        """Waits for bytes or the end of them; False once `stop` is set."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        try:
+            loop.add_reader(self._fd, ready.set)
+        except PermissionError:  # such as /dev/null: it never makes anyone wait
+            return True
+        try:
+            waits = [asyncio.ensure_future(e.wait()) for e in (ready, stop.event)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+        finally:
+            loop.remove_reader(self._fd)
+        return not stop.event.is_set()
+
+
+def _stdin() -> int:
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed")
+    return sys.stdin.fileno()
+
+
+class Stdout:
+    """Writes to stdout from a thread. `gone` is set when nobody reads any more."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._todo: SimpleQueue[tuple[bytes, asyncio.Future[None]]] = SimpleQueue()
+        sys.stdout.flush()
+        threading.Thread(target=self._work, name="stdout", daemon=True).start()
+        if stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
+            with suppress(OSError):
+                self._loop.add_reader(STDOUT, self._hung_up)  # a pipe's writer hears of its end
+
+    def close(self) -> None:
+        """Stops listening. What is being written is left to itself."""
+        self._loop.remove_reader(STDOUT)
+
+    async def write(self, data: bytes) -> None:
+        """Returns once all of `data` is written. BrokenPipeError where nobody reads."""
+        if data:
+            done: asyncio.Future[None] = self._loop.create_future()
+            self._todo.put((data, done))
+            await done
+
+    def _hung_up(self) -> None:
+        self._loop.remove_reader(STDOUT)
+        self.gone.set()
+
+    def _work(self) -> None:
+        while True:
+            data, done = self._todo.get()
+            error: OSError | None = None
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(STDOUT, view) :]
+            except OSError as failed:
+                error = failed
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(_settle, done, error)
+
+
+def _settle(done: asyncio.Future[None], error: OSError | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

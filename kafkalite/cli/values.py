@@ -1,0 +1,134 @@
+"""How keys and values are written by people and shown to them.                           [IO]
+
+    kind      as text, and in JSON lines         in the record
+    string    UTF-8                              the same bytes
+    json      a JSON document                    JSON
+    avro      a JSON document                    Avro, its schema in the registry
+    msgpack   a JSON document                    MessagePack
+    int64     42                                 8 bytes, big endian
+    float64   1.5                                8 bytes, IEEE 754
+    hex       00ff                               these bytes
+    base64    AP8=                               these bytes
+
+Null stands for itself in JSON lines. Bytes that are no UTF-8 pass through a `string` as they are;
+a JSON line, which cannot hold them, names them `value_base64`.
+
+Fails  with SerdeError whose `index` is the first record of the column that failed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from kafkalite.cli.output import to_json
+from kafkalite.serde.serde import EachRecord, SerdeContext
+
+if TYPE_CHECKING:
+    from kafkalite.serde.registry import SchemaRegistry
+    from kafkalite.serde.serde import Codec
+
+
+class Kind(StrEnum):
+    """How a record's key or value is understood."""
+
+    string = "string"
+    json = "json"
+    avro = "avro"
+    msgpack = "msgpack"
+    int64 = "int64"
+    float64 = "float64"
+    hex = "hex"
+    base64 = "base64"
+
+
+DOCUMENTS = frozenset({Kind.json, Kind.avro, Kind.msgpack})
+
+
+def open_codec(
+    kind: Kind,
+    registry: SchemaRegistry | None = None,
+    *,
+    is_key: bool = False,
+    schema: str | None = None,
+) -> Codec:
+    """What turns Python values into a kind's bytes and back. `schema` is an .avsc file's path."""
+    from kafkalite import serde
+
+    if kind is Kind.avro:
+        return serde.avro(schema=schema).open(SerdeContext(registry, is_key))
+    if kind is Kind.json:
+        return serde.json().open(SerdeContext())
+    if kind is Kind.msgpack:
+        return serde.msgpack().open(SerdeContext())
+    if kind is Kind.int64:
+        return serde.int64().open(SerdeContext())
+    if kind is Kind.float64:
+        return serde.float64().open(SerdeContext())
+    if kind is Kind.hex:
+        return EachRecord("hex", bytes.fromhex, bytes.hex)
+    if kind is Kind.base64:
+        return EachRecord("base64", _from_base64, _to_base64)
+    return EachRecord("string", _encoded, bytes)
+
+
+def open_registry(bootstrap_servers: str, *kinds: Kind) -> AbstractContextManager[Any]:
+    """The registry in the log where a kind needs one; None where none does."""
+    if Kind.avro not in kinds:
+        return nullcontext()
+    from kafkalite.serde.registry_log import LogRegistry
+
+    return LogRegistry(bootstrap_servers)
+
+
+def _from_base64(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _encoded(value: Any) -> bytes:
+    """A string's bytes; what is no string is written as JSON."""
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else to_json(value)
+
+
+def reader_of_text(kind: Kind) -> Callable[[bytes], Any]:
+    """What makes of a piece of text the Python value that the kind's codec writes."""
+    if kind is Kind.string:
+        return bytes
+    if kind in DOCUMENTS:
+        return orjson.loads
+    if kind is Kind.int64:
+        return int
+    return float if kind is Kind.float64 else bytes.decode
+
+
+def text_of(value: Any) -> bytes:
+    """A decoded key or value as text: strings as they are, the rest as JSON."""
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else to_json(value)
+
+
+def json_columns(column: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """A decoded column as JSON can hold it, and which entries had to become base64 for it."""
+    plain: list[Any] = []
+    bent: list[int] = []
+    for index, value in enumerate(column):
+        if isinstance(value, bytes):
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                value = _to_base64(value)
+                bent.append(index)
+        plain.append(value)
+    return plain, bent

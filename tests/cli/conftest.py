@@ -1,0 +1,90 @@
+"""The command as a process of its own, against the session's broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "kafkalite.cli"]
+SECONDS_MAX = 60
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended and what it said."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """stdout as one JSON document."""
+        return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        """stdout as a JSON document a line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    @property
+    def lines(self) -> list[str]:
+        """stdout as lines."""
+        return self.out.decode().splitlines()
+
+
+def environment(bootstrap: str) -> dict[str, str]:
+    return {**os.environ, "KAFKALITE_BOOTSTRAP_SERVERS": bootstrap, "TZ": "UTC", "COLUMNS": "100"}
+
+
+@pytest.fixture(scope="session")
+def kafkalite(bootstrap: str) -> Callable[..., Ran]:
+    """`kafkalite("topics", "list", stdin=b"", code=0)`: runs a command to its end."""
+
+    def run(*arguments: str, stdin: bytes = b"", code: int = 0) -> Ran:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=stdin,
+            capture_output=True,
+            timeout=SECONDS_MAX,
+            env=environment(bootstrap),
+        )
+        ran = Ran(done.returncode, done.stdout, done.stderr.decode())
+        assert ran.code == code, (arguments, ran)
+        return ran
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def refused(kafkalite: Callable[..., Ran]) -> Callable[..., str]:
+    """`refused("topics", "describe", "x")`: the one line on stderr of a command that fails."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> str:
+        ran = kafkalite(*arguments, stdin=stdin, code=1)
+        assert ran.err.startswith("kafkalite: "), ran
+        assert ran.err.count("\n") == 1, ran
+        assert ran.out == b"", ran
+        return ran.err.removeprefix("kafkalite: ").rstrip("\n")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def start_command(bootstrap: str) -> Callable[..., subprocess.Popen[bytes]]:
+    """Starts a command with pipes, to be talked to and sent signals."""
+
+    def start(*arguments: str) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [*COMMAND, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, env=environment(bootstrap)
+        )
+
+    return start

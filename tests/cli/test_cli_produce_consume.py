@@ -1,0 +1,379 @@
+"""`kafkalite produce` and `consume` on a running broker: formats, places, ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+Run = Callable[..., Any]
+SCHEMA = {
+    "type": "record", "name": "Order",
+    "fields": [{"name": "id", "type": "long"}, {"name": "by", "type": ["null", "string"]}],
+}  # fmt: skip
+
+
+def letters(kafkalite: Run, topic: str) -> None:
+    """Five records in partition 0, a second apart from 1,000 s on, and one in partition 1."""
+    lines = [
+        {"value": value, "timestamp": 1_000_000 + 1_000 * i, "partition": 0}
+        for i, value in enumerate("abcde")
+    ]
+    lines.append({"value": "x", "timestamp": 1_002_500, "partition": 1})
+    data = "\n".join(map(json.dumps, lines)).encode()
+    kafkalite("produce", topic, "--format", "json", "-q", stdin=data)
+
+
+@pytest.fixture
+def lettered(kafkalite: Run, make_topic: Run) -> str:
+    topic = str(make_topic(2))
+    letters(kafkalite, topic)
+    return topic
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("acks", ["all", "1", "0"])
+def test_lines_go_in_and_come_out(
+    kafkalite: Run, make_topic: Run, compression: str, acks: str
+) -> None:
+    topic = make_topic(1)
+    data = b"one\n\ntwo \xff\nthree"
+    told = kafkalite("produce", topic, "-z", compression, "--acks", acks, "--json", stdin=data).json
+    assert (told["records"], told["bytes"], told["interrupted"]) == (4, len(data), False)
+    assert told["records_per_second"] > 0
+    out = kafkalite("consume", topic, "--max-records", "4").out
+    assert out == b"one\n\ntwo \xff\nthree\n"
+
+
+def test_files_keys_headers_and_nulls(kafkalite: Run, make_topic: Run, tmp_path: Path) -> None:
+    topic, one, two = make_topic(1), tmp_path / "one", tmp_path / "two"
+    one.write_text("a\t1\nb\tNULL\n")
+    two.write_text("NULL\t3:4\n")
+    ran = kafkalite(
+        "produce", topic, str(one), str(two), "-K", "\\t", "--null", "NULL", "-H", "h=1", "-H",
+        "i=", "--with-key", "k",
+    )  # fmt: skip
+    assert "3 records" in ran.err
+    told = kafkalite("consume", topic, "--until-end", "--json").json_lines
+    assert [(r["key"], r["value"]) for r in told] == [("a", "1"), ("b", None), ("k", "3:4")]
+    assert [r["offset"] for r in told] == [0, 1, 2]
+    assert all(r["headers"] == [["h", "1"], ["i", ""]] for r in told)
+    assert told[0].keys() == {
+        "topic", "partition", "offset", "timestamp", "key", "value", "headers",
+    }  # fmt: skip
+
+
+def test_what_json_prints_json_reads(kafkalite: Run, make_topic: Run, topic: str) -> None:
+    make_topic(2)
+    lines = [
+        {
+            "key": "k",
+            "value": "v",
+            "timestamp": 5,
+            "partition": 1,
+            "headers": {"a": "1", "b": None},
+        },
+        {"value_base64": "/w==", "key": None, "partition": 1, "headers": [["a", "1"], ["a", "2"]]},
+        {"value": {"nested": [1]}, "partition": 1, "timestamp": "1970-01-01T00:00:01Z"},
+        {"key": "tombstone", "partition": 0},
+    ]
+    data = "\n\n".join(map(json.dumps, lines)).encode()
+    kafkalite("produce", topic, "--format", "json", "-q", stdin=data)
+    first = kafkalite("consume", topic, "--until-end", "--json", "--partition", "1").json_lines
+    assert [r.get("value") for r in first] == ["v", None, '{"nested":[1]}']
+    assert first[1]["value_base64"] == "/w=="
+    assert [r["headers"] for r in first] == [
+        [["a", "1"], ["b", None]], [["a", "1"], ["a", "2"]], [],
+    ]  # fmt: skip
+    assert (first[0]["timestamp"], first[2]["timestamp"]) == (5, 1_000)
+    everything = kafkalite("consume", topic, "--until-end", "--json").out
+    copy = f"{topic}-copy"
+    kafkalite("topics", "create", copy, "--partitions", "2")
+    kafkalite("produce", copy, "--format", "json", "-q", stdin=everything)
+    again = kafkalite("consume", copy, "--until-end", "--json").out
+    assert again.replace(copy.encode(), topic.encode()) == everything
+
+
+@pytest.mark.parametrize(
+    ("flags", "printed"),
+    [
+        ([], "abcde"),
+        (["--from", "beginning"], "abcde"),
+        (["--from", "end"], ""),
+        (["--from", "3"], "de"),
+        (["--from", "-2"], "de"),
+        (["--from", "-99"], "abcde"),
+        (["--from", "@1001500"], "cde"),
+        (["--from", "1970-01-01T00:16:43"], "de"),
+        (["--from", "1970-01-01T00:16:43+00:00"], "de"),
+        (["--from", "-1m"], ""),
+        (["--from", "1", "--to", "3"], "bc"),
+        (["--to", "@1001000"], "a"),
+        (["--to", "-1"], "abcd"),
+        (["--from", "3", "--to", "1"], ""),
+        (["--to", "end", "--max-records", "2"], "ab"),
+    ],
+)
+def test_places(kafkalite: Run, lettered: str, flags: list[str], printed: str) -> None:
+    end = [] if "--to" in flags else ["--until-end"]
+    ran = kafkalite("consume", lettered, "--partition", "0", *flags, *end)
+    assert "".join(ran.lines) == printed
+
+
+def test_several_topics_and_partitions(kafkalite: Run, lettered: str, topic: str) -> None:
+    other = f"{topic}-other"
+    kafkalite("produce", other, "--create", "-q", stdin=b"z\n")
+    both = kafkalite("consume", lettered, other, "--until-end").lines
+    assert sorted(both) == ["a", "b", "c", "d", "e", "x", "z"]
+    last = kafkalite("consume", lettered, "--partition", "0-1", "--from", "-1", "--until-end").lines
+    assert sorted(last) == ["e", "x"]
+
+
+def test_templates(kafkalite: Run, lettered: str) -> None:
+    consume = ["consume", lettered, "-n", "1", "-p", "0", "--null", "~", "--format"]
+    told = kafkalite(*consume, "{topic}\\t{partition} {offset} {timestamp} {{{key}}}={value}").out
+    assert told == f"{lettered}\t0 0 1000000 {{~}}=a\n".encode()
+    assert kafkalite(*consume, "{time}\\n").out == b"1970-01-01T00:16:40.000Z\n"
+
+
+@pytest.mark.parametrize("template", ["{nonsense}", "{key", "{value!r}", "{offset:>9}", "{}"])
+def test_templates_that_make_no_sense(refused: Run, template: str) -> None:
+    assert refused("consume", "x", "--format", template).startswith("--format")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "data"),
+    [
+        ("json", '{"a": [1, null]}', b'{"a":[1,null]}'),
+        ("msgpack", '{"a":1}', msgpack.packb({"a": 1})),
+        ("int64", "-2", (-2).to_bytes(8, "big", signed=True)),
+        ("float64", "1.5", b"\x3f\xf8" + bytes(6)),
+        ("hex", "00ff", b"\x00\xff"),
+        ("base64", "AP8=", b"\x00\xff"),
+    ],
+)
+def test_kinds_of_values(
+    kafkalite: Run, make_topic: Run, kind: str, text: str, data: bytes
+) -> None:
+    topic = make_topic(1)
+    kafkalite("produce", topic, "-q", "--value", kind, stdin=text.encode())
+    assert kafkalite("consume", topic, "--until-end").out == data + b"\n"
+    back = kafkalite("consume", topic, "--until-end", "--value", kind, "--json").json_lines
+    shown = json.loads(text) if kind in ("json", "msgpack", "int64", "float64") else text
+    assert back[0]["value"] == shown
+    assert kafkalite("consume", topic, "--until-end", "--value", kind).lines == [
+        text.replace(" ", "")
+    ]
+
+
+def test_avro_through_the_registry(
+    kafkalite: Run, refused: Run, make_topic: Run, tmp_path: Path
+) -> None:
+    topic, schema = make_topic(1), tmp_path / "order.avsc"
+    schema.write_text(json.dumps(SCHEMA))
+    produce = ["produce", topic, "--value", "avro", "--schema", str(schema)]
+    kafkalite(*produce, "-q", stdin=b'{"id": 1, "by": null}\n{"id": 2, "by": "x"}\n')
+    told = kafkalite("consume", topic, "--until-end", "--value", "avro", "--json").json_lines
+    assert [r["value"] for r in told] == [{"id": 1, "by": None}, {"id": 2, "by": "x"}]
+    assert kafkalite("consume", topic, "-n", "1").out[0] == 0  # the wire format's magic byte
+    wrong = refused(*produce, stdin=b'{"id": 1, "by": null}\n{"id": "x"}\n')
+    assert wrong.startswith("stdin, line 2: ")
+    kafkalite("produce", topic, "--schema", str(schema), code=2)
+    assert "no such file" in refused("produce", topic, "--value", "avro", "--schema", "/no/such")
+
+
+def test_bytes_that_are_no_avro_are_named(kafkalite: Run, make_topic: Run) -> None:
+    topic = make_topic(1)
+    kafkalite("produce", topic, "-q", stdin=b"plain\n")
+    for kind in ("avro", "json", "msgpack", "int64"):
+        ran = kafkalite("consume", topic, "--until-end", "--value", kind, code=1)
+        assert ran.err.startswith(f"kafkalite: {topic}-0, offset 0, value: "), ran
+        assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "data", "told"),
+    [
+        (["-K", ":"], b"a:b\nc\n", "stdin, line 2: no key separator ':'"),
+        (["--value", "json"], b"1\n{\n", "stdin, line 2: no json"),
+        (["--value", "int64"], b"x\n", "stdin, line 1: no int64"),
+        (["--value", "hex"], b"0g\n", "stdin, line 1: "),
+        (["-f", "json"], b"{}\n\nx\n", "stdin, line 3: no JSON"),
+        (["-f", "json"], b"[]\n", "stdin, line 1: a JSON object is expected"),
+        (["-f", "json"], b'{"keys": 1}\n', "stdin, line 1: unknown field 'keys'"),
+        (["-f", "json"], b'{"timestamp": "soon"}\n', "stdin, line 1: timestamp 'soon'"),
+        (["-f", "json"], b'{"partition": -1}\n', "stdin, line 1: partition -1"),
+        (["-f", "json"], b'{"partition": 7}\n', "has partitions 0 to 0, not 7"),
+        (["-f", "json"], b'{"headers": [1]}\n', "stdin, line 1: headers are an object"),
+        (["-f", "json"], b'{"value_base64": "?"}\n', "stdin, line 1: value_base64"),
+        (["-p", "1"], b"x\n", "has partitions 0 to 0, not 1"),
+        (["/no/such/file"], b"", "/no/such/file: No such file"),
+        (["/"], b"", "/: is a directory"),
+        ([], b"x" * 2_000_000, "MESSAGE_TOO_LARGE"),
+    ],
+)
+def test_input_that_cannot_be_sent_is_named(
+    refused: Run, make_topic: Run, flags: list[str], data: bytes, told: str
+) -> None:
+    assert told in refused("produce", make_topic(1), *flags, stdin=data)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (["produce", "no-such-topic"], "topic no-such-topic (--create makes it): UNKNOWN_TOPIC"),
+        (["consume", "no-such-topic"], "topic no-such-topic: UNKNOWN_TOPIC_OR_PARTITION"),
+        (["consume", "no such topic"], "INVALID_TOPIC_EXCEPTION"),
+    ],
+)
+def test_topics_that_are_not_there(refused: Run, command: list[str], told: str) -> None:
+    assert told in refused(*command)
+
+
+def test_places_outside_of_the_log(kafkalite: Run, refused: Run, lettered: str) -> None:
+    told = refused("consume", lettered, "--partition", "0", "--from", "99")
+    assert told == f"{lettered}-0: offset 99 is outside of the log, 0 to 5"
+    kafkalite("consume", lettered, "--partition", "2", code=2)
+    for flags in (
+        ["--from", "yesterday"],
+        ["--from", "-5y"],
+        ["--from", "2024-99-01"],
+        ["--from", "99999999999999999999"],
+        ["--partition", "x"],
+        ["--max-records", "0"],
+        ["--format", "plain"],
+        ["--to", "end", "--until-end"],
+        ["--group", "g", "--partition", "0"],
+        ["--group", "g", "--from", "3"],
+        ["--group", "g", "--to", "3"],
+        ["--value", "xml"],
+    ):
+        kafkalite("consume", lettered, *flags, code=2)
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def test_a_group_goes_on_after_what_was_printed(kafkalite: Run, lettered: str, group: str) -> None:
+    consume = ["consume", lettered, "--group", group]
+    first = kafkalite(*consume, "--max-records", "2").lines
+    rest = kafkalite(*consume, "--until-end").lines
+    assert sorted([*first, *rest]) == ["a", "b", "c", "d", "e", "x"]
+    assert kafkalite(*consume, "--until-end").lines == []
+    new = kafkalite("consume", lettered, "--group", f"{group}-2", "--from", "end", "--until-end")
+    assert new.lines == []
+
+
+# ---- signals and pipes ---------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_a_consumer_and_commits(
+    kafkalite: Run, start_command: Run, lettered: str, group: str
+) -> None:
+    running = start_command("consume", lettered, "--group", group)
+    got = b"".join(running.stdout.readline() for _ in range(6))
+    assert sorted(got.split()) == [b"a", b"b", b"c", b"d", b"e", b"x"]
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out, err) == (130, b"", b"")
+    (told,) = kafkalite("groups", "describe", group, "--json").json
+    assert (told["lag"], told["state"]) == (0, "Empty")
+
+
+def test_sigterm_ends_a_consumer(start_command: Run, lettered: str) -> None:
+    running = start_command("consume", lettered, "--partition", "0")
+    assert running.stdout.readline() == b"a\n"
+    running.terminate()
+    _, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (128 + signal.SIGTERM, b"")
+
+
+def test_ctrl_c_ends_a_producer_after_what_it_has_read(
+    kafkalite: Run, start_command: Run, make_topic: Run
+) -> None:
+    topic = make_topic(1)
+    running = start_command("produce", topic, "--json")
+    running.stdin.write(b"a\nb\n")
+    running.stdin.flush()
+    while kafkalite("topics", "describe", topic, "--json").json[0]["partitions"][0]["end"] < 2:
+        pass
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, err) == (130, b"")
+    assert (json.loads(out)["records"], json.loads(out)["interrupted"]) == (2, True)
+
+
+def test_a_pipe_that_closes_ends_a_consumer(start_command: Run, lettered: str) -> None:
+    """Also one that waits for records that never come."""
+    running = start_command("consume", lettered, "--partition", "0")
+    assert running.stdout.readline() == b"a\n"
+    running.stdout.close()
+    assert running.wait(30) == 0
+    assert running.stderr.read() == b""
+
+
+def test_a_pipe_that_closes_while_much_is_printed(
+    kafkalite: Run, start_command: Run, make_topic: Run
+) -> None:
+    topic = make_topic(1)
+    kafkalite("produce", topic, "-q", stdin=b"x" * 99 + b"\n" + (b"y" * 99 + b"\n") * 50_000)
+    for format_ in ("text", "json"):
+        running = start_command("consume", topic, "--until-end", "--format", format_)
+        assert b"xxx" in running.stdout.readline()
+        running.stdout.close()
+        assert running.wait(30) == 0
+        assert running.stderr.read() == b""
+
+
+def test_a_list_in_a_closed_pipe(kafkalite: Run, start_command: Run, make_topic: Run) -> None:
+    make_topic(1)
+    running = start_command("topics", "list")
+    running.stdout.close()
+    assert running.wait(30) == 0
+    assert running.stderr.read() == b""
+
+
+def test_a_consumer_waits_for_more(start_command: Run, kafkalite: Run, make_topic: Run) -> None:
+    topic = make_topic(1)
+    running = start_command("consume", topic, "--json")
+    for value in ("first", "second"):
+        kafkalite("produce", topic, "-q", stdin=value.encode())
+        assert json.loads(running.stdout.readline())["value"] == value
+    running.kill()
+    running.communicate()
+
+
+def test_input_that_comes_slowly_is_sent_at_once(
+    start_command: Run, kafkalite: Run, make_topic: Run
+) -> None:
+    topic = make_topic(1)
+    producing = start_command("produce", topic, "-q")
+    reading = start_command("consume", topic)
+    for line in (b"one\n", b"two\n"):
+        producing.stdin.write(line)
+        producing.stdin.flush()
+        assert reading.stdout.readline() == line
+    producing.stdin.close()
+    assert producing.wait(30) == 0
+    reading.kill()
+    for process in (producing, reading):
+        process.stdin = None
+        process.communicate()
+
+
+def test_no_input_at_all(kafkalite: Run, bootstrap: str, make_topic: Run) -> None:
+    topic = make_topic(1)
+    assert kafkalite("produce", topic, "/dev/null", "--json").json["records"] == 0
+    assert kafkalite("produce", topic, "--json").json["records"] == 0
+    with open(os.devnull, "rb") as nothing:
+        done = subprocess.run(
+            ["kafkalite", "produce", topic, "-b", bootstrap], stdin=nothing, capture_output=True
+        )
+    assert done.returncode == 0
