@@ -249,7 +249,7 @@ class Membership:
     def sync(self, request: SyncGroupRequest, context: RequestContext, step: Step) -> None:
         """Answers with the member's assignment, as soon as the leader's is in the log."""
         waiting = Waiting(context.token, context.api_version)
-        group = self._groups.get(request.group_id)
+        group = self._groups.get(request.group_id) if request.group_id else None
         if group is None:
             refuse_sync(waiting, _no_group(request.group_id), step)
             return
@@ -272,7 +272,7 @@ class Membership:
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
         """Keeps a member alive. Never durable: a restart gives every member a full session."""
-        group = self._groups.get(request.group_id)
+        group = self._groups.get(request.group_id) if request.group_id else None
         if group is None:
             return HEARTBEAT[_no_group(request.group_id)]
         member = group.find(request.member_id, request.group_instance_id)

@@ -240,11 +240,11 @@ def test_a_cooperative_member_gets_nothing_that_another_still_owns(
 
 
 @given(partitions_of=PARTITION_COUNTS, subscriptions=owning_groups())
-def test_a_cooperative_group_comes_to_rest_balanced_after_two_generations(
+def test_a_cooperative_group_comes_to_rest_balanced_after_three_generations_at_most(
     partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
 ) -> None:
     rested, generations = settle(partitions_of, subscriptions)
-    assert generations <= 2
+    assert generations <= 3  # two, unless the subscriptions differ and somebody owned a stranger's
     owned = Counter(p for s in rested.values() for p in s.owned_partitions)
     assert owned == partitions_to_assign(partitions_of, subscriptions)
 

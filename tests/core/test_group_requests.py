@@ -138,17 +138,22 @@ def test_sync_heartbeat_and_leave_are_answered_in_every_version(version: int) ->
 
 def test_an_empty_group_id_is_for_offsets_alone() -> None:
     rim = Rim()
-    for request in (
-        g.SyncGroupRequest("", 1, "m"),
-        g.HeartbeatRequest("", 1, "m"),
-        g.LeaveGroupRequest("", "m", (g.MemberIdentity("m"),)),
-        g.OffsetDeleteRequest("", ()),
-    ):
-        version = definition(type(request)).versions[1]
-        assert rim.ask(request, version).error_code is ErrorCode.INVALID_GROUP_ID
+
+    def members_are_refused() -> None:
+        for request in (
+            g.SyncGroupRequest("", 1, "m"),
+            g.HeartbeatRequest("", 1, "m"),
+            g.LeaveGroupRequest("", "m", (g.MemberIdentity("m"),)),
+            g.OffsetDeleteRequest("", ()),
+        ):
+            version = definition(type(request)).versions[1]
+            assert rim.ask(request, version).error_code is ErrorCode.INVALID_GROUP_ID, request
+
+    members_are_refused()
     partitions = (o.OffsetCommitRequestPartition(0, 5),)
     commit = o.OffsetCommitRequest("", topics=(o.OffsetCommitRequestTopic("t", partitions),))
     assert rim.ask(commit, 8).topics[0].partitions[0].error_code is ErrorCode.NONE
+    members_are_refused()
     deleted = rim.ask(g.DeleteGroupsRequest(("",)), 2)
     assert deleted.results == (g.DeletableGroupResult("", ErrorCode.NONE),)
 
