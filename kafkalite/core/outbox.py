@@ -1,9 +1,10 @@
 """What a connection still has to send: bytes from memory, and stretches of files.           [IO]
 
-Small answers go through asyncio's transport in one write. An answer with file parts goes past the
-transport, once that has nothing left to send: `os.sendfile` moves the bytes from the page cache to
-the socket without a copy into this process, and a duplicate of the socket's descriptor waits for
-room, since asyncio lets nobody else wait on the transport's own.
+Small answers go through asyncio's transport, and those to requests that came together in one write:
+a system call costs more than most answers. An answer with file parts goes past the transport, once
+that has nothing left to send: `os.sendfile` moves the bytes from the page cache to the socket
+without a copy into this process, and a duplicate of the socket's descriptor waits for room, since
+asyncio lets nobody else wait on the transport's own.
 
 Owns   the order of what is sent, and the duplicate descriptor.
 Never  holds more than one answer with files: the server reads no further request until `is_empty`.
@@ -22,6 +23,7 @@ from typing import Final, Protocol, cast
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # per turn of the loop, so that others get theirs
 INLINE_BYTES_MAX: Final = 32_768  # below it, reading and one write is cheaper than sendfile
+HELD_BYTES_MAX: Final = 65_536  # of small answers, until they are written
 MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
 HAS_SENDFILE: Final = hasattr(os, "sendfile")
 
@@ -50,7 +52,18 @@ Part = bytes | bytearray | memoryview | FilePart
 class Outbox:
     """Sends parts in order over one connection. `on_empty` is called when a delay has ended."""
 
-    __slots__ = ("_is_paused", "_loop", "_on_empty", "_parts", "_position", "_socket", "_transport")
+    __slots__ = (
+        "_held",
+        "_held_bytes",
+        "_is_held",
+        "_is_paused",
+        "_loop",
+        "_on_empty",
+        "_parts",
+        "_position",
+        "_socket",
+        "_transport",
+    )
 
     def __init__(
         self,
@@ -64,6 +77,9 @@ class Outbox:
         self._on_empty = on_empty
         self._parts: deque[Part] = deque()
         self._position = 0  # how much of the first part is sent
+        self._held: list[bytes] = []  # small answers that go together
+        self._held_bytes = 0
+        self._is_held = False
         self._is_paused = False  # the transport has bytes of its own to send first
         self._socket: socket.socket | None = None
 
@@ -74,14 +90,36 @@ class Outbox:
 
     def send(self, parts: Sequence[Part]) -> None:
         """Sends an answer, now as far as the socket takes it and the rest as it empties."""
-        if len(parts) == 1 and isinstance(parts[0], bytes) and not self._parts:
-            self._transport.write(parts[0])
-        elif not self._parts and (small := _inline(parts)) is not None:
-            self._transport.write(small)
-        else:
-            self._parts.extend(parts)
-            if not self._is_paused:
-                self._pump()
+        if not self._parts and (small := _inline(parts)) is not None:
+            if not self._is_held:
+                self._transport.write(small)
+                return
+            self._held.append(small)
+            self._held_bytes += len(small)
+            if self._held_bytes >= HELD_BYTES_MAX:
+                self._write_held()
+            return
+        self._write_held()
+        self._parts.extend(parts)
+        if not self._is_paused:
+            self._pump()
+
+    def hold(self) -> None:
+        """Small answers wait for `release`; whoever calls this does, before anything else runs."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Writes what was held."""
+        self._is_held = False
+        self._write_held()
+
+    def _write_held(self) -> None:
+        held = self._held
+        if held:
+            data = held[0] if len(held) == 1 else b"".join(held)
+            held.clear()
+            self._held_bytes = 0
+            self._transport.write(data)
 
     def pause_writing(self) -> None:
         """The transport could not send all that it was given."""
@@ -154,6 +192,8 @@ class Outbox:
 
 def _inline(parts: Sequence[Part]) -> bytes | None:
     """All parts as one piece, if that is small enough to be cheaper; else None."""
+    if len(parts) == 1 and type(parts[0]) is bytes:
+        return parts[0]
     size = 0
     for part in parts:
         in_memory = isinstance(part, bytes | bytearray | memoryview)

@@ -254,15 +254,13 @@ class _Connection(asyncio.BufferedProtocol):
         """Answers what has arrived, until something must be waited for."""
         if not self._can_go_on():
             return
+        outbox = self._outbox
+        outbox.hold()
         try:
-            for _ in range(REQUESTS_PER_TURN):
-                request = self._frames.next_event()
-                if request is None:
-                    self._read(True)
-                    return
-                self._serve(request)
-                if not self._can_go_on():
-                    return
+            try:
+                has_more = self._answer_some()
+            finally:
+                outbox.release()
         except KafkaliteError as error:
             self._metrics.connections_failed += 1
             self._hang_up(str(error))
@@ -270,8 +268,24 @@ class _Connection(asyncio.BufferedProtocol):
         except Exception:
             self._fail()
             return
-        self._read(False)
-        self._server.go_on(self)
+        if has_more:
+            self._read(False)
+            self._server.go_on(self)
+        elif has_more is not None:
+            self._read(True)
+
+    def _answer_some(self) -> bool | None:
+        """Answers REQUESTS_PER_TURN requests at the most. Whether there are more; None while
+        that is of no interest: the last answer is not there yet, or not sent."""
+        next_event = self._frames.next_event
+        for _ in range(REQUESTS_PER_TURN):
+            request = next_event()
+            if request is None:
+                return False
+            self._serve(request)
+            if not self._can_go_on():
+                return None
+        return True
 
     def _serve(self, request: RequestReceived | UnknownApi) -> None:
         if isinstance(request, UnknownApi):

@@ -53,7 +53,8 @@ def validated(
         _refuse_size(partition, size, config)
     try:
         if from_client:
-            header = check_produced(records, keys_required="compact" in config.cleanup_policy)
+            produced = check_produced(records, keys_required=config.is_compacted)
+            header = produced.header
         else:
             header = _brokers_own(records)
     except ApiError as error:
@@ -61,7 +62,14 @@ def validated(
         what = str(error).removesuffix(f": {code.name}")
         raise ApiError(code, f"{partition}: {what}") from error
     if from_client:
-        _check_timestamps(records, header, config, partition, now_ms)
+        if header.attributes & _LOG_APPEND_TIME:
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP, f"{partition}: only a broker sets the log append time"
+            )
+        before_ms = config.message_timestamp_before_max_ms
+        after_ms = config.message_timestamp_after_max_ms
+        if not (now_ms - produced.oldest <= before_ms and produced.newest - now_ms <= after_ms):
+            _check_timestamps(records, config, partition, now_ms)
         if config.compression_type != "producer":
             records, header = _recompressed(records, header, config, partition)
     if len(records) > config.segment_bytes:
@@ -93,17 +101,18 @@ def _brokers_own(records: Buffer) -> BatchHeader:
 
 
 def _check_timestamps(
-    records: Buffer, header: BatchHeader, config: LogConfig, partition: TopicPartition, now_ms: int
+    records: Buffer, config: LogConfig, partition: TopicPartition, now_ms: int
 ) -> None:
-    if header.attributes & _LOG_APPEND_TIME:
-        raise ApiError(
-            ErrorCode.INVALID_TIMESTAMP, f"{partition}: only a broker sets the log append time"
-        )
+    """Looks at each record: one of a time too far off is refused, one without a time is not."""
     before_ms = config.message_timestamp_before_max_ms
     after_ms = config.message_timestamp_after_max_ms
-    if before_ms == after_ms == _LONG_MAX or config.message_timestamp_type == "LogAppendTime":
+    if config.message_timestamp_type == "LogAppendTime":
         return
-    for index, timestamp in enumerate(decode(records, check_crc=False).timestamps):
+    try:
+        timestamps = decode(records, check_crc=False).timestamps
+    except CorruptBatchError as error:  # one that no 64 bits can hold
+        raise ApiError(ErrorCode.INVALID_TIMESTAMP, f"{partition}: {error}") from error
+    for index, timestamp in enumerate(timestamps):
         if timestamp != NO_TIMESTAMP and not -after_ms <= now_ms - timestamp <= before_ms:
             raise ApiError(
                 ErrorCode.INVALID_TIMESTAMP,

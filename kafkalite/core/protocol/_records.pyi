@@ -1,10 +1,12 @@
 """The native twin of records_pure: same names, same results, same errors.                 [P]"""
 
 from collections.abc import Sequence
-from typing import final
+from typing import TypeVar, final
 
 from kafkalite.core.protocol.records_pure import Buffer, Checksum, Compress
 from kafkalite.core.types import Columns
+
+H = TypeVar("H", bound=tuple[int, ...])
 
 @final
 class Window:
@@ -20,7 +22,10 @@ def decode_records(
 ) -> Columns: ...
 def skim_records(
     data: Buffer, record_count: int, last_offset_delta: int, keys_required: bool
-) -> None: ...
+) -> tuple[int, int]: ...
+def check_batch(
+    data: Buffer, keys_required: bool, checksum: Checksum, header_type: type[H]
+) -> tuple[H, int, int] | None: ...
 def encode_batch(
     columns: Columns,
     attributes: int,

@@ -293,41 +293,57 @@ cdef Reader open_reader(Py_buffer *view) noexcept nogil:
 # ---- skim ------------------------------------------------------------------------------------
 
 
+cdef struct Skim:
+    int64_t records  # how many were read
+    int64_t last_delta  # offset delta of the last one
+    int64_t oldest  # least and greatest timestamp delta
+    int64_t newest
+
+
 def skim_records(data, int64_t record_count, int64_t last_offset_delta, bint keys_required):
     """Checks that the records are what their batch says; see the twin."""
     cdef Py_buffer view
     cdef Reader reader
-    cdef int64_t record = 0
-    cdef int64_t last = -1
+    cdef Skim skim
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= record_count <= view.len // 7:
             check_count(record_count, view.len)
         reader = open_reader(&view)
-        if skim_loop(&reader, record_count, keys_required, &record, &last) < 0:
-            return raise_fault(&reader, record)
+        if skim_loop(&reader, record_count, keys_required, &skim) < 0:
+            return raise_fault(&reader, skim.records)
         if reader.position != reader.end:
             check_trailing(record_count, reader.end - reader.position)
-        if last != last_offset_delta:
-            check_last_delta(last, last_offset_delta)
+        if skim.last_delta != last_offset_delta:
+            check_last_delta(skim.last_delta, last_offset_delta)
+        return (skim.oldest, skim.newest)
     finally:
         PyBuffer_Release(&view)
 
 
 cdef int skim_loop(
-    Reader *reader, int64_t record_count, bint keys_required, int64_t *record, int64_t *last
+    Reader *reader, int64_t record_count, bint keys_required, Skim *skim
 ) noexcept nogil:
     cdef const uint8_t *end = reader.end
     cdef int64_t timestamp_delta, delta
     cdef Blob blob
-    while record[0] < record_count:
+    skim.records = 0
+    skim.last_delta = -1
+    skim.oldest = skim.newest = 0
+    while skim.records < record_count:
         if begin_record(reader, &timestamp_delta, &delta) < 0:
             return -1
-        if record_unlikely(delta <= last[0] or (record[0] == 0 and delta != 0)):
-            if record[0] == 0:
+        if record_unlikely(delta <= skim.last_delta or (skim.records == 0 and delta != 0)):
+            if skim.records == 0:
                 return note(reader, FIRST_DELTA, 0, delta, 0)
-            return note(reader, ORDER, 0, delta, last[0] + 1)
-        last[0] = delta
+            return note(reader, ORDER, 0, delta, skim.last_delta + 1)
+        skim.last_delta = delta
+        if skim.records == 0:
+            skim.oldest = skim.newest = timestamp_delta
+        elif timestamp_delta > skim.newest:
+            skim.newest = timestamp_delta
+        elif timestamp_delta < skim.oldest:
+            skim.oldest = timestamp_delta
         if read_blob(reader, KEY_LENGTH, -1, &blob) < 0:
             return -1
         if record_unlikely(keys_required and blob.size < 0):
@@ -336,7 +352,7 @@ cdef int skim_loop(
             return -1
         if skim_headers(reader) < 0 or end_record(reader, end) < 0:
             return -1
-        record[0] += 1
+        skim.records += 1
     return 0
 
 
@@ -352,6 +368,78 @@ cdef inline int skim_headers(Reader *reader) noexcept nogil:
             return -1
         count -= 1
     return 0
+
+
+cdef inline int64_t number_of(const uint8_t *at, int size) noexcept nogil:
+    """A big-endian number with its sign."""
+    cdef uint64_t number = 0 - <uint64_t> (at[0] >> 7)
+    cdef int i
+    for i in range(size):
+        number = number << 8 | at[i]
+    return <int64_t> number
+
+
+def check_batch(data, bint keys_required, checksum, header_type):
+    """What one glance tells of a batch as producers send it; see the twin."""
+    cdef Py_buffer view
+    cdef Reader reader
+    cdef Skim skim
+    cdef const uint8_t *start
+    cdef int64_t attributes, codec, last_offset_delta, producer_id, base_sequence, count, crc
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < HEADER_SIZE:
+            return None
+        reader = open_reader(&view)
+        start = reader.start
+        attributes = number_of(start + COVERED_FROM, 2)
+        last_offset_delta = number_of(start + 23, 4)
+        producer_id = number_of(start + 43, 8)
+        base_sequence = number_of(start + 53, 4)
+        count = number_of(start + 57, 4)
+        codec = attributes & 7
+        if (
+            start[16] != 2
+            or number_of(start, 8) != 0
+            or number_of(start + 8, 4) != view.len - 12
+            or attributes & 0x20
+            or codec > 4
+            or count <= 0
+            or count != last_offset_delta + 1
+            or (producer_id >= 0 and base_sequence < 0)
+        ):
+            return None
+        skim.oldest = skim.newest = 0
+        if codec == 0:
+            reader.position += HEADER_SIZE
+            if (
+                count > view.len // 7
+                or skim_loop(&reader, count, keys_required, &skim) < 0
+                or reader.position != reader.end
+                or skim.last_delta != last_offset_delta
+            ):
+                return None
+        crc = number_of(start + CRC_AT, 4) & 0xFFFFFFFF
+        if <int64_t> checksum(Window(data, COVERED_FROM)) != crc:
+            return None
+        header = tuple.__new__(header_type, (
+            0,
+            number_of(start + 8, 4),
+            number_of(start + 12, 4),
+            2,
+            crc,
+            attributes,
+            last_offset_delta,
+            number_of(start + 27, 8),
+            number_of(start + 35, 8),
+            producer_id,
+            number_of(start + 51, 2),
+            base_sequence,
+            count,
+        ))
+        return header, skim.oldest, skim.newest
+    finally:
+        PyBuffer_Release(&view)
 
 
 # ---- decode ----------------------------------------------------------------------------------

@@ -49,5 +49,6 @@ _lent: Final = _CHOICE[2]
 
 
 def crc32c(data: Buffer) -> int:
-    """The CRC-32C of `data`, in [0, 2**32)."""
-    return _checksum(data if type(data) is bytes else _lent(data))
+    """The CRC-32C of `data`, in [0, 2**32). A `Window` is taken as it is."""
+    kind = type(data)
+    return _checksum(data if kind is bytes or kind is _lent else _lent(data))

@@ -56,11 +56,21 @@ from kafkalite.core.types import Columns, concat
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
 
 try:
-    from kafkalite.core.protocol._records import decode_records, encode_batch, skim_records
+    from kafkalite.core.protocol._records import (
+        check_batch,
+        decode_records,
+        encode_batch,
+        skim_records,
+    )
 
     NATIVE = True
 except ImportError:
-    from kafkalite.core.protocol.records_pure import decode_records, encode_batch, skim_records
+    from kafkalite.core.protocol.records_pure import (
+        check_batch,
+        decode_records,
+        encode_batch,
+        skim_records,
+    )
 
     NATIVE = False
 
@@ -261,12 +271,12 @@ def skim(
     *,
     keys_required: bool = False,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> None:
+) -> tuple[int, int]:
     """Checks that a batch tells the truth about its records, without building one.
 
-    Compressed records are decompressed, to `decompressed_bytes_max` bytes at most. ApiError:
-    INVALID_RECORD when framing, offset deltas, counts or keys are not as they should be,
-    UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
+    Returns the least and the greatest timestamp delta. Compressed records are decompressed, to
+    `decompressed_bytes_max` bytes at most. ApiError: INVALID_RECORD when framing, offset deltas,
+    counts or keys are not as they should be, UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
     """
     try:
         compression = header.compression
@@ -278,11 +288,20 @@ def skim(
         data: Buffer = _records_of(buffer, position, header)
         if compression is not Compression.NONE:
             data = decompress(data, compression, decompressed_bytes_max=decompressed_bytes_max)
-        skim_records(data, header.record_count, header.last_offset_delta, keys_required)
+        deltas = skim_records(data, header.record_count, header.last_offset_delta, keys_required)
         if header.record_count == 0:
             raise CorruptBatchError("no records")
+        return deltas
     except CorruptBatchError as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"batch at byte {position}: {error}") from error
+
+
+class Produced(NamedTuple):
+    """A batch that is what it says."""
+
+    header: BatchHeader
+    oldest: int  # least and greatest timestamp of its records, ms
+    newest: int
 
 
 def check_produced(
@@ -290,13 +309,33 @@ def check_produced(
     *,
     keys_required: bool = False,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
-) -> BatchHeader:
+) -> Produced:
     """All that a leader checks of what a client produced: one true batch, and nothing else.
 
     ApiError with the code that Apache Kafka answers: CORRUPT_MESSAGE for a bad CRC, an unknown
     magic or a batch length no batch can have, INVALID_RECORD for the rest.
     """
-    header = _sole_batch(buffer)
+    glance = check_batch(buffer, keys_required, crc32c, BatchHeader)
+    if glance is None:
+        header = _sole_batch(buffer)
+        _check_slowly(header, buffer)
+    else:
+        header, oldest, newest = glance
+        if not header.attributes & _CODEC_MASK:
+            base = header.base_timestamp
+            return Produced(header, base + oldest, base + newest)
+    oldest, newest = skim(
+        buffer,
+        0,
+        header,
+        keys_required=keys_required,
+        decompressed_bytes_max=decompressed_bytes_max,
+    )
+    return Produced(header, header.base_timestamp + oldest, header.base_timestamp + newest)
+
+
+def _check_slowly(header: BatchHeader, buffer: Buffer) -> None:
+    """What is wrong with the batch, apart from its records; ApiError, or nothing is."""
     try:
         verify_crc(buffer, 0, header)
     except CorruptBatchError as error:
@@ -315,14 +354,6 @@ def check_produced(
     ):
         if wrong:
             raise ApiError(ErrorCode.INVALID_RECORD, what)
-    skim(
-        buffer,
-        0,
-        header,
-        keys_required=keys_required,
-        decompressed_bytes_max=decompressed_bytes_max,
-    )
-    return header
 
 
 def _sole_batch(buffer: Buffer) -> BatchHeader:

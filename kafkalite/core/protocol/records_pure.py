@@ -27,7 +27,7 @@ from enum import Enum
 from operator import index
 from struct import Struct
 from struct import error as StructError  # noqa: N812
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import CorruptBatchError
@@ -35,6 +35,7 @@ from kafkalite.errors import CorruptBatchError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Compress: TypeAlias = Callable[[Buffer], Buffer]
 Checksum: TypeAlias = Callable[[Buffer], int]
+H = TypeVar("H", bound=tuple[int, ...])
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size
@@ -253,17 +254,19 @@ def _offsets(base_offset: int, deltas: list[int]) -> Sequence[int]:
 
 def skim_records(
     data: Buffer, record_count: int, last_offset_delta: int, keys_required: bool
-) -> None:
+) -> tuple[int, int]:
     """Checks that the records are what their batch says, keeping none; CorruptBatchError.
 
-    Offset deltas rise from 0 to `last_offset_delta`; no byte is left over; no key is null if
-    `keys_required`.
+    Returns the least and the greatest timestamp delta. Offset deltas rise from 0 to
+    `last_offset_delta`; no byte is left over; no key is null if `keys_required`.
     """
     check_count(record_count, len(data))
     reader = _Reader(data)
     last = -1
+    times: list[int] = []
     for i in range(record_count):
-        _, delta = reader.begin_record()
+        time, delta = reader.begin_record()
+        times.append(time)
         if i == 0 and delta != 0:
             reader.fail(Fault.FIRST_DELTA, number=delta, limit=0)
         if delta <= last:
@@ -276,6 +279,17 @@ def skim_records(
         reader.end_record()
     check_trailing(record_count, len(data) - reader.position)
     check_last_delta(last, last_offset_delta)
+    return min(times, default=0), max(times, default=0)
+
+
+def check_batch(
+    data: Buffer, keys_required: bool, checksum: Checksum, header_type: type[H]
+) -> tuple[H, int, int] | None:
+    """What one glance tells of a batch as producers send it: header, least and greatest timestamp
+    delta; of compressed records only the header is right, and the deltas are 0. None where one
+    must look closely, because something is wrong or because, as here, there is no native code.
+    """
+    return None
 
 
 def encode_batch(
