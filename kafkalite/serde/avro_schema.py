@@ -37,6 +37,7 @@ PRIMITIVES: Final = frozenset(
 )
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+FOR_NAMED: Final = frozenset({"name", "namespace", "aliases", "doc", "fields", "symbols", "size"})
 INT_RANGE: Final = range(-(2**31), 2**31)
 RANGES: Final = {"int": INT_RANGE, "long": range(-(2**63), 2**63)}
 
@@ -201,17 +202,20 @@ class _Checker:
             case {"type": "record" | "error" | "enum" | "fixed"}:
                 return self._named(schema, namespace, path)
             case {"type": "array"}:
+                schema = _without_reserved(schema)
                 items = self._part(schema, "items", namespace, f"{path}[]")
                 self.boundless |= takes_no_bytes(items, self.byteless)
-                return _ordered({**schema, "items": items})
+                return ordered({**schema, "items": items})
             case {"type": "map"}:
+                schema = _without_reserved(schema)
                 values = self._part(schema, "values", namespace, f"{path}{{}}")
-                return _ordered({**schema, "values": values})
+                return ordered({**schema, "values": values})
             case {"type": str(name)}:
                 _check_decimal(schema, path)
+                schema = _without_reserved(schema)
                 mention = self._mention(name, namespace, path)
                 plain = schema.keys() == {"type"} or mention not in PRIMITIVES
-                return mention if plain else _ordered({**schema, "type": mention})
+                return mention if plain else ordered({**schema, "type": mention})
             case dict():
                 raise SchemaError(f"{at(path)}{glimpse(schema)} has no 'type'")
         raise SchemaError(f"{at(path)}{glimpse(schema)} is no type")
@@ -257,6 +261,8 @@ class _Checker:
         self.names[full] = {}
         normal = {k: v for k, v in schema.items() if k not in ("namespace", "name", "aliases")}
         normal["name"], own = full, full.rpartition(".")[0]
+        if namespace and not own:
+            normal["namespace"] = ""  # else a reader would give it that of the type around it
         if aliases := _texts(schema.get("aliases", []), "aliases", path):
             normal["aliases"] = [a if "." in a or not own else f"{own}.{a}" for a in aliases]
         if word == "fixed":
@@ -268,7 +274,7 @@ class _Checker:
             _check_symbols(schema, full, path)
         else:
             normal["fields"] = self._fields(schema, full, path)
-        node = self.names[full] = _ordered(normal)
+        node = self.names[full] = ordered(normal)
         if takes_no_bytes(node, self.byteless):
             self.byteless.add(full)
         return node
@@ -292,7 +298,12 @@ class _Checker:
             raise SchemaError(f"{at(place)}no 'type'")
         _texts(field.get("aliases", []), "aliases", place)
         namespace = record.rpartition(".")[0]
-        return _ordered({**field, "type": self.normal(field["type"], namespace, place)})
+        return ordered({**field, "type": self.normal(field["type"], namespace, place)})
+
+
+def _without_reserved(schema: dict[str, Any]) -> dict[str, Any]:
+    """A type without a name, and without what only a type with one may have."""
+    return {k: v for k, v in schema.items() if k not in FOR_NAMED}
 
 
 def _twice(names: list[str]) -> str | None:
@@ -335,8 +346,8 @@ ATTRIBUTES: Final = (
 ORDER: Final = {name: place for place, name in enumerate(ATTRIBUTES)}
 
 
-def _ordered(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same attributes in the canonical order: Avro's own first, others by name."""
+def ordered(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same attributes of a type in the canonical order: Avro's own first, others by name."""
     return dict(sorted(schema.items(), key=lambda item: (ORDER.get(item[0], len(ORDER)), item[0])))
 
 

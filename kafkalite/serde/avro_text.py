@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from kafkalite.errors import SchemaError
-from kafkalite.serde.avro_schema import PRIMITIVES, Node, Schema, parse_schema
+from kafkalite.serde.avro_schema import PRIMITIVES, Node, Schema, ordered, parse_schema
 
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 TYPE_FIRST: Final = ("type", "name", "namespace", "doc")
@@ -37,7 +37,7 @@ def rendered(schema: Schema, references: tuple[str, ...] = ()) -> str:
 
 def self_contained(schema: Schema) -> str:
     """The schema's canonical text with the definitions of all types that it mentions."""
-    return orjson.dumps(_whole(schema, schema.root, set())).decode()
+    return orjson.dumps(_whole(schema, schema.root, "", set())).decode()
 
 
 def _type(node: Node, space: str) -> Any:
@@ -46,7 +46,7 @@ def _type(node: Node, space: str) -> Any:
         return node if node in PRIMITIVES else _relative(node, space)
     if isinstance(node, list):
         return [_type(branch, space) for branch in node]
-    form: dict[str, Any] = dict(node)
+    form = {name: part for name, part in node.items() if name != "namespace"}
     if node["type"] in NAMED:
         own, _, form["name"] = node["name"].rpartition(".")
         if own != space:
@@ -77,22 +77,30 @@ def _relative(name: str, space: str) -> str:
     return simple if own in ("", space) and simple not in PRIMITIVES else name
 
 
-def _whole(schema: Schema, node: Node, defined: set[str]) -> Any:
-    """A type in normal form; a type whose name is not in `defined` is written out."""
+def _whole(schema: Schema, node: Node, space: str, defined: set[str]) -> Any:
+    """A type in normal form; a type whose name is not in `defined` is written out.
+
+    `space` is the namespace around it.
+    """
     if isinstance(node, list):
-        return [_whole(schema, branch, defined) for branch in node]
+        return [_whole(schema, branch, space, defined) for branch in node]
     if isinstance(node, str):
         if node in PRIMITIVES or node in defined:
             return node
         node = schema.deref(node)
+    form = {name: part for name, part in node.items() if name != "namespace"}
     if "name" in node:
         defined.add(node["name"])
-    form = dict(node)
+        own = node["name"].rpartition(".")[0]
+        if space and not own:
+            form["namespace"] = ""
+        space = own
     if "fields" in node:
         form["fields"] = [
-            {**field, "type": _whole(schema, field["type"], defined)} for field in node["fields"]
+            {**field, "type": _whole(schema, field["type"], space, defined)}
+            for field in node["fields"]
         ]
     for part in ("items", "values"):
         if part in node:
-            form[part] = _whole(schema, node[part], defined)
-    return form
+            form[part] = _whole(schema, node[part], space, defined)
+    return ordered(form)

@@ -164,7 +164,7 @@ class Registry(RegistryState):
         if schema.rule_set is not None:
             raise SchemaError("rule sets are not supported", code=INVALID_RULE_SET)
         if not schema.text.strip():
-            raise SchemaError("the schema is empty", code=INVALID_SCHEMA)
+            raise SchemaError("Empty schema", code=INVALID_SCHEMA)
         references = tuple(
             replace(reference, version=self._reference_version(reference.subject))
             if reference.version == LATEST
@@ -314,8 +314,8 @@ class Registry(RegistryState):
         entry = self.version(subject, version)
         if entry.deleted and not permanent:
             raise SchemaError(
-                f"subject {subject!r} version {entry.version} is deleted already; "
-                "permanent=true forgets it",
+                f"Subject '{subject}' Version {entry.version} was soft deleted. "
+                "Set permanent=true to delete permanently",
                 code=VERSION_SOFT_DELETED,
             )
         self._refuse_when_read_only(subject)
@@ -324,7 +324,8 @@ class Registry(RegistryState):
             return (records.schema_record(replace(entry, deleted=True)),)
         if not entry.deleted:
             raise SchemaError(
-                f"subject {subject!r} version {entry.version}: delete it softly first",
+                f"Subject '{subject}' Version {entry.version} was not deleted first "
+                "before being permanently deleted",
                 code=VERSION_NOT_SOFT_DELETED,
             )
         gone = records.tombstone(subject, entry.version)
@@ -340,7 +341,7 @@ class Registry(RegistryState):
             )
         if not entries:
             raise SchemaError(
-                f"subject {subject!r} is deleted already; permanent=true forgets it",
+                f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently",
                 code=SUBJECT_SOFT_DELETED,
             )
         self._refuse_when_read_only(subject)
@@ -349,7 +350,8 @@ class Registry(RegistryState):
             self._refuse_when_referenced(entry, [r for r in referrers if r.subject != subject])
             if permanent and not entry.deleted:
                 raise SchemaError(
-                    f"subject {subject!r}: delete it softly first", code=SUBJECT_NOT_SOFT_DELETED
+                    f"Subject '{subject}' was not deleted first before being permanently deleted",
+                    code=SUBJECT_NOT_SOFT_DELETED,
                 )
         if not permanent:
             return (records.delete_subject_record(subject, entries[-1].version),)

@@ -80,7 +80,7 @@ class Call:
         try:
             return int(self.path["id"])
         except ValueError:
-            raise SchemaError(f"{self.path['id']!r} is no schema id", code=NOT_FOUND) from None
+            raise SchemaError("HTTP 404 Not Found", code=NOT_FOUND) from None
 
     def flag(self, name: str) -> bool:
         """Whether a parameter is there and true."""

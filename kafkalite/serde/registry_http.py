@@ -46,7 +46,8 @@ BODY_SECONDS_MAX: Final = 10.0
 
 V1_JSON: Final = "application/vnd.schemaregistry.v1+json"
 JSON_TYPES: Final = (V1_JSON, "application/vnd.schemaregistry+json", "application/json")
-ANYTHING: Final = frozenset({"*/*", "application/*"})
+ANY_TYPES: Final = frozenset({"*", "application/*"})
+UTF_8: Final = frozenset({"", "utf-8", "utf8", '"utf-8"'})
 BODY_TYPES: Final = frozenset({*JSON_TYPES, "application/octet-stream"})
 WITH_BODY: Final = frozenset({"POST", "PUT"})
 GROUP: Final = "schema-registry"
@@ -114,7 +115,10 @@ class RegistryApp:
         self, request: Request, route: Route, parameters: Mapping[str, str]
     ) -> Response:
         """The answer of a route."""
-        kind = _answer_type(request)
+        is_text = route.path.endswith("/schema") and "text/plain" in request.headers.get(
+            "accept", ""
+        )
+        kind = V1_JSON if is_text else _answer_type(request)
         body = await _body(request) if request.method in WITH_BODY else None
         call = Call(parameters, dict(request.query_params), body)
         answer = await _in_time(self._told(route, call))
@@ -183,25 +187,31 @@ def _route(method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str
 
 
 def _answer_type(request: Request) -> str:
-    """The JSON that the client takes. SchemaError when it takes none."""
-    accepted = [
-        part.partition(";")[0].strip() for part in request.headers.get("accept", "*/*").split(",")
-    ]
-    for kind in accepted:
+    """The JSON that the client likes best. SchemaError when it takes none."""
+    accepted = [_weighted(part) for part in request.headers.get("accept", "*/*").split(",")]
+    for _, kind in sorted(accepted, key=lambda pair: -pair[0]):
         if kind in JSON_TYPES:
             return kind
-        if kind in ANYTHING:
+        if kind in ANY_TYPES or kind.startswith("*/"):
             return V1_JSON
-    if "text/plain" in accepted:
-        return V1_JSON
-    raise SchemaError(f"HTTP 406 Not Acceptable: {V1_JSON} is", code=406)
+    raise SchemaError("HTTP 406 Not Acceptable", code=406)
+
+
+def _weighted(part: str) -> tuple[float, str]:
+    """One of the types that a client takes, and how much it likes it."""
+    kind, *parameters = (word.strip() for word in part.split(";"))
+    weights = [word.removeprefix("q=") for word in parameters if word.startswith("q=")]
+    try:
+        return float(weights[0]) if weights else 1.0, kind
+    except ValueError:
+        return 0.0, kind
 
 
 async def _body(request: Request) -> Any:
     """The body's JSON values. SchemaError when it is too large, too slow, or no JSON."""
-    kind = request.headers.get("content-type", V1_JSON).partition(";")[0].strip().lower()
-    if kind not in BODY_TYPES:
-        raise SchemaError(f"HTTP 415 Unsupported Media Type: {kind}", code=415)
+    kind, _, parameters = request.headers.get("content-type", V1_JSON).lower().partition(";")
+    if kind.strip() not in BODY_TYPES:
+        raise SchemaError("HTTP 415 Unsupported Media Type", code=415)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -215,9 +225,11 @@ async def _body(request: Request) -> Any:
                 chunks.append(chunk)
     except TimeoutError:
         raise SchemaError(f"no whole body in {BODY_SECONDS_MAX:g} s", code=408) from None
+    data = b"".join(chunks)
     try:
-        return orjson.loads(b"".join(chunks))
-    except orjson.JSONDecodeError as error:
+        charset = parameters.strip().removeprefix("charset=")
+        return orjson.loads(data if charset in UTF_8 else data.decode(charset))
+    except (orjson.JSONDecodeError, UnicodeDecodeError, LookupError) as error:
         raise SchemaError(f"the body is not JSON: {error}", code=400) from None
 
 

@@ -71,6 +71,9 @@ class Draft:
         if self.schema_type == AVRO:
             with suppress(SchemaError):  # one of another registry's making is what it is
                 text = canonical_text(text)
+        elif self.schema_type == JSON:
+            with suppress(orjson.JSONDecodeError):
+                text = json_text(orjson.loads(text)) or text
         references = tuple(sorted(set(self.references)))
         return Identity(self.schema_type, text, references, self.metadata, self.rule_set)
 

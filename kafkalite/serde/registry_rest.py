@@ -130,7 +130,8 @@ def _list_subjects(registry: Registry, call: Call) -> Answer:
 
 def _look_up(registry: Registry, call: Call) -> Answer:
     deleted = call.flag("deleted")
-    entry = registry.lookup(call.subject, draft_of(call.body), deleted=deleted)
+    draft = draft_of(call.body)
+    entry = registry.lookup(call.subject, draft, deleted=deleted) if draft.text else None
     if entry is None:
         _known_subject(registry, call.subject, deleted=deleted)
         raise SchemaError("Schema not found", code=SCHEMA_NOT_FOUND)

@@ -174,10 +174,10 @@ def test_deleted_versions_keep_their_id_and_their_number() -> None:
 def test_gone_for_good_only_after_a_soft_delete() -> None:
     registry = Registry()
     register(registry, "s", A)
-    with pytest.raises(SchemaError, match="delete it softly first"):
+    with pytest.raises(SchemaError, match="was not deleted first"):
         registry.delete_version("s", 1, permanent=True)
     append(registry, registry.delete_version("s", 1))
-    with pytest.raises(SchemaError, match="version 1 is deleted already"):
+    with pytest.raises(SchemaError, match="Version 1 was soft deleted"):
         registry.delete_version("s", 1)
     append(registry, registry.delete_version("s", 1, permanent=True))
     with pytest.raises(SchemaError, match="schema id 1 is not known"):
