@@ -2,7 +2,8 @@
 
     storage (lock) ── coordination ── cluster store ── image
           └────────── logs ──────────────┬── broker ── server (socket)
-                                                          └── schema registry (HTTP), if wanted
+                                         │                └── schema registry (HTTP), if wanted
+                                         └── log cleaner
 
 Owns   the order of starting and stopping. The socket is bound first, so that an address in use is
        known before a long recovery, and accepts last, when the broker can answer.
@@ -25,6 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from kafkalite.compaction.duty import LogCleaner
 from kafkalite.core import image as images
 from kafkalite.core.broker import Broker
 from kafkalite.core.cluster_store import ClusterStore
@@ -59,6 +61,7 @@ class Node:
     _server: Server
     _storage: FileStorage
     _coordination: LocalCoordination
+    _cleaner: LogCleaner
     registry: RegistryServer | None = None
 
     async def close(self) -> None:
@@ -69,6 +72,7 @@ class Node:
         if self.registry is not None:
             await asyncio.to_thread(self.registry.close)
         await self._server.close()
+        await self._cleaner.close()
         await self.broker.close()
         try:
             self.broker.logs.close(now_ms())
@@ -171,11 +175,13 @@ async def _start(
 
         broker.watch_config(limit)
         await broker.start()
+        cleaner = LogCleaner(broker)
+        cleaner.start()
         await server.start(broker)
     except BaseException:
         logs.close(now_ms())  # so that the next start need not take this one for a crash
         raise
-    return Node(address, storage.root, broker, server, storage, coordination)
+    return Node(address, storage.root, broker, server, storage, coordination, cleaner)
 
 
 async def _found_cluster(

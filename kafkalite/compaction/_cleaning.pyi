@@ -12,13 +12,20 @@ class OffsetMap:
     def slots(self) -> int: ...
     @property
     def size(self) -> int: ...
+    def release(self) -> None: ...
     def put(self, key: bytes, offset: int) -> None: ...
     def get(self, key: bytes) -> int: ...
     def put_records(
         self, body: Buffer, count: int, base_offset: int, first_offset: int, entries_max: int
     ) -> int | None: ...
     def put_batches(
-        self, run: Buffer, position: int, first_offset: int, entries_max: int
+        self,
+        run: Buffer,
+        position: int,
+        next_offset: int,
+        end_offset: int,
+        first_offset: int,
+        entries_max: int,
     ) -> tuple[int, Stop, int]: ...
     def judge_records(
         self, body: Buffer, count: int, base_offset: int, mapped_until: int, tombstones_go: bool
@@ -27,12 +34,14 @@ class OffsetMap:
         self,
         run: Buffer,
         position: int,
+        next_offset: int,
+        end_offset: int,
         output: Output,
         mapped_until: int,
         now_ms: int,
         delete_retention_ms: int,
         needed: Buffer,
-    ) -> tuple[int, Stop]: ...
+    ) -> tuple[int, Stop, int]: ...
 
 @final
 class Output:

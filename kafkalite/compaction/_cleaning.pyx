@@ -326,6 +326,8 @@ cdef class OffsetMap:
         cdef Entry *entry
         cdef Entry *end = self.entries + self.slots
         cdef int64_t left = self.slots
+        if clean_unlikely(not self.slots):
+            return NULL
         clean_hash(self.secret, key, size, hash)
         entry = self.entries + <int64_t> (hash[0] % <uint64_t> self.slots)
         while left:
@@ -355,6 +357,14 @@ cdef class OffsetMap:
         cdef uint64_t[2] hash
         cdef Entry *entry = self.find(key, size, hash)
         return -1 if entry == NULL else entry.next - 1
+
+    def release(self):
+        """Gives the memory back; it knows nothing any more, and takes nothing."""
+        cdef Entry *entries = self.entries
+        self.entries = NULL
+        self.slots = self.size = 0
+        with nogil:
+            free(entries)
 
     def put(self, bytes key, int64_t offset):
         """The key's latest record has `offset`."""
@@ -411,15 +421,24 @@ cdef class OffsetMap:
             refuse_records(count, base_offset)
         return None if left_out == -1 else left_out
 
-    def put_batches(self, run, int64_t position, int64_t first_offset, int64_t entries_max):
+    def put_batches(
+        self,
+        run,
+        int64_t position,
+        int64_t next_offset,
+        int64_t end_offset,
+        int64_t first_offset,
+        int64_t entries_max,
+    ):
         """Puts the records of plain batches from `position` on; see the twin."""
         cdef Py_buffer view
-        cdef int64_t next_offset = -1
         cdef int stop = END_OF_RUN
         PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
         try:
             with nogil:
-                stop = self.put_run(&view, &position, &next_offset, first_offset, entries_max)
+                stop = self.put_run(
+                    &view, &position, &next_offset, end_offset, first_offset, entries_max
+                )
         finally:
             PyBuffer_Release(&view)
         return position, STOPS[stop], next_offset
@@ -429,6 +448,7 @@ cdef class OffsetMap:
         Py_buffer *view,
         int64_t *position,
         int64_t *next_offset,
+        int64_t end_offset,
         int64_t first_offset,
         int64_t entries_max,
     ) noexcept nogil:
@@ -437,7 +457,7 @@ cdef class OffsetMap:
         cdef int64_t size, base_offset, left_out
         while True:
             batch = start + position[0]
-            size = plain_size(batch, view.len - position[0])
+            size = plain_size(batch, view.len - position[0], next_offset[0], end_offset)
             if size <= 0:
                 return END_OF_RUN if size == 0 else OTHER_BATCH
             base_offset = <int64_t> clean_get64(batch)
@@ -450,7 +470,7 @@ cdef class OffsetMap:
             if left_out >= 0:
                 next_offset[0] = left_out
                 return FULL_MAP
-            next_offset[0] = base_offset + <int32_t> clean_get32(batch + DELTA_AT) + 1
+            next_offset[0] = end_of(batch)
             position[0] += size
 
     # -- second pass
@@ -520,6 +540,8 @@ cdef class OffsetMap:
         self,
         run,
         int64_t position,
+        int64_t next_offset,
+        int64_t end_offset,
         Output output,
         int64_t mapped_until,
         int64_t now_ms,
@@ -540,28 +562,39 @@ cdef class OffsetMap:
             PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
             try:
                 with nogil:
-                    stop = self.filter_run(&view, &position, output, &rule)
+                    stop = self.filter_run(
+                        &view, &position, &next_offset, end_offset, output, &rule
+                    )
             finally:
                 PyBuffer_Release(&view)
         finally:
             PyBuffer_Release(&offsets)
         if stop == NO_MEMORY:
             raise MemoryError
-        return position, STOPS[stop]
+        return position, STOPS[stop], next_offset
 
     cdef int filter_run(
-        self, Py_buffer *view, int64_t *position, Output output, Filter *rule
+        self,
+        Py_buffer *view,
+        int64_t *position,
+        int64_t *next_offset,
+        int64_t end_offset,
+        Output output,
+        Filter *rule,
     ) noexcept nogil:
         cdef const uint8_t *start = <const uint8_t *> view.buf
+        cdef const uint8_t *batch
         cdef int64_t size
         cdef int stop
         while True:
-            size = plain_size(start + position[0], view.len - position[0])
+            batch = start + position[0]
+            size = plain_size(batch, view.len - position[0], next_offset[0], end_offset)
             if size <= 0:
                 return END_OF_RUN if size == 0 else OTHER_BATCH
-            stop = self.filter_batch(start + position[0], size, output, rule)
+            stop = self.filter_batch(batch, size, output, rule)
             if stop:
                 return stop
+            next_offset[0] = end_of(batch)
             position[0] += size
 
     cdef int filter_batch(
@@ -622,7 +655,14 @@ cdef inline bint is_among(int64_t number, const int64_t *numbers, int64_t count)
     return low < count and numbers[low] == number
 
 
-cdef int64_t plain_size(const uint8_t *batch, int64_t left) noexcept nogil:
+cdef inline int64_t end_of(const uint8_t *batch) noexcept nogil:
+    """The offset after the batch."""
+    return <int64_t> clean_get64(batch) + <int32_t> clean_get32(batch + DELTA_AT) + 1
+
+
+cdef int64_t plain_size(
+    const uint8_t *batch, int64_t left, int64_t next_offset, int64_t end_offset
+) noexcept nogil:
     """Bytes of the batch if it is plain and true; 0: it is not whole; -1: Python is to look."""
     if left < HEADER_SIZE:
         return 0
@@ -635,6 +675,8 @@ cdef int64_t plain_size(const uint8_t *batch, int64_t left) noexcept nogil:
     if batch[ATTRIBUTES_AT + 1] & (CODEC | TRANSACTIONAL_OR_CONTROL):
         return -1
     if not 0 <= count <= (size - HEADER_SIZE) // RECORD_BYTES_MIN:
+        return -1
+    if not next_offset <= <int64_t> clean_get64(batch) < end_of(batch) <= end_offset:
         return -1
     if clean_crc(batch + ATTRIBUTES_AT, size - ATTRIBUTES_AT) != clean_get32(batch + CRC_AT):
         return -1

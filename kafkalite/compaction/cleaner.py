@@ -122,6 +122,7 @@ class Cleaning:
         self.stats.segments_before = len(segments)
         aborted = log.aborted_transactions(0, dirty.end_offset)
         yield from self._clean(segments, Transactions(aborted), self._cleaned(log))
+        yield self._offsets.release  # many pages: their return takes a while
 
     def _cleaned(self, log: PartitionLog) -> Cleaned:
         producers = {
@@ -143,24 +144,32 @@ class Cleaning:
             if segment_end <= first:
                 continue
             start = segment.position_of(first) if segment.base_offset < first else 0
-            run = self._runs(segment, start, mapping.take)
-            yield run
+            yield self._runs(segment, start, segment_end, mapping)
             self.stats.mapped_bytes += segment.size_bytes - start
-            if mapping.is_full:
-                self.mapped_until = mapping.next_offset
+            if mapping.full_at is not None:
+                self.mapped_until = mapping.full_at
                 break
             self.mapped_until = segment_end
         self.stats.keys = self._offsets.size
 
-    def _runs(self, segment: Segment, start: int, take: Callable[[bytes], int]) -> Work:
-        """The work of reading a segment from `start` on, in runs of batches for `take`."""
-        reader, size, path = segment.log.reader(), segment.size_bytes, segment.log.path
-        return partial(self._read_runs, reader, start, size, path, take)
+    def _runs(self, segment: Segment, start: int, end_offset: int, walk: _Walk) -> Work:
+        """The work of walking over a segment, which ends with `end_offset`, from `start` on."""
+        return partial(
+            self._walk_runs, segment.log.reader(), start, segment.size_bytes, segment.log.path,
+            partial(walk.begin, segment.base_offset, end_offset), walk.take,
+        )  # fmt: skip
 
-    def _read_runs(
-        self, reader: Reader, position: int, end: int, path: str, take: Callable[[bytes], int]
+    def _walk_runs(
+        self,
+        reader: Reader,
+        position: int,
+        end: int,
+        path: str,
+        begin: Callable[[], None],
+        take: Callable[[bytes], int],
     ) -> None:
-        """`take` returns how many bytes of whole batches it has seen, -1 to stop."""
+        """`take` returns how many bytes of whole batches it has seen in a run, -1 to stop."""
+        begin()
         wanted = self._settings.io_buffer_bytes
         while position < end:
             run = reader.read(position, min(wanted, end - position))
@@ -180,10 +189,12 @@ class Cleaning:
     ) -> Iterator[Work]:
         config = self._log.config
         ends = [*(segment.base_offset for segment in segments[1:]), self._dirty.end_offset]
+        end_of = dict(zip(segments, ends, strict=True))
         for group in grouped(segments, ends, config.segment_bytes, config.segment_index_bytes):
             target = self._log.new_cleaned_segment(group[0].base_offset, self._now_ms)
             try:
-                yield from self._fill(target, group, transactions, cleaned)
+                ends = [end_of[segment] for segment in group]
+                yield from self._fill(target, group, ends, transactions, cleaned)
             except BaseException:
                 target.delete()
                 raise
@@ -193,6 +204,7 @@ class Cleaning:
         self,
         target: Segment,
         group: Sequence[Segment],
+        ends: Sequence[int],
         transactions: Transactions,
         cleaned: Cleaned,
     ) -> Iterator[Work]:
@@ -203,8 +215,8 @@ class Cleaning:
             self._offsets, transactions, cleaned, self.mapped_until, log.config.delete_retention_ms,
             horizon_ms, target, log.config.index_interval_bytes, self._pace,
         )  # fmt: skip
-        for segment in group:
-            yield self._runs(segment, 0, filling.take)
+        for segment, end_offset in zip(group, ends, strict=True):
+            yield self._runs(segment, 0, end_offset, filling)
         read_bytes = sum(segment.size_bytes for segment in group)
         self.stats.read_bytes += read_bytes
         self.stats.written_bytes += target.size_bytes
@@ -218,7 +230,22 @@ class Cleaning:
 
 
 class _Walk:
-    """What both passes do with a run: the native loop as far as it goes, then a batch by hand."""
+    """What both passes do with a run: the native loop as far as it goes, then a batch by hand.
+
+    The offsets of batches lie outside of their CRC: that they ascend within their segment is all
+    that tells whether they are what was written.
+    """
+
+    next_offset: int
+    end_offset: int
+
+    def begin(self, next_offset: int, end_offset: int) -> None:
+        """What comes is of a segment with the offsets [next_offset, end_offset)."""
+        self.next_offset, self.end_offset = next_offset, end_offset
+
+    def take(self, run: bytes) -> int:
+        """Sees to the batches of `run`: how many bytes of whole ones, -1 if it wants no more."""
+        raise NotImplementedError
 
     def batch_at(self, run: bytes, position: int) -> tuple[memoryview, BatchHeader] | None:
         """The whole batch there, its CRC true; None when it is not whole."""
@@ -227,10 +254,17 @@ class _Walk:
         header = read_header(run, position)
         if position + header.size_bytes > len(run):
             return None
+        first, end = self.next_offset, self.end_offset
+        if not first <= header.base_offset < header.next_offset <= end:
+            raise CorruptBatchError(
+                f"batch with offsets [{header.base_offset}, {header.next_offset}) where those in "
+                f"[{first}, {end}) are expected"
+            )
         try:
             verify_crc(run, position, header)
         except CorruptBatchError as error:
             raise CorruptBatchError(f"batch at offset {header.base_offset}: {error}") from error
+        self.next_offset = header.next_offset
         return memoryview(run)[position : position + header.size_bytes], header
 
 
@@ -244,28 +278,24 @@ class _Mapping(_Walk):
         self._transactions = transactions
         self._first_offset = first_offset
         self._entries_max = entries_max
-        self.next_offset = first_offset  # below it the map knows all
-        self.is_full = False
+        self.full_at: int | None = None  # the first offset that found no place in the map
 
     def take(self, run: bytes) -> int:
         position = 0
         while True:
-            position, stop, next_offset = self._offsets.put_batches(
-                run, position, self._first_offset, self._entries_max
-            )
-            self.next_offset = max(self.next_offset, next_offset)
+            position, stop, self.next_offset = self._offsets.put_batches(
+                run, position, self.next_offset, self.end_offset, self._first_offset,
+                self._entries_max,
+            )  # fmt: skip
             if stop is Stop.FULL:
-                self.is_full = True
+                self.full_at = self.next_offset
                 return -1
             found = self.batch_at(run, position) if stop is Stop.OTHER else None
             if found is None:
                 return position
-            left_out = self._put(*found)
-            if left_out is not None:
-                self.next_offset = max(self.next_offset, left_out)
-                self.is_full = True
+            self.full_at = self._put(*found)
+            if self.full_at is not None:
                 return -1
-            self.next_offset = max(self.next_offset, found[1].next_offset)
             position += found[1].size_bytes
 
     def _put(self, batch: memoryview, header: BatchHeader) -> int | None:
@@ -308,9 +338,9 @@ class _Filling(_Walk):
     def take(self, run: bytes) -> int:
         position = 0
         while True:
-            position, stop = self._offsets.filter_batches(
-                run, position, self._output, self._mapped_until, self._cleaned.now_ms,
-                self._delete_retention_ms, self._needed,
+            position, stop, self.next_offset = self._offsets.filter_batches(
+                run, position, self.next_offset, self.end_offset, self._output,
+                self._mapped_until, self._cleaned.now_ms, self._delete_retention_ms, self._needed,
             )  # fmt: skip
             found = self.batch_at(run, position) if stop is Stop.OTHER else None
             if found is None:

@@ -65,6 +65,10 @@ class OffsetMap:
     def _hash(self, key: bytes) -> bytes:
         return blake2b(key, digest_size=16, key=self._secret).digest()
 
+    def release(self) -> None:
+        """Gives the memory back; it knows nothing any more, and takes nothing."""
+        self._latest = {}
+
     def put(self, key: bytes, offset: int) -> None:
         """The key's latest record has `offset`."""
         hashed = self._hash(key)
@@ -93,11 +97,17 @@ class OffsetMap:
         return None
 
     def put_batches(
-        self, run: Buffer, position: int, first_offset: int, entries_max: int
+        self,
+        run: Buffer,
+        position: int,
+        next_offset: int,
+        end_offset: int,
+        first_offset: int,
+        entries_max: int,
     ) -> tuple[int, Stop, int]:
-        """Puts the records of plain batches from `position` on, until a stop: where, why, and the
-        next offset that is not in the map, -1 where nothing was put."""
-        return position, Stop.OTHER, -1
+        """Puts the records of plain batches from `position` on, until a stop: where, why, and up to
+        which offset all is in the map. Batches ascend within [next_offset, end_offset)."""
+        return position, Stop.OTHER, next_offset
 
     # ---- second pass ---------------------------------------------------------------------------
 
@@ -126,16 +136,19 @@ class OffsetMap:
         self,
         run: Buffer,
         position: int,
+        next_offset: int,
+        end_offset: int,
         output: Output,
         mapped_until: int,
         now_ms: int,
         delete_retention_ms: int,
         needed: Buffer,
-    ) -> tuple[int, Stop]:
-        """Appends to `output` what stays of plain batches from `position` on, until a stop: where
-        and why. `needed`, ascending int64 in native order, are the last offsets of batches that
-        may stay although empty: these are not plain."""
-        return position, Stop.OTHER
+    ) -> tuple[int, Stop, int]:
+        """Appends to `output` what stays of plain batches from `position` on, until a stop: where,
+        why, and the offset after the last batch. Batches ascend within [next_offset, end_offset).
+        `needed`, ascending int64 in native order, are the last offsets of batches that may stay
+        although empty: these are not plain."""
+        return position, Stop.OTHER, next_offset
 
 
 class Output:

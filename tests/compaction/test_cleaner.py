@@ -270,6 +270,16 @@ def test_a_damaged_batch_stops_the_cleaning_before_anything_is_lost(
     assert len(log.log.segments) == 4, "the first pass reads all before the second begins"
 
 
+@pytest.mark.parametrize("at", [3, 7])
+def test_offsets_that_cannot_be_stop_the_cleaning(loops: str, model: MakeModel, at: int) -> None:
+    """They lie outside of the CRC."""
+    log = filled(model)
+    segment = log.log.segments[1]
+    log.storage.names[segment.log.path].data[at] ^= 1
+    with pytest.raises(CorruptBatchError, match=r"are expected"):
+        log.clean()
+
+
 def test_half_a_batch_at_a_segments_end_is_named(loops: str, model: MakeModel) -> None:
     log = filled(model)
     segment = log.log.segments[1]

@@ -3,6 +3,7 @@
     recovery-point-offset-checkpoint     below it everything is on the disk
     log-start-offset-checkpoint          below it everything is deleted
     replication-offset-checkpoint        the high watermark
+    cleaner-offset-checkpoint            below it everything is compacted
 
         0                     version
         1                     entries
@@ -33,6 +34,7 @@ from kafkalite.errors import StorageError
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANED_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"

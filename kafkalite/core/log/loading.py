@@ -193,7 +193,8 @@ def _recover(
     snapshots.reload(producers, segments[:first], segments[0].base_offset, end_offset)
     for number in range(first, len(segments)):
         segment = segments[number]
-        if segment.base_offset != end_offset and not place.config.is_compacted:
+        may_have_gaps = place.config.is_compacted or place.was_cleaned
+        if segment.base_offset != end_offset and not may_have_gaps:
             _delete_from(segments, number)  # the end of the segment before it never got synced
             break
         segment.clear_indexes()

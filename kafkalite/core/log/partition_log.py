@@ -104,15 +104,17 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         is_new: bool = False,
+        was_cleaned: bool = False,
         index_cache: IndexCache | None = None,
     ) -> PartitionLog:
         """Opens the log in `directory`, or makes one there.
 
         After a shutdown that was not clean the segments from `recovery_point` on are read and what
-        is torn is cut. `is_new`: the directory was just made. StorageError names the partition.
+        is torn is cut. `is_new`: the directory was just made. `was_cleaned`: compaction has left
+        gaps in it. StorageError names the partition.
         """
         cache = index_cache if index_cache is not None else IndexCache()
-        place = Place(storage, directory, topic_partition, cache, config, now_ms)
+        place = Place(storage, directory, topic_partition, cache, config, now_ms, was_cleaned)
         try:
             loaded = load(
                 place,

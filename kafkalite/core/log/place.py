@@ -24,6 +24,7 @@ class Place:
     cache: IndexCache
     config: LogConfig
     now_ms: int
+    was_cleaned: bool = False  # compaction has left gaps between its offsets, whatever it is now
 
     def segment(self, base_offset: int, sizes: dict[str, int] | None = None) -> Segment:
         """The segment of that base offset; its files need not be there."""

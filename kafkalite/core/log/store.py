@@ -49,9 +49,11 @@ class LogStore:
             self._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
             self._start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
             self._watermarks = checkpoints.read_offsets(storage, checkpoints.HIGH_WATERMARKS)
+            self.cleaned_offsets = checkpoints.read_offsets(storage, checkpoints.CLEANED_OFFSETS)
             self._written = {  # what each checkpoint has
                 checkpoints.RECOVERY_POINTS: dict(self._recovery_points),
                 checkpoints.LOG_START_OFFSETS: dict(self._start_offsets),
+                checkpoints.CLEANED_OFFSETS: dict(self.cleaned_offsets),
             }
             self._directories = self._find_directories()
         except OSError as error:
@@ -120,6 +122,7 @@ class LogStore:
             recovery_point=self._recovery_points.get(where, 0),
             log_start_offset=self._start_offsets.get(where, 0),
             is_new=is_new,
+            was_cleaned=where in self.cleaned_offsets,
             index_cache=self._cache,
         )
 
@@ -156,6 +159,7 @@ class LogStore:
             recovery_point=log.recovery_point,
             log_start_offset=log.log_start_offset,
             is_new=True,  # whether its name was synced is not known any more
+            was_cleaned=log.topic_partition in self.cleaned_offsets,
             index_cache=self._cache,
         )
         opened.high_watermark = log.high_watermark
@@ -192,7 +196,12 @@ class LogStore:
         suffix = f".{self._deleted:x}{DELETE_SUFFIX}"
         gone = name[: NAME_LENGTH_MAX - len(suffix)] + suffix
         self._directories.discard(name)
-        for offsets in (self._recovery_points, self._start_offsets, self._watermarks):
+        for offsets in (
+            self._recovery_points,
+            self._start_offsets,
+            self._watermarks,
+            self.cleaned_offsets,
+        ):
             offsets.pop(where, None)
         self._storage.rename(name, gone)
         self._storage.sync_directory("")
@@ -244,6 +253,10 @@ class LogStore:
             else:
                 self._start_offsets.pop(where, None)
         return self._writer(checkpoints.LOG_START_OFFSETS, self._start_offsets)
+
+    def cleaned_offsets_writer(self) -> Callable[[], None] | None:
+        """The same of `cleaned_offsets`: below them the logs are compacted."""
+        return self._writer(checkpoints.CLEANED_OFFSETS, self.cleaned_offsets)
 
     def _writer(self, name: str, offsets: checkpoints.Offsets) -> Callable[[], None] | None:
         if self._written.get(name) == offsets:

@@ -1,0 +1,275 @@
+"""The cleaner beside a broker: what it picks, where it works, what it tells, how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kafkalite.compaction.duty import LogCleaner, Throttle
+from kafkalite.core.config import BrokerConfig, LogConfig
+from kafkalite.core.duties import Duty, Slices
+from kafkalite.core.log import checkpoints
+from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.store import LogStore
+from kafkalite.core.protocol.records import decode_all, encode
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.testing.storage import MemoryStorage
+
+TOPIC_ID = UUID(int=7)
+STATE, OTHER = TopicPartition("state", 0), TopicPartition("other", 0)
+
+
+class Host:
+    """As much of a broker as the cleaner needs."""
+
+    def __init__(self, **settings: str) -> None:
+        self.storage = MemoryStorage()
+        self.logs = LogStore(self.storage)
+        self.config = BrokerConfig.parse({k.replace("_", "."): v for k, v in settings.items()})
+        self.duties: list[Duty] = []
+        self.time_ms = 1_000
+        self.tasks: set[asyncio.Future[None]] = set()
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def add_duty(self, duty: Duty) -> None:
+        self.duties.append(duty)
+
+    def run_slices(self, slices: Slices, name: str, then: Callable[[], None] | None = None) -> None:
+        async def run() -> None:
+            try:
+                await self._run(slices)
+            finally:
+                self.tasks.discard(task)
+                if then is not None:
+                    then()
+
+        task = asyncio.ensure_future(run())
+        self.tasks.add(task)
+
+    async def _run(self, slices: Iterator[Any]) -> None:
+        for future in slices:
+            if future is not None:
+                await asyncio.wait([future])
+            else:
+                await asyncio.sleep(0)
+
+    def log(self, where: TopicPartition = STATE, **settings: Any) -> PartitionLog:
+        """Five segments of one key."""
+        config = LogConfig(**{"cleanup_policy": ("compact",), **settings})
+        log = self.logs.open(where, TOPIC_ID, config, 1_000)
+        for i in range(25):
+            batch = encode(Columns([b"key"], [b"%d" % i], [1_000]))
+            log.append_as_leader(batch, 0, 1_000)
+            if i % 5 == 4:
+                log.roll(1_000)
+        log.high_watermark = log.log_end_offset
+        return log
+
+    async def look(self, cleaner: LogCleaner) -> None:
+        """One run of the duty, and all that follows from it."""
+        await self._run(self.duties[0].slices(self.time_ms))
+        while self.tasks:
+            await asyncio.wait(set(self.tasks))
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    data = b"".join(s.log.read(0, s.size_bytes) for s in log.segments)
+    return list(decode_all(data).offsets or ())
+
+
+def cleaner_of(host: Host) -> LogCleaner:
+    cleaner = LogCleaner(host)
+    cleaner.start()
+    return cleaner
+
+
+def test_what_was_cleaned_is_written_as_kafka_writes_it() -> None:
+    async def main() -> None:
+        host = Host()
+        log, plain = host.log(), host.log(OTHER, cleanup_policy=("delete",))
+        cleaner = cleaner_of(host)
+        await host.look(cleaner)
+        assert offsets(log) == [24]
+        assert offsets(plain) == list(range(25))
+        assert host.storage.read_small(checkpoints.CLEANED_OFFSETS) == b"0\n1\nstate 0 25\n"
+        await cleaner.close()
+        assert LogStore(host.storage).cleaned_offsets == {STATE: 25}
+
+    asyncio.run(main())
+
+
+def test_the_bytes_are_worked_on_in_threads_of_the_cleaners() -> None:
+    async def main() -> None:
+        host = Host()
+        log = host.log()
+        readers = set()
+        for segment in log.segments[:-1]:
+            reader = segment.log.reader
+
+            def note(reader: Any = reader) -> Any:
+                held = reader()
+
+                class Noted:
+                    def read(self, position: int, size: int) -> bytes:
+                        readers.add(threading.current_thread().name)
+                        return held.read(position, size)
+
+                return Noted()
+
+            segment.log = type("File", (), {})()  # what a segment's file must have
+            segment.log.reader, segment.log.size_bytes = note, 345
+            segment.log.path = "state-0/x"
+        cleaner = cleaner_of(host)
+        await host.look(cleaner)
+        assert readers
+        assert all(name.startswith("log-cleaner") for name in readers)
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_the_cleaner_can_be_left_out() -> None:
+    async def main() -> None:
+        host = Host(log_cleaner_enable="false")
+        cleaner = cleaner_of(host)
+        assert host.duties == []
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_all_that_is_dirty_is_cleaned_in_one_go() -> None:
+    async def main() -> None:
+        host = Host()
+        logs = [host.log(TopicPartition("state", i)) for i in range(5)]
+        cleaner = cleaner_of(host)
+        await host.look(cleaner)
+        assert [offsets(log) for log in logs] == [[24]] * 5
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_a_damaged_log_is_told_once_and_others_are_cleaned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        host = Host()
+        damaged, sound = host.log(), host.log(OTHER)
+        host.storage.names[damaged.segments[1].log.path].data[70] ^= 1
+        cleaner = cleaner_of(host)
+        for _ in range(3):
+            await host.look(cleaner)
+        assert offsets(sound) == [24]
+        assert list(cleaner.uncleanable) == [STATE]
+        told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        assert len(told) == 1
+        assert told[0].startswith("state-0: not compacted until the broker starts again: ")
+        host.logs.delete(damaged)
+        await host.look(cleaner)
+        assert cleaner.uncleanable == {}, "a new topic of that name is another one"
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_what_the_disk_refused_is_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        host = Host()
+        log = host.log()
+        cleaner = cleaner_of(host)
+        host.logs.cleaned_offsets[STATE] = 0
+        host.storage.fail("append")
+        await host.look(cleaner)
+        assert offsets(log) == list(range(25))
+        await host.look(cleaner)
+        assert offsets(log) == list(range(25)), "it rests"
+        host.time_ms += 60_000
+        await host.look(cleaner)
+        assert offsets(log) == [24]
+        assert "not compacted, tried again in 60 s: [Errno 28] ENOSPC" in caplog.text
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_a_deleted_log_is_let_go_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        host = Host()
+        log = host.log()
+        cleaner = cleaner_of(host)
+        assert list(cleaner._look(host.time_ms)) == [], "the cleaning has not begun to run"
+        host.logs.delete(log)
+        await host.look(cleaner)
+        assert cleaner.uncleanable == {}
+        assert STATE not in host.logs.cleaned_offsets
+        assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_stopping_breaks_off_what_is_being_cleaned() -> None:
+    async def main() -> None:
+        host = Host(log_cleaner_io_max_bytes_per_second="1")
+        log = host.log()
+        cleaner = cleaner_of(host)
+        running = asyncio.ensure_future(host.look(cleaner))
+        while not cleaner._running:
+            await asyncio.sleep(0)
+        await cleaner.close()  # it would take an hour
+        assert offsets(log) == list(range(25))
+        assert not [name for name in host.storage.files("state-0") if "cleaned" in name]
+        await running
+
+    asyncio.run(main())
+
+
+def test_a_log_shorter_than_it_was_cleaned_is_looked_at_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        host = Host()
+        log = host.log()
+        host.logs.cleaned_offsets[STATE] = 1_000
+        cleaner = cleaner_of(host)
+        await host.look(cleaner)
+        assert offsets(log) == [24]
+        assert "was compacted up to offset 1000 and ends at 25" in caplog.text
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_a_throttle_keeps_to_its_rate_over_all_who_share_it() -> None:
+    throttle = Throttle()
+    assert throttle.wait_s(500, 1_000.0, now=10.0) == 0.5
+    assert throttle.wait_s(500, 1_000.0, now=10.1) == pytest.approx(0.9)
+    assert throttle.wait_s(100, 1_000.0, now=50.0) == pytest.approx(0.1), "idle time is not saved"
+    assert throttle.wait_s(1 << 40, 1.7976931348623157e308, now=60.0) == pytest.approx(0)
+
+
+def test_gaps_are_known_for_what_they_are_after_a_change_of_policy() -> None:
+    """A log that was compacted keeps its records when it is opened as a plain one, uncleanly."""
+
+    async def main() -> None:
+        host = Host()
+        log = host.log()
+        cleaner = cleaner_of(host)
+        await host.look(cleaner)
+        log.append_as_leader(encode(Columns([b"a"], [b"1"], [1_000])), 0, 1_000)
+        await cleaner.close()
+        survivor = LogStore(host.storage.after_kill())
+        again = survivor.open(STATE, TOPIC_ID, LogConfig(), 1_000)
+        assert offsets(again) == [24, 25]
+        assert again.loss is None
+
+    asyncio.run(main())
