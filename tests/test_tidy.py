@@ -24,7 +24,7 @@ FLOORS: list[tuple[str, int]] = [
     (r"kafkalite\.serde(\..*)?", 1),
     (r"kafkalite\.core\.log(\..*)?", 2),
     (r"kafkalite\.core\.(zookeeper|server|client|network|producer|consumer)", 4),
-    (r"kafkalite\.core\.(admin(_[a-z]+)?|fetcher|group_member)", 4),
+    (r"kafkalite\.core\.(admin(_[a-z]+)?|fetcher|group_member|transactional(_producer)?)", 4),
     (r"kafkalite\.core\.handlers(\..*)?", 4),
     (r"kafkalite\.core\.broker", 5),
     (r"kafkalite\.core(\.[a-z_]+)?", 3),

@@ -13,7 +13,8 @@ the second batch's too if the first got lost.
 A batch that fails for good leaves a gap in its partition's sequences. The gap is closed by a new
 producer epoch for that partition, from sequence 0, once nothing of it is in flight: brokers keep
 sequences by partition, so other partitions go on. When the epochs are used up the accumulator
-asks for another producer id.
+asks for another producer id. Within a transaction nothing more is sent to the partition instead:
+the transaction is to be aborted, and whoever does that starts all partitions anew.
 
 Owns   batches and sequences, the bytes they occupy, which partitions may send now.
 Never  reads a clock or sends: the producer drains it and reports what came back.
@@ -78,6 +79,7 @@ class Settings:
     retry_backoff_max_ms: int = 1_000
     compression: Compression = Compression.NONE
     idempotent: bool = True
+    transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +350,7 @@ class Accumulator:
             producer_id=queue.identity.producer_id,
             producer_epoch=queue.identity.producer_epoch,
             base_sequence=base_sequence,
+            transactional=self.settings.transactional,
         )
 
     def _sequence(self, queue: Queue, order: int) -> int:
@@ -360,15 +363,19 @@ class Accumulator:
         leader_of: Callable[[TopicPartition], int | None],
         free: Mapping[int, int],
         now_ms: float,
+        may_send: Callable[[TopicPartition], bool] | None = None,
     ) -> list[tuple[int, list[Batch]]]:
         """The requests to send now: (node id, one batch each of some of its partitions).
 
         `free[node_id]` is how many more requests the node may have in flight; nodes that are not
-        in it get nothing. Topics whose leader is unknown join `stale_topics`.
+        in it get nothing. Topics whose leader is unknown join `stale_topics`. `may_send` is asked
+        of each partition that has something to send.
         """
         by_node: dict[int, list[Queue]] = {}
         for topic_partition, queue in list(self._busy.items()):
             if self._next_batch(queue, now_ms) is None:
+                continue
+            if may_send is not None and not may_send(topic_partition):
                 continue
             node_id = leader_of(topic_partition)
             if node_id is None:
@@ -401,7 +408,7 @@ class Accumulator:
     def _next_batch(self, queue: Queue, now_ms: float) -> Batch | None:
         """The batch that the partition may send now."""
         if queue.broken:
-            if queue.in_flight or self.needs_producer_id:
+            if queue.in_flight or self.needs_producer_id or self.settings.transactional:
                 return None
             self._start_epoch(queue)
             if queue.broken:
@@ -470,6 +477,8 @@ class Accumulator:
             return []
         if self.settings.idempotent and code in SEQUENCE_BROKEN:
             if not _is_behind_another(queue, batch):
+                if self.settings.transactional:
+                    return [self._failed(batch, code, answer.message)]
                 queue.broken = True
         elif not code.is_retriable:
             return [self._failed(batch, code, answer.message)]
@@ -490,6 +499,23 @@ class Accumulator:
                     why += f", last error {batch.last_error}"
                 settled.append(self._failed(batch, ErrorCode.REQUEST_TIMED_OUT, why))
         return settled
+
+    def drop_waiting(self, error: ApiError) -> list[Settled]:
+        """Ends all that is not in flight: its transaction is aborted."""
+        settled, self._unencodable = self._unencodable, []
+        for queue in list(self._busy.values()):
+            if queue.open is not None:
+                self._close(queue)
+            batches = list(queue.waiting)
+            queue.waiting.clear()
+            settled += [self._settled(batch, error=error) for batch in batches]
+        return settled
+
+    def restart(self, producer_id: int, producer_epoch: int) -> None:
+        """All partitions begin anew in another epoch. Nothing may wait or be in flight."""
+        assert not self._outstanding, f"{len(self._outstanding)} batches are not settled"
+        self.identify(producer_id, producer_epoch)
+        self._queues.clear()
 
     def _retry(self, queue: Queue, batch: Batch, now_ms: float) -> None:
         settings = self.settings

@@ -107,6 +107,8 @@ class Fetched:
             self._void.add(self._aborted.popleft().producer_id)
         if header.is_control:
             control = records.decode(self._view, position, check_crc=check_crc)
+            if not len(control):  # compaction kept the batch for its producer's sake
+                return False
             marker = records.parse_end_transaction_marker(control.keys[0], control.values[0])
             if marker is not None and marker.control_type is records.ControlType.ABORT:
                 self._void.discard(header.producer_id)

@@ -12,8 +12,7 @@ Never  buffers more than `buffer_bytes_max`: `send` and `send_columns` wait inst
 Fails  at `flush`, and in a record's own future, with the ApiError of the first batch that failed,
        naming topic and partition; at once with ApiError for a topic that does not exist and with
        TypeError for entries that are no bytes.
-Source KIP-98, KIP-480 and KIP-794 (keyless records), KIP-91; apache/kafka `KafkaProducer`,
-       `Sender`.
+Source KIP-98, KIP-91; apache/kafka `KafkaProducer`, `Sender`.
 """
 
 from __future__ import annotations
@@ -22,24 +21,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, Self
 
 from kafkalite.core.accumulator import Accumulator, Answer, Batch, Settings, Settled
-from kafkalite.core.batching import check_lengths, chunks, record_bytes
+from kafkalite.core.batching import check_lengths, record_bytes
 from kafkalite.core.client import Client, client_of
-from kafkalite.core.metadata import TopicInfo
 from kafkalite.core.network import BrokerConnection
 from kafkalite.core.protocol.compression import Compression
-from kafkalite.core.protocol.partitioner import (
-    NO_PARTITION,
-    murmur2,
-    partition_column,
-    split,
-    to_positive,
-)
 from kafkalite.core.protocol.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -49,6 +40,7 @@ from kafkalite.core.protocol.produce import (
 )
 from kafkalite.core.protocol.transactions import InitProducerIdRequest
 from kafkalite.core.retry import Backoff
+from kafkalite.core.routing import Router
 from kafkalite.core.types import Columns, Headers, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, KafkaliteError
 
@@ -58,7 +50,6 @@ ALL: Final = -1
 IN_FLIGHT_MAX: Final = 5  # as many batches of a producer a broker remembers, per partition
 ACKS: Final = {"all": ALL, -1: ALL, 0: 0, 1: 1}
 FLUSH_AFTER_ERROR_SECONDS: Final = 5.0
-WINDOW_BYTES_MAX: Final = 4 << 20
 NO_TRANSACTION_TIMEOUT_MS: Final = 60_000  # brokers want one though there is no transaction
 
 
@@ -69,26 +60,6 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp: int  # epoch ms: the record's own, or the log's where the topic says so
-
-
-class Sticky:
-    """The partition that keyless records of a topic go to until enough bytes are there."""
-
-    __slots__ = ("_bytes", "_random", "_room", "partition")
-
-    def __init__(self, batch_bytes: int, source: random.Random) -> None:
-        self.partition = NO_PARTITION
-        self._bytes = batch_bytes
-        self._random = source
-        self._room = 0
-
-    def take(self, size_bytes: int, partition_count: int) -> int:
-        """The partition for so many bytes."""
-        if self._room <= 0 or self.partition >= partition_count:
-            self.partition = self._random.randrange(partition_count)
-            self._room = self._bytes
-        self._room -= size_bytes
-        return self.partition
 
 
 class Producer:
@@ -135,7 +106,7 @@ class Producer:
         self._client, self._owns_client = client_of(client, client_id)
         self._random = random.Random()
         self._accumulator = Accumulator(self._settings, self._random)
-        self._sticky: dict[str, Sticky] = {}
+        self._router = Router(self._settings.batch_bytes, self._random)
         self._lane = self._client.new_lane("produce")
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting: set[int] = set()
@@ -144,6 +115,8 @@ class Producer:
         self._progress: asyncio.Future[None] | None = None
         self._first_error: ApiError | None = None
         self._fault: Exception | None = None
+        self._transactional_id: str | None = None  # set by who has one, as is `_may_send`
+        self._may_send: Callable[[TopicPartition], bool] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -220,13 +193,7 @@ class Producer:
         info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
         if self._is_full(size):
             await self._room_for(size)
-        count = len(info.partitions)
-        if partition is None:
-            if key is None:
-                partition = self._sticky_of(topic).take(size, count)
-            else:
-                partition = to_positive(murmur2(key)) % count
-        target = _checked(info, partition)
+        target = self._router.one(info, key, partition, size)
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         self._accumulator.append(
@@ -253,7 +220,7 @@ class Producer:
             return
         info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
         since_yield = 0
-        for target, chunk, size in self._route(info, columns, partition, partitions):
+        for target, chunk, size in self._router.columns(info, columns, partition, partitions):
             if self._is_full(size):
                 await self._room_for(size)
             self._accumulator.append_columns(target, chunk, size, self._loop.time() * 1000)
@@ -278,52 +245,6 @@ class Producer:
     async def partition_count(self, topic: str) -> int:
         """How many partitions a topic has."""
         return len((await self._client.topic(topic)).partitions)
-
-    def _route(
-        self,
-        info: TopicInfo,
-        columns: Columns,
-        partition: int | None,
-        partitions: Sequence[int] | None,
-    ) -> Iterator[tuple[TopicPartition, Columns, int]]:
-        """Chunks of about a batch's size, each with its partition and estimated bytes."""
-        batch_bytes, count = self._settings.batch_bytes, len(info.partitions)
-        if partition is not None:
-            target = _checked(info, partition)
-            for chunk, size in chunks(columns, batch_bytes):
-                yield target, chunk, size
-            return
-        if partitions is None and _has_no_keys(columns):
-            for chunk, size in chunks(columns, batch_bytes):
-                stuck_to = self._sticky_of(info.name).take(size, count)
-                yield TopicPartition(info.name, stuck_to), chunk, size
-            return
-        # A window at a time, so that the records are still in the cache when they are encoded.
-        start = 0
-        for window, _ in chunks(columns, min(batch_bytes * count, WINDOW_BYTES_MAX)):
-            stop = start + len(window)
-            if partitions is None:
-                of_each = self._by_key(info.name, window, count)
-            else:
-                of_each = partitions[start:stop]
-            for number, piece in enumerate(split(window, of_each, count)):
-                for chunk, size in chunks(piece, batch_bytes):
-                    yield TopicPartition(info.name, number), chunk, size
-            start = stop
-
-    def _by_key(self, topic: str, columns: Columns, count: int) -> Sequence[int]:
-        """Each record's partition; those without a key stick together."""
-        partitions = partition_column(columns.keys, count)
-        if NO_PARTITION not in partitions:
-            return partitions
-        stuck_to = self._sticky_of(topic).take(self._settings.batch_bytes, count)
-        return [stuck_to if p == NO_PARTITION else p for p in partitions]
-
-    def _sticky_of(self, topic: str) -> Sticky:
-        sticky = self._sticky.get(topic)
-        if sticky is None:
-            sticky = self._sticky[topic] = Sticky(self._settings.batch_bytes, self._random)
-        return sticky
 
     def _check_open(self) -> None:
         if self._closed or self._fault is not None:
@@ -378,7 +299,8 @@ class Producer:
         if now_ms / 1000 >= self._refresh_at:  # topics may have grown
             self._refresh_at = now_ms / 1000 + self._client.timing.metadata_max_age_ms / 1000
             self._accumulator.stale_topics |= self._accumulator.topics
-        for node_id, batches in self._accumulator.drain(self._leader_of, self._free(), now_ms):
+        ready = self._accumulator.drain(self._leader_of, self._free(), now_ms, self._may_send)
+        for node_id, batches in ready:
             self._transmit(node_id, batches)
         if self._accumulator.stale_topics and not self._refreshing:
             self._refreshing = True
@@ -423,6 +345,7 @@ class Producer:
             topic, partition = batch.topic_partition
             topics.setdefault(topic, []).append(PartitionProduceData(partition, batch.data))
         request = ProduceRequest(
+            transactional_id=self._transactional_id,
             acks=self._acks,
             timeout_ms=self._client.timing.request_timeout_ms,
             topic_data=tuple(TopicProduceData(t, tuple(parts)) for t, parts in topics.items()),
@@ -536,18 +459,6 @@ class Producer:
         finally:
             self._identifying = False
         self._pump()
-
-
-def _has_no_keys(columns: Columns) -> bool:
-    return columns.keys[0] is None and all(key is None for key in columns.keys)
-
-
-def _checked(info: TopicInfo, partition: int) -> TopicPartition:
-    if not 0 <= partition < len(info.partitions):
-        raise ValueError(
-            f"topic {info.name} has partitions 0 to {len(info.partitions) - 1}, not {partition}"
-        )
-    return TopicPartition(info.name, partition)
 
 
 def _check_headers(headers: Iterable[tuple[object, object]]) -> None:
