@@ -154,8 +154,17 @@ def _answer(
             unknown.append(MetadataResponseTopic(code, no_name, topic.topic_id))
         else:
             code = _name_refusal(name) or _why_missing(refused.get(name, ErrorCode.NONE))
-            unknown.append(MetadataResponseTopic(error_code=code, name=name))
+            unknown.append(
+                MetadataResponseTopic(
+                    code, name, topic_authorized_operations=_operations_asked(request)
+                )
+            )
     return _response(broker, request, found.values(), unknown)
+
+
+def _operations_asked(request: MetadataRequest) -> int:
+    """All, of any topic: there is no authorizer that would have to know it."""
+    return TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
 
 
 def _why_missing(refusal: ErrorCode) -> ErrorCode:
@@ -171,7 +180,7 @@ def _response(
     unknown: Iterable[MetadataResponseTopic] = (),
 ) -> MetadataResponse:
     image = broker.image
-    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    operations = _operations_asked(request)
     wants_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
         brokers=tuple(

@@ -448,3 +448,17 @@ def test_a_cursor_that_no_answer_gave_is_refused(start: Start, cursor: Cursor) -
             ]
 
     asyncio.run(story())
+
+
+def test_what_may_be_done_is_told_of_topics_that_are_not_there(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            wanted = named("no", "not/a/name")
+            asking = MetadataRequest(wanted, False, include_topic_authorized_operations=True)
+            told = (await peer.ask(asking)).topics
+            assert [t.topic_authorized_operations for t in told] == [3576, 3576]
+            silent = (await peer.ask(MetadataRequest(wanted, False))).topics
+            assert {t.topic_authorized_operations for t in silent} == {-(2**31)}
+
+    asyncio.run(story())
