@@ -125,15 +125,21 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
 
 
 def _settings(file: Path | None, overrides: dict[str, str]) -> dict[str, str]:
-    """The settings of the file, and over them those of the flags."""
-    from kafkalite.core.config import parse_properties
+    """The settings of the file, and over them those of the flags.
+
+    A file may hold what Kafka does not know, a plugin's settings for example: that is only told.
+    """
+    from kafkalite.core.config import parse_properties, split_known
 
     if file is None:
         return overrides
     try:
-        return parse_properties(file.read_text(encoding="utf-8")) | overrides
+        known, unknown = split_known(parse_properties(file.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {file}: {error}") from error
+    for name in unknown:
+        print(f"kafkalite: {file}: {name} is no setting of Kafka's, ignored", file=sys.stderr)
+    return known | overrides
 
 
 def _log_dir(settings: dict[str, str]) -> Path:

@@ -168,7 +168,7 @@ def _change_topic(
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
     if configs == topic.configs:
         return None
-    return images.topic_record(replace(topic, configs=configs))
+    return images.checked(images.topic_record(replace(topic, configs=configs)))
 
 
 def _change_broker(
@@ -189,7 +189,9 @@ def _change_broker(
             config.with_dynamic(dynamic=configs)
     except ConfigError as error:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
-    return None if configs == current else images.broker_configs_record(name, configs)
+    if configs == current:
+        return None
+    return images.checked(images.broker_configs_record(name, configs))
 
 
 def _changed(

@@ -92,7 +92,10 @@ class Controller:
     random: Random
     describe_topic: DescribeTopic
     image: ClusterImage = field(default_factory=ClusterImage)
-    _collisions: Counter[str] = field(default_factory=Counter)
+    _collisions: Counter[str] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._collisions.update(map(collision_key, self.image.topics))
 
     def handle(self, request: ControllerRequest, context: RequestContext) -> Step:
         """One step. Its records must be replayed before the next one."""
@@ -162,11 +165,12 @@ class Controller:
             elif times_named[topic.name]:
                 try:
                     made = self._new_topic(topic, taken)
+                    record = images.checked(images.topic_record(made))
                 except ApiError as error:
                     results.append(_refused(topic.name, error.words, error.error_code))
                     continue
                 taken[collision_key(topic.name)] += 1
-                records.append(images.topic_record(made))
+                records.append(record)
                 results.append(self._created(made, validate_only=request.validate_only))
         response = CreateTopicsResponse(topics=tuple(results))
         return Outcome(
@@ -222,7 +226,7 @@ class Controller:
             try:
                 if times_named[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                records.append(images.topic_record(self._grown(topic)))
+                records.append(images.checked(images.topic_record(self._grown(topic))))
                 results.append(CreatePartitionsTopicResult(topic.name))
             except ApiError as error:
                 words = error.words or None

@@ -30,8 +30,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from kafkalite.core.coordination import VALUE_BYTES_MAX
 from kafkalite.core.types import Node
-from kafkalite.errors import CoordinationError
+from kafkalite.errors import ApiError, CoordinationError, ErrorCode
 
 CLUSTER_PATH: Final = "/cluster"
 PRODUCER_IDS_PATH: Final = "/producer_ids"
@@ -104,6 +105,15 @@ class ClusterImage:
         """The topic with that id, None if there is no such."""
         name = self.names.get(topic_id)
         return None if name is None else self.topics[name]
+
+
+def checked(record: ClusterRecord) -> ClusterRecord:
+    """The record, if the coordination tree can hold it; else ApiError, before any is written."""
+    size = len(record.value or b"")
+    if size > VALUE_BYTES_MAX:
+        words = f"{record.path} would take {size} bytes, at most {VALUE_BYTES_MAX} fit"
+        raise ApiError(ErrorCode.INVALID_REQUEST, words)
+    return record
 
 
 def topic_path(name: str) -> str:

@@ -110,13 +110,16 @@ def test_flags_that_make_no_sense_end_with_2(arguments: list[str]) -> None:
 
 def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
-    config.write_text("node.id=7\nlisteners=PLAINTEXT://127.0.0.1:0\nnum.network.threads=3\n")
+    config.write_text(
+        "node.id=7\nlisteners=PLAINTEXT://127.0.0.1:0\nnum.network.threads=3\nmy.plugin.level=3\n"
+    )
     arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
     with started(*arguments, "--override", "node.id=9") as process:
         ready(process)
         process.terminate()
         _, log = process.communicate(timeout=20)
     assert "num.network.threads is accepted and has no effect" in log
+    assert "my.plugin.level is no setting of Kafka's, ignored" in log
     assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
 
 

@@ -109,6 +109,7 @@ REFUSED: list[tuple[ConfigChange, str, str]] = [
     (change(BROKER, "1", ("log.dirs", 0, "/x")), "INVALID_REQUEST", "dynamically: [log.dirs]"),
     (change(BROKER, "", ("node.id", 0, "2")), "INVALID_REQUEST", "dynamically: [node.id]"),
     (change(BROKER, "", ("log.roll.ms", 0, "x")), "INVALID_REQUEST", "Invalid value x for confi"),
+    (change(BROKER, "1", ("my.own", 0, "x" * 1_000_000)), "INVALID_REQUEST", "bytes, at most"),
     (change(BROKER, "1", ("my.own", 2, "x")), "INVALID_REQUEST", "Can't APPEND to key my.own bec"),
 ]
 

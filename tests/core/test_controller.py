@@ -322,3 +322,22 @@ def test_any_story_folds_to_one_image(script: list[tuple[bool, str]]) -> None:
         machine.replay(outcome.records)
         assert not {"b.c", "b_c"} <= set(machine.image.topics)
     assert images.replay(ClusterImage(), records) == machine.image
+
+
+def test_names_collide_with_those_from_before_a_restart() -> None:
+    machine = controller()
+    create(machine, topic("a.b"))
+    again = Controller(BrokerConfig.parse(), Random(7), lambda topic: (), machine.image)
+    (refused,) = create(again, topic("a_b"))
+    assert refused.error_code is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert refused.error_message == "Topic 'a_b' collides with existing topic: a.b"
+
+
+def test_a_topic_too_large_to_be_written_down_is_refused_alone() -> None:
+    machine = controller()
+    everywhere = ",".join(f"{n}:1" for n in range(150_000))
+    name = "leader.replication.throttled.replicas"
+    large = CreatableTopic("large", 1, 1, (), (CreatableTopicConfig(name, everywhere),))
+    refused, made = create(machine, large, topic("small"))
+    assert (refused.error_code, made.error_code) == (ErrorCode.INVALID_REQUEST, ErrorCode.NONE)
+    assert "/topics/large would take" in (refused.error_message or "")
