@@ -5,7 +5,8 @@ KafkaliteError
 │   └── CorruptBatchError  a record batch whose CRC, length or framing is wrong
 ├── UnanswerableError      a request that a broker can only answer by hanging up
 ├── ApiError               a request refused, with Kafka's error code: raised where a broker
-│                          refuses and where a client hears of it
+│   │                      refuses and where a client hears of it
+│   └── RecordsRefused     for some records of the batch, by their index
 ├── BrokerUnavailable      nobody answers at the address, or the connection broke
 ├── StorageError           the disk refused or holds something it should not
 │   └── DataDirectoryInUse another process holds the lock
@@ -261,3 +262,16 @@ class ApiError(KafkaliteError):
         super().__init__(f"{message}: {error_code.name}" if message else error_code.name)
         self.error_code = error_code
         self.words = message
+
+
+class RecordsRefused(ApiError):
+    """A batch refused for some of its records; `records` are their indexes, with words.
+
+    Source KIP-467.
+    """
+
+    def __init__(
+        self, error_code: ErrorCode, message: str, records: tuple[tuple[int, str], ...]
+    ) -> None:
+        super().__init__(error_code, message)
+        self.records = records

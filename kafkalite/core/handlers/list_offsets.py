@@ -10,6 +10,7 @@ Source KIP-79, KIP-207, KIP-320, KIP-734.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
@@ -37,6 +38,7 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
+MAX_TIMESTAMP_V: Final = 7  # the first version that knows it
 
 
 @handles(ApiKey.LIST_OFFSETS, versions=(1, 8))
@@ -46,16 +48,20 @@ def list_offsets(
     """One offset for each partition, or why not."""
     committed = request.isolation_level == READ_COMMITTED
     isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+    times_named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+
+    def answer(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        index = wanted.partition_index
+        if times_named[topic, index] > 1:
+            return ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST)
+        if wanted.timestamp == MAX_TIMESTAMP and context.api_version < MAX_TIMESTAMP_V:
+            return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
+        return _list(broker, topic, wanted, isolation_level)
+
     return ListOffsetsResponse(
         topics=tuple(
-            ListOffsetsTopicResponse(
-                topic.name,
-                tuple(
-                    _list(broker, topic.name, wanted, isolation_level)
-                    for wanted in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            ListOffsetsTopicResponse(t.name, tuple(answer(t.name, p) for p in t.partitions))
+            for t in request.topics
         )
     )
 
@@ -81,7 +87,10 @@ def _find(partition: Partition, timestamp: int, isolation_level: int) -> tuple[i
     if timestamp == LATEST:
         return NO_TIMESTAMP, end, partition.replication.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return NO_TIMESTAMP, log.log_start_offset, log.epochs.epoch_of(log.log_start_offset)
+        start = log.log_start_offset
+        is_empty = start == log.log_end_offset
+        epoch = partition.replication.leader_epoch if is_empty else log.epochs.epoch_of(start)
+        return NO_TIMESTAMP, start, epoch
     if timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
     elif timestamp >= 0:

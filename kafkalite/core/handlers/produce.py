@@ -22,8 +22,10 @@ from kafkalite.core.image import INTERNAL_TOPICS
 from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -33,14 +35,16 @@ from kafkalite.core.protocol.produce import (
 from kafkalite.core.purgatory import DelayedProduce
 from kafkalite.core.replication import ACKS_ALL, ACKS_NONE
 from kafkalite.core.types import NO_TIMESTAMP, RequestContext, TopicPartition
-from kafkalite.errors import ApiError, ErrorCode, UnanswerableError
+from kafkalite.errors import ApiError, ErrorCode, RecordsRefused, UnanswerableError
 
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
 RECORD_BATCH_V: Final = 3
 ATTRIBUTES_POSITION: Final = 22  # of the low byte, in a batch
+CODEC: Final = 0x07
 TRANSACTIONAL: Final = 0x10
+ZSTD_V: Final = 7
 ADMIN_CLIENT_ID: Final = "__admin_client"  # whom Kafka lets write internal topics
 
 Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a partition's batch
@@ -57,7 +61,8 @@ def produce(
         refusal = _refusal(request, topic.name, context)
         if refusal is None:
             answers = [
-                _append(broker, request, topic.name, data, wanted) for data in topic.partition_data
+                _append(broker, request, context, topic.name, data, wanted)
+                for data in topic.partition_data
             ]
         else:
             answers = [_refused(data.index, refusal) for data in topic.partition_data]
@@ -82,13 +87,18 @@ def _refusal(request: ProduceRequest, topic: str, context: RequestContext) -> Ap
 
 
 def _append(
-    broker: Broker, request: ProduceRequest, topic: str, data: PartitionProduceData, wanted: Wanted
+    broker: Broker,
+    request: ProduceRequest,
+    context: RequestContext,
+    topic: str,
+    data: PartitionProduceData,
+    wanted: Wanted,
 ) -> PartitionProduceResponse:
     """One partition's batch. `wanted` notes what must still be replicated."""
     acks = request.acks
     try:
         partition = broker.partition(topic, data.index)
-        records = _checked(broker, request.transactional_id, partition, data.records)
+        records = _checked(broker, request.transactional_id, context, partition, data.records)
         appended = partition.append(records, acks, broker.now_ms())
     except ApiError as error:
         broker.note_storage_error(error)
@@ -112,12 +122,20 @@ def _append(
 
 
 def _checked(
-    broker: Broker, transactional_id: str | None, partition: Partition, records: object
+    broker: Broker,
+    transactional_id: str | None,
+    context: RequestContext,
+    partition: Partition,
+    records: object,
 ) -> Buffer:
     where = partition.topic_partition
     if not isinstance(records, bytes | bytearray | memoryview):
         raise ApiError(ErrorCode.INVALID_RECORD, f"{where}: no record batch")
-    if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & TRANSACTIONAL:
+    attributes = records[ATTRIBUTES_POSITION] if len(records) > ATTRIBUTES_POSITION else 0
+    if attributes & CODEC == Compression.ZSTD and context.api_version < ZSTD_V:
+        words = f"{where}: zstd in Produce v{context.api_version}, it came with v{ZSTD_V}"
+        raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, words)
+    if attributes & TRANSACTIONAL:
         if transactional_id is None:
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             raise ApiError(code, f"{where}: a transactional batch without a transactional id")
@@ -126,8 +144,14 @@ def _checked(
 
 
 def _refused(index: int, error: ApiError) -> PartitionProduceResponse:
+    errors = error.records if isinstance(error, RecordsRefused) else ()
     return PartitionProduceResponse(
-        index, error.error_code, -1, NO_TIMESTAMP, error_message=str(error)
+        index,
+        error.error_code,
+        -1,
+        NO_TIMESTAMP,
+        record_errors=tuple(BatchIndexAndErrorMessage(i, words) for i, words in errors),
+        error_message=str(error),
     )
 
 

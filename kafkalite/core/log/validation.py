@@ -28,7 +28,7 @@ from kafkalite.core.protocol.records import (
     verify_crc,
 )
 from kafkalite.core.types import NO_TIMESTAMP, Columns, TopicPartition
-from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, RecordsRefused
 
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
@@ -60,6 +60,9 @@ def validated(
     except ApiError as error:
         code = error.error_code
         what = str(error).removesuffix(f": {code.name}")
+        keyless = _keyless(records, code) if config.is_compacted else ()
+        if keyless:
+            raise RecordsRefused(code, f"{partition}: {what}", keyless) from error
         raise ApiError(code, f"{partition}: {what}") from error
     if from_client:
         if header.attributes & _LOG_APPEND_TIME:
@@ -112,13 +115,27 @@ def _check_timestamps(
         timestamps = decode(records, check_crc=False).timestamps
     except CorruptBatchError as error:  # one that no 64 bits can hold
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, f"{partition}: {error}") from error
-    for index, timestamp in enumerate(timestamps):
-        if timestamp != NO_TIMESTAMP and not -after_ms <= now_ms - timestamp <= before_ms:
-            raise ApiError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"{partition}: record {index} has timestamp {timestamp}, allowed is "
-                f"[{now_ms} - {before_ms}, {now_ms} + {after_ms}]",
-            )
+    allowed = f"allowed is [{now_ms} - {before_ms}, {now_ms} + {after_ms}]"
+    refused = tuple(
+        (index, f"timestamp {timestamp}, {allowed}")
+        for index, timestamp in enumerate(timestamps)
+        if timestamp != NO_TIMESTAMP and not -after_ms <= now_ms - timestamp <= before_ms
+    )
+    if refused:
+        index, words = refused[0]
+        words = f"{partition}: record {index} has {words}"
+        raise RecordsRefused(ErrorCode.INVALID_TIMESTAMP, words, refused)
+
+
+def _keyless(records: Buffer, code: ErrorCode) -> tuple[tuple[int, str], ...]:
+    """The records without a key in a batch that was refused, if that is what it was refused for."""
+    if code is not ErrorCode.INVALID_RECORD:
+        return ()
+    try:
+        keys = decode(records, check_crc=False).keys
+    except CorruptBatchError:
+        return ()
+    return tuple((i, "it has no key") for i, key in enumerate(keys) if key is None)
 
 
 def _recompressed(

@@ -370,11 +370,11 @@ def test_offsets_of_what_is_not_there(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
-            await peer.create("t")
+            await peer.create("t", 2)
             partitions = (
                 ListOffsetsPartition(3, timestamp=-1),
                 ListOffsetsPartition(0, current_leader_epoch=9, timestamp=-1),
-                ListOffsetsPartition(0, timestamp=-9),
+                ListOffsetsPartition(1, timestamp=-9),
             )
             request = ListOffsetsRequest(-1, 0, (ListOffsetsTopic("t", partitions),))
             (topic,) = (await peer.ask(request, 8)).topics
