@@ -83,6 +83,7 @@ FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 NEVER_MS: Final = 1 << 62
 UNREACHABLE: Final = 1 << 62  # beyond what anybody waits for
 RETRY_MS: Final = 1_000
+PARTITIONS_PER_SLICE: Final = 16
 NOTE_AGAIN_MS: Final = 10_000  # the same message is told once in this time
 NOTES_MAX: Final = 1_000
 
@@ -135,7 +136,7 @@ class Broker:
     async def start(self) -> None:
         """Opens the logs of all partitions that the image places here, and begins to work."""
         for topic in self.image.topics.values():
-            self._hold(topic)
+            self._hold(topic, self.topic_config(topic))
         self._remove_strays()
         self._control_queue.start()
         self.run_slices(self.groups.load_all(), "loading groups")
@@ -170,8 +171,7 @@ class Broker:
             watcher(self.config)
         for name in tuple(self.image.topics):
             if (topic := self.image.topics.get(name)) is not None:
-                self._hold(topic)
-            await asyncio.sleep(0)
+                await self._hold_in_slices(topic)
 
     def _in_force(self, image: ClusterImage) -> BrokerConfig:
         config, complaint = in_force(self._static_config, image, self.node_id)
@@ -358,8 +358,7 @@ class Broker:
                 gone.append(name)
                 self._drop(old)
             if new is not None:
-                self._hold(new)
-            await asyncio.sleep(0)  # making a log takes a while; others get their turn
+                await self._hold_in_slices(new)
         if gone:
             self.groups.topics_deleted(gone)
             self.transactions.topics_deleted(gone)
@@ -384,18 +383,29 @@ class Broker:
 
     # -- partitions
 
-    def _hold(self, topic: TopicImage) -> None:
-        """Opens or makes the logs of the topic's partitions that are placed here."""
-        config = self.topic_config(topic).log
+    async def _hold_in_slices(self, topic: TopicImage) -> None:
+        """The same as `_hold`. Making a log takes a while; others get their turn."""
+        config = self.topic_config(topic)
+        for first in range(0, len(topic.partitions), PARTITIONS_PER_SLICE):
+            self._hold(topic, config, first, PARTITIONS_PER_SLICE)
+            await asyncio.sleep(0)
+
+    def _hold(
+        self, topic: TopicImage, config: TopicConfig, first: int = 0, count: int | None = None
+    ) -> None:
+        """Opens or makes the logs of the topic's partitions that are placed here: `count` of them
+        from `first` on, or all."""
+        log_config = config.log
         held = self._partitions.setdefault(topic.name, {})
-        for index, image in enumerate(topic.partitions):
+        last = None if count is None else first + count
+        for index, image in enumerate(topic.partitions[first:last], start=first):
             if self.node_id not in image.replicas:
                 continue
             where = TopicPartition(topic.name, index)
             partition = held.get(index)
             if partition is None:
                 try:
-                    opened = self.logs.open(where, topic.topic_id, config, self.now_ms())
+                    opened = self.logs.open(where, topic.topic_id, log_config, self.now_ms())
                 except StorageError as error:
                     if self.offline.get(where) != str(error):
                         log.error("%s is offline: %s", where, error)
@@ -407,13 +417,14 @@ class Broker:
                     log.warning("%s: %s", where, opened.loss)
                 partition = Partition(where, opened, PartitionReplication(where, self.node_id))
                 held[index] = partition
-            partition.log.config = config
+            partition.log.config = log_config
             partition.replay(image)
 
     def try_again(self) -> None:
         """Opens the logs that could not be opened or have failed, where that may help."""
         for name in {where.topic for where in self.offline}:
-            self._hold(self.image.topics[name])
+            topic = self.image.topics[name]
+            self._hold(topic, self.topic_config(topic))
         for held in self.topics_held():
             for partition in held:
                 if partition.log.can_reopen:

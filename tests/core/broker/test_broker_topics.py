@@ -462,3 +462,21 @@ def test_what_may_be_done_is_told_of_topics_that_are_not_there(start: Start) -> 
             assert {t.topic_authorized_operations for t in silent} == {-(2**31)}
 
     asyncio.run(story())
+
+
+def test_others_get_their_turn_while_the_logs_of_a_large_topic_are_made(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            held: set[int] = set()
+
+            async def watch() -> None:
+                while len(held) < 10:
+                    held.add(sum(map(len, running.broker.topics_held())))
+                    await asyncio.sleep(0)
+
+            watching = asyncio.create_task(watch())
+            await (await running.connect()).create("t", 200)
+            await asyncio.wait_for(watching, 30)
+            assert len(held - {0, 200}) >= 8
+
+    asyncio.run(story())
