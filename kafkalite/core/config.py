@@ -404,7 +404,8 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
     unclean_leader_election_enable: bool = False
-    producer_id_expiration_ms: int = 86_400_000  # the broker's
+    producer_id_expiration_ms: int = 86_400_000  # the broker's, as is the next
+    producer_id_expiration_check_interval_ms: int = 600_000
 
     @classmethod
     def of(cls, topic: TopicConfig) -> LogConfig:
@@ -416,8 +417,9 @@ class LogConfig:
             for bound in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
                 if topic[bound] == TOPIC_KEYS[bound].default:
                     read[bound.replace(".", "_")] = difference
-        expiration_ms = topic.broker["producer.id.expiration.ms"]
-        return cls(**read, producer_id_expiration_ms=expiration_ms)
+        for name in ("producer.id.expiration.ms", "producer.id.expiration.check.interval.ms"):
+            read[name.replace(".", "_")] = topic.broker[name]
+        return cls(**read)
 
     @property
     def is_compacted(self) -> bool:

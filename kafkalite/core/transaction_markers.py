@@ -13,7 +13,7 @@ Source KIP-98; apache/kafka `KafkaApis.handleWriteTxnMarkersRequest`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -27,6 +27,11 @@ from kafkalite.core.protocol.records import (
 from kafkalite.core.replication import ACKS_ALL
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
+
+MARKERS_PER_SLICE: Final = 64  # then others get their turn
+# What a marker makes readable are not its own bytes but those of the whole transaction before it:
+# whoever waits looks again, and goes on waiting if it is not enough.
+ALL_THERE_IS: Final = 1 << 40
 
 Errors = Mapping[TopicPartition, ErrorCode]
 
@@ -83,10 +88,15 @@ class LocalMarkers:
             if len(errors) == len(partitions):
                 done(errors)
 
+        def write_all() -> Iterator[None]:
+            for number, where in enumerate(sorted(partitions), start=1):
+                self._write_one(marker, where, learned)
+                if number % MARKERS_PER_SLICE == 0:
+                    yield
+
         if not partitions:
             done(errors)
-        for where in sorted(partitions):
-            self._write_one(marker, where, learned)
+        self._host.run_slices(write_all(), f"markers of producer {marker.producer_id}")
 
     def _write_one(
         self,
@@ -111,7 +121,7 @@ class LocalMarkers:
                 host.note(f"{where}: the marker of producer {marker.producer_id}: {error}")
             learned(where, error.error_code)
             return
-        host.appended(partition, len(batch))
+        host.appended(partition, ALL_THERE_IS)
 
         def committed() -> None:
             if where.topic == OFFSETS_TOPIC:

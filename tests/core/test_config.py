@@ -282,14 +282,20 @@ def test_a_brokers_description_lists_everything() -> None:
     assert entry(entries, "advertised.listeners").value is None
 
 
+PRODUCER_CHECK = "producer.id.expiration.check.interval.ms"
+
+
 def test_the_log_reads_the_topics_values() -> None:
     assert BrokerConfig.parse().topic().log == LogConfig()
     log = (
-        BrokerConfig.parse({"producer.id.expiration.ms": "5", "log.roll.hours": "1"})
+        BrokerConfig.parse(
+            {"producer.id.expiration.ms": "5", "log.roll.hours": "1", PRODUCER_CHECK: "7"}
+        )
         .topic({"cleanup.policy": "compact"})
         .log
     )
     assert (log.producer_id_expiration_ms, log.segment_ms) == (5, HOUR)
+    assert log.producer_id_expiration_check_interval_ms == 7
     assert (log.is_compacted, log.is_deleted) == (True, False)
 
 

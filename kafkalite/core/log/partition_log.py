@@ -42,8 +42,6 @@ from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_
 from kafkalite.core.types import NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
 
-EXPIRATION_CHECK_MS: Final = 600_000
-
 
 class Appended(NamedTuple):
     """What an append did; with `duplicate` what the append did that it repeats."""
@@ -543,8 +541,9 @@ class PartitionLog:
             self._segments.remove_doomed(now_ms)
         except OSError as error:
             raise StorageError(f"{self.topic_partition}: removal: {error}") from error
-        if now_ms - self._expired_ms >= EXPIRATION_CHECK_MS:
-            self.producers.expire(now_ms, self._place.config.producer_id_expiration_ms)
+        config = self._place.config
+        if now_ms - self._expired_ms >= config.producer_id_expiration_check_interval_ms:
+            self.producers.expire(now_ms, config.producer_id_expiration_ms)
             self._expired_ms = now_ms
 
     def _write_snapshot(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -62,9 +63,9 @@ class Producer:
         return error
 
     async def produce(self, topic: str, *values: bytes, acks: int = -1) -> ErrorCode:
-        sequence = self.sequences.get(topic, 0)
+        sequence, now_ms = self.sequences.get(topic, 0), time.time_ns() // 1_000_000
         records = encode(
-            Columns([None] * len(values), list(values), [1_000] * len(values)),
+            Columns([None] * len(values), list(values), [now_ms] * len(values)),
             producer_id=self.identity[0],
             producer_epoch=self.identity[1],
             base_sequence=sequence,
@@ -153,7 +154,7 @@ def test_readers_of_committed_records_wait_for_the_end(start: Start, *, commit: 
     async def story() -> None:
         async with start() as running:
             producer, reader = await producing(running), await running.connect()
-            await reader.create("t")
+            await reader.create("t", segment_ms="9000000000000")
             assert (await reader.produce("t", b"before")).base_offset == 0
             await producer.write("t", b"a", b"b")
             assert (await reader.produce("t", b"after")).base_offset == 3
@@ -169,6 +170,50 @@ def test_readers_of_committed_records_wait_for_the_end(start: Start, *, commit: 
             aborted = [(a.producer_id, a.first_offset) for a in partition.aborted_transactions]
             assert aborted == ([] if commit else [(producer.identity[0], 1)])
             assert [await ends(reader, "t", level) for level in (0, 1)] == [5, 5]
+
+    asyncio.run(story())
+
+
+def test_a_marker_wakes_readers_who_wait_for_more_than_its_own_bytes(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            producer, reader = await producing(running), await running.connect()
+            await reader.create("t")
+            await producer.write("t", b"x" * 2_000)
+            longest_ms = 2_000_000_000
+            reader.send_fetch("t", max_wait_ms=longest_ms, min_bytes=2_000, **COMMITTED)
+            hungry = await running.connect()
+            hungry.send_fetch("t", max_wait_ms=longest_ms, min_bytes=3_000, **COMMITTED)
+            await running.until(lambda: len(running.broker._purgatory) == 2)
+            assert not await producer.end(commit=True)
+            assert len((await reader.received_fetch()).records) > 2_000
+            assert len(running.broker._purgatory) == 1
+            await producer.write("t", b"x" * 2_000)
+            assert not await producer.end(commit=True)
+            assert len((await hungry.received_fetch()).records) > 4_000
+
+    asyncio.run(story())
+
+
+def test_the_markers_of_many_partitions_let_others_have_their_turn(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            producer, other = await producing(running), await running.connect()
+            await other.create("t", 200)
+            wanted = (t.AddPartitionsToTxnTopic("t", tuple(range(200))),)
+            added = t.AddPartitionsToTxnRequest("tx", *producer.identity, wanted)
+            await producer.peer.ask(added)
+            producer.peer.send(t.EndTxnRequest("tx", *producer.identity, True))
+            logs = [running.broker.partition("t", n).log for n in range(200)]
+            await running.until(lambda: logs[0].log_end_offset == 1)
+            assert logs[-1].log_end_offset == 0
+            described = t.DescribeTransactionsRequest(("tx",))
+            (found,) = (await other.ask(described)).transaction_states
+            assert found.transaction_state in ("PrepareCommit", "CompleteCommit")
+            await running.until(lambda: all(log.log_end_offset == 1 for log in logs))
+            assert not (await producer.peer.receive()).error_code
+            (found,) = (await other.ask(described)).transaction_states
+            assert found.transaction_state == "CompleteCommit"
 
     asyncio.run(story())
 

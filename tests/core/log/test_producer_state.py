@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from kafkalite.core.log.producer_state import SEQUENCE_MAX, ProducerState
@@ -12,6 +15,10 @@ from kafkalite.core.protocol.records import (
 )
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
+from kafkalite.testing.storage import MemoryStorage
+
+MakeBatch = Callable[..., bytearray]
+OpenLog = Callable[..., Any]
 
 ORDERS = TopicPartition("orders", 3)
 
@@ -200,3 +207,24 @@ def test_a_broken_snapshot_changes_nothing() -> None:
         with pytest.raises(StorageError, match=r"x\.snapshot"):
             known.load_snapshot(bad, "x.snapshot")
     assert list(known.entries) == [5]
+
+
+def test_silent_producers_are_looked_for_now_and_then(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    """One that has a transaction open is kept, however silent."""
+    settings = {"producer_id_expiration_ms": 5_000}
+    settings["producer_id_expiration_check_interval_ms"] = 10_000
+    log = open_log(memory, **settings)
+    ids = {"producer_epoch": 0, "base_sequence": 0}
+    log.append_as_leader(batch(producer_id=7, **ids), 0, 1_000)
+    log.append_as_leader(batch(producer_id=8, transactional=True, **ids), 0, 1_000)
+    log.append_as_leader(batch(producer_id=9, timestamp=9_000, **ids), 0, 9_000)
+    log.tick(10_999)
+    assert set(log.producers.entries) == {7, 8, 9}
+    log.tick(11_000)
+    assert set(log.producers.entries) == {8, 9}
+    log.tick(20_999)
+    assert set(log.producers.entries) == {8, 9}
+    log.tick(21_000)
+    assert set(log.producers.entries) == {8}
