@@ -23,7 +23,7 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
@@ -59,14 +59,44 @@ cdef extern from *:
     #define clean_little64(number) (number)
     #endif
 
-    static uint32_t clean_get32(const uint8_t *at) { uint32_t n; memcpy(&n, at, 4); return clean_big32(n); }
-    static uint64_t clean_get64(const uint8_t *at) { uint64_t n; memcpy(&n, at, 8); return clean_big64(n); }
-    static uint64_t clean_word(const uint8_t *at) { uint64_t n; memcpy(&n, at, 8); return clean_little64(n); }
-    static void clean_put32(uint8_t *at, uint32_t n) { n = clean_big32(n); memcpy(at, &n, 4); }
-    static void clean_put64(uint8_t *at, uint64_t n) { n = clean_big64(n); memcpy(at, &n, 8); }
+    static uint32_t clean_get32(const uint8_t *at) {
+        uint32_t n;
+        memcpy(&n, at, 4);
+        return clean_big32(n);
+    }
+    static uint64_t clean_get64(const uint8_t *at) {
+        uint64_t n;
+        memcpy(&n, at, 8);
+        return clean_big64(n);
+    }
+    static uint64_t clean_word(const uint8_t *at) {
+        uint64_t n;
+        memcpy(&n, at, 8);
+        return clean_little64(n);
+    }
+    static void clean_put32(uint8_t *at, uint32_t n) {
+        n = clean_big32(n);
+        memcpy(at, &n, 4);
+    }
+    static void clean_put64(uint8_t *at, uint64_t n) {
+        n = clean_big64(n);
+        memcpy(at, &n, 8);
+    }
 
-    /* CRC-32C: eight bytes at a time by tables, or by the processor's own instruction. */
+    /* Where in a table a hash belongs: the upper bits of their product, which take no division. */
+    #ifdef __SIZEOF_INT128__
+    #define clean_slot(hash, slots) \\
+        ((int64_t) (((unsigned __int128) (hash) * (uint64_t) (slots)) >> 64))
+    #else
+    #define clean_slot(hash, slots) ((int64_t) ((hash) % (uint64_t) (slots)))
+    #endif
+
+    /* CRC-32C: eight bytes at a time by tables, or by the processor's own instruction. That takes
+       three cycles and may begin in each, so three stretches are summed at once; a sum is moved on
+       by a stretch of zeros with a table, as a CRC is linear. */
+    #define CLEAN_STRETCH 512
     static uint32_t clean_crc_tables[8][256];
+    static uint32_t clean_crc_moves[4][256];
     static int clean_crc_native;
 
     static uint32_t clean_crc_by_tables(uint32_t crc, const uint8_t *at, size_t size) {
@@ -83,10 +113,27 @@ cdef extern from *:
         return crc;
     }
 
+    static uint32_t clean_crc_moved(uint32_t crc) {
+        return clean_crc_moves[0][crc & 0xFF] ^ clean_crc_moves[1][crc >> 8 & 0xFF]
+            ^ clean_crc_moves[2][crc >> 16 & 0xFF] ^ clean_crc_moves[3][crc >> 24];
+    }
+
     #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
     __attribute__((target("sse4.2")))
     static uint32_t clean_crc_by_processor(uint32_t start, const uint8_t *at, size_t size) {
         uint64_t crc = start;
+        while (size >= 3 * CLEAN_STRETCH) {
+            uint64_t second = 0, third = 0;
+            for (const uint8_t *end = at + CLEAN_STRETCH; at != end; at += 8) {
+                crc = __builtin_ia32_crc32di(crc, clean_word(at));
+                second = __builtin_ia32_crc32di(second, clean_word(at + CLEAN_STRETCH));
+                third = __builtin_ia32_crc32di(third, clean_word(at + 2 * CLEAN_STRETCH));
+            }
+            crc = clean_crc_moved((uint32_t) crc) ^ second;
+            crc = clean_crc_moved((uint32_t) crc) ^ third;
+            at += 2 * CLEAN_STRETCH;
+            size -= 3 * CLEAN_STRETCH;
+        }
         while (size >= 8) {
             crc = __builtin_ia32_crc32di(crc, clean_word(at));
             at += 8;
@@ -114,13 +161,18 @@ cdef extern from *:
                 uint32_t before = clean_crc_tables[i - 1][byte];
                 clean_crc_tables[i][byte] = clean_crc_tables[0][before & 0xFF] ^ (before >> 8);
             }
+        static const uint8_t zeros[CLEAN_STRETCH];
+        for (int i = 0; i < 4; i++)
+            for (uint32_t byte = 0; byte < 256; byte++)
+                clean_crc_moves[i][byte] =
+                    clean_crc_by_tables(byte << (8 * i), zeros, CLEAN_STRETCH);
         clean_crc_native = clean_crc_detect();
     }
 
     static uint32_t clean_crc(const uint8_t *at, size_t size) {
-        uint32_t crc = 0xFFFFFFFFu;
-        crc = clean_crc_native ? clean_crc_by_processor(crc, at, size) : clean_crc_by_tables(crc, at, size);
-        return crc ^ 0xFFFFFFFFu;
+        if (clean_crc_native)
+            return ~clean_crc_by_processor(~0u, at, size);
+        return ~clean_crc_by_tables(~0u, at, size);
     }
 
     /* SipHash-2-4 with 128 bits of result (Aumasson, Bernstein), as its reference computes it. */
@@ -132,9 +184,13 @@ cdef extern from *:
         v2 += v1; v1 = clean_rotate(v1, 17); v1 ^= v2; v2 = clean_rotate(v2, 32); \\
     } while (0)
 
-    static void clean_hash(const uint64_t *secret, const uint8_t *key, size_t size, uint64_t *hash) {
-        uint64_t v0 = secret[0] ^ 0x736f6d6570736575ull, v1 = secret[1] ^ 0x646f72616e646f6dull ^ 0xee;
-        uint64_t v2 = secret[0] ^ 0x6c7967656e657261ull, v3 = secret[1] ^ 0x7465646279746573ull;
+    static void clean_hash(
+        const uint64_t *secret, const uint8_t *key, size_t size, uint64_t *hash
+    ) {
+        uint64_t v0 = secret[0] ^ 0x736f6d6570736575ull;
+        uint64_t v1 = secret[1] ^ 0x646f72616e646f6dull ^ 0xee;
+        uint64_t v2 = secret[0] ^ 0x6c7967656e657261ull;
+        uint64_t v3 = secret[1] ^ 0x7465646279746573ull;
         uint64_t word, last = (uint64_t) size << 56;
         const uint8_t *whole = key + (size & ~(size_t) 7);
         for (; key != whole; key += 8) {
@@ -157,13 +213,17 @@ cdef extern from *:
     }
     """
     bint clean_unlikely(bint condition) noexcept nogil
+    void clean_prefetch(const void *address) noexcept nogil
+    int64_t clean_slot(uint64_t hash, int64_t slots) noexcept nogil
     uint32_t clean_get32(const uint8_t *at) noexcept nogil
     uint64_t clean_get64(const uint8_t *at) noexcept nogil
     void clean_put32(uint8_t *at, uint32_t number) noexcept nogil
     void clean_put64(uint8_t *at, uint64_t number) noexcept nogil
     void clean_crc_begin() noexcept nogil
     uint32_t clean_crc(const uint8_t *at, size_t size) noexcept nogil
-    void clean_hash(const uint64_t *secret, const uint8_t *key, size_t size, uint64_t *hash) noexcept nogil
+    void clean_hash(
+        const uint64_t *secret, const uint8_t *key, size_t size, uint64_t *hash
+    ) noexcept nogil
 
 clean_crc_begin()
 
@@ -262,6 +322,15 @@ cdef inline bint parse_record(const uint8_t *at, const uint8_t *end, Record *rec
     return at != NULL and -1 <= record.value_size <= end - at
 
 
+cdef enum:
+    SOME = 16  # records that are parsed ahead: as many cache misses at once as processors have
+
+
+cdef struct Keyed:
+    Record record
+    uint64_t[2] hash  # of its key, if it has one
+
+
 cdef struct Selection:
     int64_t kept
     int64_t tombstones  # of the kept
@@ -321,15 +390,11 @@ cdef class OffsetMap:
         free(self.entries)
         free(self.mask)
 
-    cdef Entry *find(self, const uint8_t *key, int64_t size, uint64_t *hash) noexcept nogil:
-        """The key's entry, or the free one where it would be; NULL when there is neither."""
-        cdef Entry *entry
+    cdef Entry *find(self, const uint64_t *hash) noexcept nogil:
+        """The entry of a key, or the free one where it would be; NULL when there is neither."""
+        cdef Entry *entry = self.entries + clean_slot(hash[0], self.slots)
         cdef Entry *end = self.entries + self.slots
         cdef int64_t left = self.slots
-        if clean_unlikely(not self.slots):
-            return NULL
-        clean_hash(self.secret, key, size, hash)
-        entry = self.entries + <int64_t> (hash[0] % <uint64_t> self.slots)
         while left:
             if not entry.next or (entry.high == hash[0] and entry.low == hash[1]):
                 return entry
@@ -339,10 +404,9 @@ cdef class OffsetMap:
             left -= 1
         return NULL
 
-    cdef bint set_latest(self, const uint8_t *key, int64_t size, int64_t offset) noexcept nogil:
+    cdef bint set_latest(self, const uint64_t *hash, int64_t offset) noexcept nogil:
         """The key's latest record has `offset`; false where there is no room for it."""
-        cdef uint64_t[2] hash
-        cdef Entry *entry = self.find(key, size, hash)
+        cdef Entry *entry = self.find(hash)
         if clean_unlikely(entry == NULL):
             return False
         if not entry.next:
@@ -352,28 +416,48 @@ cdef class OffsetMap:
         entry.next = offset + 1
         return True
 
-    cdef int64_t latest(self, const uint8_t *key, int64_t size) noexcept nogil:
+    cdef int64_t latest(self, const uint64_t *hash) noexcept nogil:
         """The offset of the key's latest record, -1 when it is not known."""
-        cdef uint64_t[2] hash
-        cdef Entry *entry = self.find(key, size, hash)
+        cdef Entry *entry = self.find(hash)
         return -1 if entry == NULL else entry.next - 1
+
+    cdef int parse_some(
+        self, const uint8_t **at, const uint8_t *end, int64_t count, Keyed *some
+    ) noexcept nogil:
+        """Parses the next records, at most SOME, and asks for the memory that their keys' entries
+        are in: by the time that they are looked up it is there. How many; -1 for no record."""
+        cdef int i, wanted = <int> min(count, SOME)
+        cdef Record *record
+        for i in range(wanted):
+            record = &some[i].record
+            if clean_unlikely(not parse_record(at[0], end, record)):
+                return -1
+            at[0] = record.end
+            if record.key_size >= 0:
+                clean_hash(self.secret, record.key, record.key_size, some[i].hash)
+                clean_prefetch(self.entries + clean_slot(some[i].hash[0], self.slots))
+        return wanted
 
     def release(self):
         """Gives the memory back; it knows nothing any more, and takes nothing."""
         cdef Entry *entries = self.entries
         self.entries = NULL
-        self.slots = self.size = 0
+        self.slots = self.size = 0  # no search takes a step
         with nogil:
             free(entries)
 
     def put(self, bytes key, int64_t offset):
         """The key's latest record has `offset`."""
-        if not self.set_latest(<const uint8_t *> PyBytes_AS_STRING(key), len(key), offset):
+        cdef uint64_t[2] hash
+        clean_hash(self.secret, <const uint8_t *> PyBytes_AS_STRING(key), len(key), hash)
+        if not self.set_latest(hash, offset):
             refuse_full(self.slots)
 
     def get(self, bytes key):
         """The offset of the key's latest record, -1 when it is not known."""
-        return self.latest(<const uint8_t *> PyBytes_AS_STRING(key), len(key))
+        cdef uint64_t[2] hash
+        clean_hash(self.secret, <const uint8_t *> PyBytes_AS_STRING(key), len(key), hash)
+        return self.latest(hash)
 
     # -- first pass
 
@@ -387,19 +471,22 @@ cdef class OffsetMap:
         int64_t entries_max,
     ) noexcept nogil:
         """-1: all are in the map; -2: no record where one should be; else the first left out."""
-        cdef Record record
+        cdef Keyed[SOME] some
         cdef int64_t offset
+        cdef int i, parsed
         while count > 0:
-            if clean_unlikely(not parse_record(at, end, &record)):
+            parsed = self.parse_some(&at, end, count, some)
+            if clean_unlikely(parsed < 0):
                 return -2
-            offset = base_offset + record.delta
-            if record.key_size >= 0 and offset >= first_offset:
+            for i in range(parsed):
+                offset = base_offset + some[i].record.delta
+                if some[i].record.key_size < 0 or offset < first_offset:
+                    continue
                 if clean_unlikely(self.size >= entries_max):
                     return offset
-                if clean_unlikely(not self.set_latest(record.key, record.key_size, offset)):
+                if clean_unlikely(not self.set_latest(some[i].hash, offset)):
                     return offset
-            at = record.end
-            count -= 1
+            count -= parsed
         return -1 if at == end else -2
 
     def put_records(
@@ -486,8 +573,10 @@ cdef class OffsetMap:
         Selection *selection,
     ) noexcept nogil:
         """Fills the mask: the native words of `retain.keeps`. False where there is no record."""
-        cdef Record record
-        cdef int64_t i, offset
+        cdef Keyed[SOME] some
+        cdef Record *record
+        cdef int64_t done = 0, offset
+        cdef int i, parsed
         cdef bint keep
         selection.kept = selection.tombstones = 0
         selection.max_delta = INT64_MIN
@@ -496,22 +585,25 @@ cdef class OffsetMap:
             self.mask_size = count if self.mask != NULL else 0
             if self.mask == NULL:
                 return False
-        for i in range(count):
-            if clean_unlikely(not parse_record(at, end, &record)):
+        while done < count:
+            parsed = self.parse_some(&at, end, count - done, some)
+            if clean_unlikely(parsed < 0):
                 return False
-            offset = base_offset + record.delta
-            if offset >= mapped_until:
-                keep = True
-            elif record.key_size < 0 or (record.value_size < 0 and tombstones_go):
-                keep = False
-            else:
-                keep = offset >= self.latest(record.key, record.key_size)
-            self.mask[i] = keep
-            if keep:
-                selection.kept += 1
-                selection.tombstones += record.value_size < 0
-                selection.max_delta = max(selection.max_delta, record.timestamp_delta)
-            at = record.end
+            for i in range(parsed):
+                record = &some[i].record
+                offset = base_offset + record.delta
+                if offset >= mapped_until:
+                    keep = True
+                elif record.key_size < 0 or (record.value_size < 0 and tombstones_go):
+                    keep = False
+                else:
+                    keep = offset >= self.latest(some[i].hash)
+                self.mask[done + i] = keep
+                if keep:
+                    selection.kept += 1
+                    selection.tombstones += record.value_size < 0
+                    selection.max_delta = max(selection.max_delta, record.timestamp_delta)
+            done += parsed
         return at == end
 
     def judge_records(
@@ -773,33 +865,37 @@ def hash_key(bytes secret, bytes key):
 # ---- what is kept ----------------------------------------------------------------------------
 
 
-cdef struct Kept:
-    int64_t end
+cdef struct Place:
+    int64_t position
     int64_t last_offset
     int64_t max_timestamp
+    int64_t max_timestamp_offset
 
 
 @cython.final
 @cython.no_gc
 cdef class Output:
-    """Batches that stay, one after the other, and where in them an index may point; see the twin."""
+    """What stays for one segment, a run of batches at a time; see the twin."""
 
     cdef uint8_t *data
     cdef Py_ssize_t used
     cdef Py_ssize_t size
-    cdef Kept *marks_
-    cdef int64_t mark_count
-    cdef int64_t marks_size
+    cdef Place *places
+    cdef int64_t place_count
+    cdef int64_t places_size
     cdef int64_t interval
-    cdef int64_t mark_start  # where the batches of the last mark begin
+    cdef int64_t bytes_since
+    cdef int64_t max_timestamp
+    cdef int64_t max_timestamp_offset
     cdef int lent
 
     def __cinit__(self, int64_t index_interval_bytes):
         self.interval = index_interval_bytes
+        self.max_timestamp = self.max_timestamp_offset = -1
 
     def __dealloc__(self):
         free(self.data)
-        free(self.marks_)
+        free(self.places)
 
     def __len__(self):
         return self.used
@@ -807,6 +903,11 @@ cdef class Output:
     def view(self):
         """The bytes, to be released before the next batch comes."""
         return memoryview(self)
+
+    @property
+    def latest(self):
+        """The largest timestamp of all, and the last offset of the batch that bears it."""
+        return self.max_timestamp, self.max_timestamp_offset
 
     cdef bint reserve(self, int64_t more) noexcept nogil:
         """Room for `more` bytes; false when memory is short, or lent out."""
@@ -824,24 +925,26 @@ cdef class Output:
 
     cdef int grown(self, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
         """A batch of `size` bytes was written at the end; a stop."""
-        cdef Kept *mark
-        self.used += size
-        if self.mark_count and self.marks_[self.mark_count - 1].end - self.mark_start <= self.interval:
-            mark = self.marks_ + self.mark_count - 1
-            mark.max_timestamp = max(mark.max_timestamp, max_timestamp)
-        else:
-            if self.mark_count == self.marks_size:
-                mark = <Kept *> realloc(self.marks_, (2 * self.marks_size + 16) * sizeof(Kept))
-                if mark == NULL:
+        cdef Place *places
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self.bytes_since > self.interval:
+            if self.place_count == self.places_size:
+                places = <Place *> realloc(
+                    self.places, (2 * self.places_size + 16) * sizeof(Place)
+                )
+                if places == NULL:
                     return NO_MEMORY
-                self.marks_ = mark
-                self.marks_size = 2 * self.marks_size + 16
-            mark = self.marks_ + self.mark_count
-            mark.max_timestamp = max_timestamp
-            self.mark_start = self.used - size
-            self.mark_count += 1
-        mark.end = self.used
-        mark.last_offset = last_offset
+                self.places = places
+                self.places_size = 2 * self.places_size + 16
+            self.places[self.place_count] = Place(
+                self.used, last_offset, self.max_timestamp, self.max_timestamp_offset
+            )
+            self.place_count += 1
+            self.bytes_since = 0
+        self.bytes_since += size
+        self.used += size
         return END_OF_RUN
 
     cdef int add(
@@ -863,16 +966,21 @@ cdef class Output:
             PyBuffer_Release(&view)
 
     def marks(self):
-        """One for about `index_interval_bytes` of batches."""
+        """The batches of this run that get an index entry."""
         return [
-            Mark(self.marks_[i].end, self.marks_[i].last_offset, self.marks_[i].max_timestamp)
-            for i in range(self.mark_count)
+            Mark(
+                self.places[i].position,
+                self.places[i].last_offset,
+                self.places[i].max_timestamp,
+                self.places[i].max_timestamp_offset,
+            )
+            for i in range(self.place_count)
         ]
 
     def clear(self):
-        """Holds nothing any more; not while its bytes are lent."""
+        """Begins the next run; not while its bytes are lent."""
         assert not self.lent, self.lent
-        self.used = self.mark_count = 0
+        self.used = self.place_count = 0
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         # Field by field: PyBuffer_FillInfo would lose the reference that Cython put in `obj`.

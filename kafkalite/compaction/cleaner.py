@@ -329,7 +329,6 @@ class _Filling(_Walk):
         self._delete_retention_ms = delete_retention_ms
         self._horizon_ms = horizon_ms
         self._target = target
-        self._index_interval_bytes = index_interval_bytes
         self._pace = pace
         self._needed = memoryview(array("q", cleaned.needed_offsets()))
         self._output = Output(index_interval_bytes)
@@ -369,7 +368,7 @@ class _Filling(_Walk):
             if len(data) > SEGMENT_BYTES_MAX - target.size_bytes:
                 raise StorageError(f"{target.log.path}: what stays needs more than 2 GiB")
             if len(data):
-                target.append_run(data, output.marks(), self._index_interval_bytes)
+                target.append_run(data, output.marks(), output.latest)
                 self._pace(len(data))
         output.clear()
 

@@ -19,7 +19,7 @@ from typing import Final, NoReturn, TypeAlias
 from kafkalite.compaction.retain import keeps
 from kafkalite.core.log.segment import Mark
 from kafkalite.core.protocol.records_pure import INT64_MIN, decode_records
-from kafkalite.core.types import Columns
+from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, Columns
 from kafkalite.errors import CorruptBatchError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -152,13 +152,15 @@ class OffsetMap:
 
 
 class Output:
-    """Batches that stay, one after the other, and where in them an index may point."""
+    """What stays for one segment, a run of batches at a time, and which of them its index points
+    to: the first after every `index_interval_bytes`, as where batches are appended one by one."""
 
     def __init__(self, index_interval_bytes: int) -> None:
         self._interval = index_interval_bytes
+        self._bytes_since = 0  # the last mark
         self._data = bytearray()
         self._marks: list[Mark] = []
-        self._mark_start = 0  # where the batches of the last mark begin
+        self.latest = (NO_TIMESTAMP, NO_OFFSET)  # largest timestamp of all, its batch's last offset
 
     def __len__(self) -> int:
         return len(self._data)
@@ -169,22 +171,20 @@ class Output:
 
     def append(self, batch: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Adds a batch as it is."""
-        start = len(self._data)
+        if max_timestamp > self.latest[0]:
+            self.latest = max_timestamp, last_offset
+        if self._bytes_since > self._interval:
+            self._marks.append(Mark(len(self._data), last_offset, *self.latest))
+            self._bytes_since = 0
+        self._bytes_since += len(batch)
         self._data += batch
-        end = len(self._data)
-        if self._marks and self._marks[-1].end - self._mark_start <= self._interval:
-            latest = max(self._marks[-1].max_timestamp, max_timestamp)
-            self._marks[-1] = Mark(end, last_offset, latest)
-        else:
-            self._marks.append(Mark(end, last_offset, max_timestamp))
-            self._mark_start = start
 
     def marks(self) -> list[Mark]:
-        """One for about `index_interval_bytes` of batches."""
+        """The batches of this run that get an index entry."""
         return list(self._marks)
 
     def clear(self) -> None:
-        """Holds nothing any more."""
+        """Begins the next run."""
         self._data = bytearray()
         self._marks = []
 

@@ -13,9 +13,15 @@ from hypothesis import strategies as st
 from kafkalite.compaction import cleaner, cleaning_pure, rewrite
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, CleaningAborted, DirtyRange
 from kafkalite.compaction.offset_map import SLOT_BYTES
+from kafkalite.core.log.index import OFFSET_ENTRY
 from kafkalite.core.log.snapshots import marker_of
 from kafkalite.core.protocol.compression import Compression
-from kafkalite.core.protocol.records import ControlType, TimestampType
+from kafkalite.core.protocol.records import (
+    BATCH_HEADER_BYTES,
+    ControlType,
+    TimestampType,
+    read_header,
+)
 from kafkalite.errors import CorruptBatchError, StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
@@ -362,6 +368,10 @@ def check_readers(log: Any) -> None:
     assert {k: v for k, v in state.items() if v is not None} == {
         k: v for k, v in wanted.items() if v is not None
     }
+    for segment in log.log.segments:
+        for relative, position in OFFSET_ENTRY.iter_unpack(bytes(segment.index.data())):
+            header = read_header(segment.log.read(position, BATCH_HEADER_BYTES))
+            assert header.last_offset == segment.base_offset + relative
     for record in log.records():
         found = log.log.read(record.offset, 1, log.log.log_end_offset).read()
         assert int.from_bytes(found[:8], "big") <= record.offset

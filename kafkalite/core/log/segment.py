@@ -83,11 +83,12 @@ class FileRecords:
 
 
 class Mark(NamedTuple):
-    """Of some batches in a run of them: where they end in it, their last offset, latest time."""
+    """A batch in a run of them that gets an index entry."""
 
-    end: int
-    last_offset: int
-    max_timestamp: int
+    position: int  # of the batch in the run
+    last_offset: int  # of the batch
+    max_timestamp: int  # of the segment up to the end of the batch
+    max_timestamp_offset: int  # last offset of the batch that bears it
 
 
 class TimestampAndOffset(NamedTuple):
@@ -166,13 +167,14 @@ class Segment:
         position = self.log.append(data)
         self._note(position, len(data), last_offset, max_timestamp, index_interval_bytes)
 
-    def append_run(self, data: Buffer, marks: Sequence[Mark], index_interval_bytes: int) -> None:
-        """Writes batches at once; each of `marks` tells of those that end where it says."""
-        start = position = self.log.append(data)
-        for end, last_offset, max_timestamp in marks:
-            size = start + end - position
-            self._note(position, size, last_offset, max_timestamp, index_interval_bytes)
-            position += size
+    def append_run(self, data: Buffer, marks: Sequence[Mark], latest: tuple[int, int]) -> None:
+        """Writes many batches at once. `latest` is the largest timestamp of the segment then, and
+        the last offset of the batch that bears it."""
+        start = self.log.append(data)
+        for position, last_offset, max_timestamp, max_timestamp_offset in marks:
+            self.index.append(last_offset, start + position)
+            self.time_index.append(max_timestamp, max_timestamp_offset)
+        self._max_timestamp, self._max_timestamp_offset = latest
 
     def _note(
         self,
