@@ -352,9 +352,9 @@ def _put_config(registry: Registry, call: Call) -> Answer:
 
 
 def _delete_config(registry: Registry, call: Call) -> Answer:
-    level = {"compatibilityLevel": DEFAULT_LEVEL.name}
     decided = registry.delete_config(call.scope)
-    return level | dict(registry.config(call.scope) or {}), decided
+    had = {"compatibilityLevel": DEFAULT_LEVEL.name} | dict(registry.config(call.scope) or {})
+    return had | {"compatibility": had["compatibilityLevel"]}, decided  # clients know either name
 
 
 def _get_mode(registry: Registry, call: Call) -> Answer:
