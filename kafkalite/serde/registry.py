@@ -25,12 +25,14 @@ from kafkalite.serde import registry_records as records
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.avro_text import rendered
 from kafkalite.serde.compatibility import Compatibility, complaints
+from kafkalite.serde.registry_contexts import context_of, name_in_context, qualified
 from kafkalite.serde.registry_records import (
     AVRO,
     JSON,
     VERSIONS,
     Draft,
     Record,
+    Reference,
     RegisteredSchema,
 )
 from kafkalite.serde.registry_state import (
@@ -111,7 +113,7 @@ class Registry(RegistryState):
         self, subject: str, schema: object, *, deleted: bool = False
     ) -> RegisteredSchema | None:
         """The subject's newest version that is this schema. SchemaError when it is no schema."""
-        draft = self.normal(schema)
+        draft = self.normal(schema, subject)
         return self._same(subject, draft, deleted=deleted) or (
             self._same(subject, self._inheriting(subject, draft), deleted=deleted)
         )
@@ -122,9 +124,9 @@ class Registry(RegistryState):
         With a `version`, only that one counts. SchemaError when it is no schema, or one whose
         compatibility cannot be told.
         """
-        draft = self.normal(schema)
+        draft = self.normal(schema, subject)
         older = self.entries(subject) if version is None else [self.version(subject, version)]
-        return self._complaints(self.compatibility(subject), draft, older)
+        return self._complaints(subject, draft, older)
 
     def register(
         self,
@@ -139,9 +141,9 @@ class Registry(RegistryState):
         `id`, and with it any `version`, may be given in mode IMPORT. SchemaError when it is no
         schema, the subject's mode or compatibility level refuses it, or the id is another's.
         """
-        if subject in RESERVED_SUBJECTS or CONTROL.search(subject):
+        if name_in_context(subject) in RESERVED_SUBJECTS or CONTROL.search(subject):
             raise SchemaError(f"{subject!r} cannot be a subject", code=INVALID_SUBJECT)
-        draft, mode = self.normal(schema), self.mode(subject)
+        draft, mode = self.normal(schema, subject), self.mode(subject)
         if mode != IMPORT:
             draft = self._same_or_inheriting(subject, draft)
         held = self._held(subject, draft, id, version)
@@ -149,16 +151,18 @@ class Registry(RegistryState):
             return Registration(held)
         self._check_mode(subject, mode, has_id=id is not None)
         if mode != IMPORT:
-            reasons = self._complaints(self.compatibility(subject), draft, self.entries(subject))
+            reasons = self._complaints(subject, draft, self.entries(subject))
             if reasons:
                 raise SchemaError(
                     _refusal(subject, self.compatibility(subject), reasons), code=INCOMPATIBLE
                 )
         entry = self._next(subject, draft, id, version, mode)
-        return Registration(entry, (records.schema_record(entry),))
+        context = context_of(subject)
+        known = () if context in self._contexts else (records.context_record(context),)
+        return Registration(entry, (*known, records.schema_record(entry)))
 
-    def normal(self, schema: object) -> Draft:
-        """A schema as it would be stored. SchemaError when it is none."""
+    def normal(self, schema: object, subject: str = "") -> Draft:
+        """A schema as a subject would store it. SchemaError when it is none."""
         if not isinstance(schema, Draft):
             schema = Draft(schema if isinstance(schema, str) else parse_schema(schema).text)
         if schema.rule_set is not None:
@@ -166,12 +170,10 @@ class Registry(RegistryState):
         if not schema.text.strip():
             raise SchemaError("Empty schema", code=INVALID_SCHEMA)
         references = tuple(
-            replace(reference, version=self._reference_version(reference.subject))
-            if reference.version == LATEST
-            else reference
+            self._settled(reference, subject) if reference.version == LATEST else reference
             for reference in schema.references
         )
-        texts = self.referenced(references, deleted=False)
+        texts = self.referenced(subject, references, deleted=False)
         if schema.schema_type == AVRO:
             text = rendered(parse_schema(schema.text, texts), texts)
         elif schema.schema_type == JSON:
@@ -184,16 +186,17 @@ class Registry(RegistryState):
             )
         return replace(schema, text=text, references=references)
 
-    def _reference_version(self, subject: str) -> int:
-        latest = self.find(subject, LATEST)
-        return LATEST if latest is None else latest.version
+    def _settled(self, reference: Reference, subject: str) -> Reference:
+        """A reference to the latest version, as one to the version that this is now."""
+        latest = self.find(qualified(context_of(subject), reference.subject), LATEST)
+        return reference if latest is None else replace(reference, version=latest.version)
 
     def _same(
         self, subject: str, draft: Draft, *, deleted: bool = False
     ) -> RegisteredSchema | None:
-        identity = draft.identity
+        identity, known = draft.identity, self.ids_of(subject).identities
         entries = reversed(self.entries(subject, deleted=deleted))
-        return next((e for e in entries if self._identities[e.id] == identity), None)
+        return next((entry for entry in entries if known[entry.id] == identity), None)
 
     def _inheriting(self, subject: str, draft: Draft) -> Draft:
         """The schema with the latest version's metadata, unless it brings its own."""
@@ -213,10 +216,10 @@ class Registry(RegistryState):
         version: int | None,
     ) -> RegisteredSchema | None:
         """The version that is this schema already, with this id and number if they are asked."""
-        identity = draft.identity
+        identity, known = draft.identity, self.ids_of(subject).identities
         for entry in reversed(self.entries(subject)):
             if (
-                self._identities[entry.id] == identity
+                known[entry.id] == identity
                 and id in (None, entry.id)
                 and version in (None, entry.version)
             ):
@@ -234,9 +237,10 @@ class Registry(RegistryState):
             )
 
     def _complaints(
-        self, level: Compatibility, draft: Draft, older: Sequence[RegisteredSchema]
+        self, subject: str, draft: Draft, older: Sequence[RegisteredSchema]
     ) -> tuple[str, ...]:
-        """Why a schema may not follow others, given in ascending order."""
+        """Why a schema may not follow others of its subject, given in ascending order."""
+        level = self.compatibility(subject)
         if level is Compatibility.NONE:
             return ()
         counted = older if level.transitive else older[-1:]
@@ -258,7 +262,7 @@ class Registry(RegistryState):
             except SchemaError as error:
                 found.append(f"version {entry.version} cannot be read: {error}")
         if schemas:
-            found += complaints(level, self.parsed(draft), schemas)
+            found += complaints(level, self.parsed(subject, draft), schemas)
         return tuple(found)
 
     def _next(
@@ -278,9 +282,9 @@ class Registry(RegistryState):
                 f"subject {subject!r}: version {place} was asked for, {following} comes next",
                 code=INVALID_SCHEMA,
             )
-        number = self._ids.get(draft.identity, self._id_max + 1) if id is None else id
-        identity = draft.identity
-        if self._identities.get(number, identity) != identity:
+        ids, identity = self.ids_of(subject), draft.identity
+        number = ids.of_identity.get(identity, ids.greatest + 1) if id is None else id
+        if ids.identities.get(number, identity) != identity:
             raise SchemaError(f"schema id {number} is another schema's", code=NOT_PERMITTED)
         if place in held and held[place].id != number:
             raise SchemaError(
@@ -416,7 +420,11 @@ class Registry(RegistryState):
 
     def _cleared(self, subject: str | None) -> tuple[Record, ...]:
         """What forgets all deleted versions. SchemaError when there are others."""
-        names = sorted(self._subjects) if subject is None else [subject]
+        names = (
+            [subject]
+            if subject is not None and name_in_context(subject)
+            else [name for name in sorted(self._subjects) if name.startswith(subject or "")]
+        )
         entries = [entry for name in names for entry in self.entries(name, deleted=True)]
         if any(not entry.deleted for entry in entries):
             raise SchemaError("mode IMPORT: there are subjects already", code=NOT_PERMITTED)

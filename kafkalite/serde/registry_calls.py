@@ -16,11 +16,17 @@ from typing import Any, Final
 from kafkalite.errors import SchemaError
 from kafkalite.serde import registry_records as records
 from kafkalite.serde.registry import INVALID_SCHEMA, LATEST, NOT_PERMITTED
+from kafkalite.serde.registry_contexts import (
+    DEFAULT,
+    DEFAULT_PREFIX,
+    context_of,
+    name_in_context,
+    plain,
+)
 from kafkalite.serde.registry_records import AVRO, VERSIONS, Draft
 
 SCHEMA_BYTES_MAX: Final = 1_000_000  # a record of it must fit into a batch of Kafka's default size
 REFERENCES_MAX: Final = 1_000
-DEFAULT_CONTEXT: Final = ":.:"
 ALL_CONTEXTS: Final = ":*:"
 
 NOT_FOUND: Final = 404
@@ -40,7 +46,7 @@ class Call:
     @property
     def subject(self) -> str:
         """The subject, without the name of the default context before it."""
-        return self.path["subject"].removeprefix(DEFAULT_CONTEXT)
+        return plain(self.path["subject"])
 
     @property
     def scope(self) -> str | None:
@@ -50,13 +56,16 @@ class Call:
     @property
     def query_subject(self) -> str | None:
         """The subject that a parameter names."""
-        return self.query.get("subject", "").removeprefix(DEFAULT_CONTEXT) or None
+        return plain(self.query.get("subject", "")) or None
 
-    @property
-    def prefix(self) -> str:
-        """What the names of the subjects that are asked for begin with."""
-        prefix = self.query.get("subjectPrefix", "").removeprefix(ALL_CONTEXTS)
-        return prefix.removeprefix(DEFAULT_CONTEXT)
+    def wants(self, subject: str) -> bool:
+        """Whether a subject's name begins with what is asked for, in all contexts or in one."""
+        prefix = self.query.get("subjectPrefix", ALL_CONTEXTS)
+        if prefix.startswith(ALL_CONTEXTS):
+            return name_in_context(subject).startswith(prefix.removeprefix(ALL_CONTEXTS))
+        if prefix.startswith(DEFAULT_PREFIX):
+            return context_of(subject) == DEFAULT and subject.startswith(plain(prefix))
+        return subject.startswith(prefix)
 
     @property
     def version(self) -> int:
@@ -156,7 +165,6 @@ def _references(values: list[Any]) -> tuple[records.Reference, ...]:
             case {"name": str(name), "subject": str(subject), "version": int(version)} if (
                 version == LATEST or version in VERSIONS
             ):
-                subject = subject.removeprefix(DEFAULT_CONTEXT)
                 found.append(records.Reference(name, subject, version))
             case _:
                 raise SchemaError(

@@ -176,6 +176,13 @@ def mode_record(subject: str | None, mode: str | None) -> Record:
     return _key("MODE", subject), value
 
 
+def context_record(context: str) -> Record:
+    """The record that tells of a context."""
+    fields = {"tenant": "default", "context": context}
+    key = {"keytype": "CONTEXT"} | fields | {"magic": 0}
+    return orjson.dumps(key), orjson.dumps(fields)
+
+
 def reference_json(reference: Reference) -> dict[str, Any]:
     """A reference as JSON values."""
     return {

@@ -99,11 +99,15 @@ def _known_subject(registry: Registry, subject: str, *, deleted: bool) -> None:
         raise SchemaError(f"Subject '{subject}' not found.", code=SUBJECT_NOT_FOUND)
 
 
-def _found(registry: Registry, call: Call, *, deleted: bool) -> RegisteredSchema:
-    """The version that the path names."""
+def _found(
+    registry: Registry, call: Call, *, deleted: bool, anywhere: bool = False
+) -> RegisteredSchema:
+    """The version that the path names; with `anywhere` also one in another context."""
     version = call.version
-    entry = registry.find(call.subject, version)
-    if entry is None or (entry.deleted and not deleted):
+    subjects = registry.in_contexts(call.subject) if anywhere else (call.subject,)
+    found = (registry.find(subject, version) for subject in subjects)
+    entry = next((e for e in found if e is not None and (deleted or not e.deleted)), None)
+    if entry is None:
         _known_subject(registry, call.subject, deleted=deleted)
         raise SchemaError(f"Version {version} not found.", code=VERSION_NOT_FOUND)
     return entry
@@ -111,9 +115,10 @@ def _found(registry: Registry, call: Call, *, deleted: bool) -> RegisteredSchema
 
 def _of_id(registry: Registry, call: Call) -> RegisteredSchema:
     """The schema whose id the path has."""
-    if not registry.has_id(call.id):
+    entry = registry.find_id(call.id, call.query_subject)
+    if entry is None:
         raise SchemaError(f"Schema {call.id} not found", code=SCHEMA_NOT_FOUND)
-    return registry.entry(call.id, call.query_subject)
+    return entry
 
 
 # --- subjects ----------------------------------------------------------------------------
@@ -125,13 +130,19 @@ def _list_subjects(registry: Registry, call: Call) -> Answer:
     if only_deleted:
         living = set(registry.subjects())
         names = tuple(name for name in names if name not in living)
-    return call.page(name for name in names if name.startswith(call.prefix)), ()
+    return call.page(name for name in names if call.wants(name)), ()
 
 
 def _look_up(registry: Registry, call: Call) -> Answer:
     deleted = call.flag("deleted")
     draft = draft_of(call.body)
-    entry = registry.lookup(call.subject, draft, deleted=deleted) if draft.text else None
+    subjects = registry.in_contexts(call.subject) if draft.text else ()
+    found = (
+        registry.lookup(subject, draft, deleted=deleted)
+        for subject in subjects
+        if subject == call.subject or registry.entries(subject, deleted=deleted)
+    )
+    entry = next((each for each in found if each is not None), None)
     if entry is None:
         _known_subject(registry, call.subject, deleted=deleted)
         raise SchemaError("Schema not found", code=SCHEMA_NOT_FOUND)
@@ -197,12 +208,12 @@ def _register(registry: Registry, call: Call) -> Answer:
 
 
 def _get_version(registry: Registry, call: Call) -> Answer:
-    entry = _found(registry, call, deleted=call.flag("deleted"))
+    entry = _found(registry, call, deleted=call.flag("deleted"), anywhere=True)
     return _version_json(entry, _formatted(registry, call, entry)), ()
 
 
 def _get_version_text(registry: Registry, call: Call) -> Answer:
-    entry = _found(registry, call, deleted=call.flag("deleted"))
+    entry = _found(registry, call, deleted=call.flag("deleted"), anywhere=True)
     return PlainText(_formatted(registry, call, entry)), ()
 
 
@@ -226,7 +237,7 @@ def _list_schemas(registry: Registry, call: Call) -> Answer:
     entries = (
         entry
         for subject in registry.subjects(deleted=deleted)
-        if subject.startswith(call.prefix)
+        if call.wants(subject)
         for entry in registry.entries(subject, deleted=deleted)[-1 if latest else 0 :]
     )
     return [_version_json(entry) for entry in call.page(entries, SCHEMAS_SHOWN)], ()
@@ -238,7 +249,7 @@ def _get_schema(registry: Registry, call: Call) -> Answer:
     if call.query_subject is not None:
         form |= {"subject": entry.subject, "version": entry.version}
     if call.flag("fetchMaxId"):
-        form["maxId"] = registry.id_max
+        form["maxId"] = registry.ids_of(call.query_subject).greatest
     return form, ()
 
 
@@ -247,30 +258,26 @@ def _get_schema_text(registry: Registry, call: Call) -> Answer:
 
 
 def _get_subjects_of_id(registry: Registry, call: Call) -> Answer:
-    places = registry.places(_of_id(registry, call).id, deleted=call.flag("deleted"))
+    places = registry.places(_of_id(registry, call), deleted=call.flag("deleted"))
     return call.page(dict.fromkeys(subject for subject, _ in places)), ()
 
 
 def _get_versions_of_id(registry: Registry, call: Call) -> Answer:
-    places = registry.places(_of_id(registry, call).id, deleted=call.flag("deleted"))
+    places = registry.places(_of_id(registry, call), deleted=call.flag("deleted"))
     return call.page({"subject": subject, "version": version} for subject, version in places), ()
 
 
-def _id_of_guid(registry: Registry, call: Call) -> int:
-    found = registry.id_of_guid(call.path["guid"].lower())
-    if found is None:
-        raise SchemaError(f"Schema {call.path['guid']} not found", code=SCHEMA_NOT_FOUND)
-    return found
-
-
 def _get_schema_of_guid(registry: Registry, call: Call) -> Answer:
-    entry = registry.entry(_id_of_guid(registry, call))
-    return _schema_json(entry, _formatted(registry, call, entry)), ()
+    for context, number in registry.ids_of_guid(call.path["guid"].lower()).items():
+        entry = registry.find_id(number, f":{context}:")
+        assert entry is not None, "a guid outlives its id"
+        return _schema_json(entry, _formatted(registry, call, entry)), ()
+    raise SchemaError(f"Schema {call.path['guid']} not found", code=SCHEMA_NOT_FOUND)
 
 
 def _get_ids_of_guid(registry: Registry, call: Call) -> Answer:
-    found = registry.id_of_guid(call.path["guid"].lower())
-    return [] if found is None else [{"context": ".", "id": found}], ()
+    found = registry.ids_of_guid(call.path["guid"].lower())
+    return [{"context": context, "id": number} for context, number in found.items()], ()
 
 
 def _list_types(registry: Registry, call: Call) -> Answer:
@@ -321,7 +328,7 @@ def _get_config(registry: Registry, call: Call) -> Answer:
             f"Subject '{scope}' does not have subject-level compatibility configured",
             code=NO_SUBJECT_LEVEL,
         )
-    wider = (registry.config() or {}) if call.flag("defaultToGlobal") else {}
+    wider = registry.wider_config(scope) if call.flag("defaultToGlobal") else {}
     level = {"compatibilityLevel": DEFAULT_LEVEL.name}
     return level | dict(wider) | dict(own or {}), ()
 
@@ -388,9 +395,8 @@ def _nothing(registry: Registry, call: Call) -> Answer:
 
 
 def _contexts(registry: Registry, call: Call) -> Answer:
-    return call.page(
-        name for name in (".",) if name.startswith(call.query.get("contextPrefix", ""))
-    ), ()
+    prefix = call.query.get("contextPrefix", "")
+    return call.page(name for name in registry.contexts() if name.startswith(prefix)), ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +450,7 @@ ROUTES: Final = (
     Route("GET", "/mode/{subject}", _get_mode),
     Route("PUT", "/mode/{subject}", _put_mode, WRITE),
     Route("DELETE", "/mode/{subject}", _delete_mode, WRITE),
-    Route("GET", "/contexts", _contexts, KNOWN),
+    Route("GET", "/contexts", _contexts),
 )
 
 

@@ -1,7 +1,8 @@
 """The schema registry's state: a fold of the topic `_schemas`.                              [P]
 
-A subject has versions 1, 2, …; an id names a schema in all subjects, the same schema has the same
-id everywhere. A deleted version still answers to its id, since data may be written with it.
+A subject has versions 1, 2, …; an id names a schema in all subjects of a context, the same schema
+has the same id in all of them. A deleted version still answers to its id, since data may be written
+with it.
 
 Several writers share the topic without a leader. Each decides from its own fold and appends; what
 then counts is the order in the log: **the first record that claims a (subject, version) or an id
@@ -33,10 +34,12 @@ from typing import Any, Final
 import orjson
 
 from kafkalite.errors import SchemaError
+from kafkalite.serde import registry_contexts as contexts
 from kafkalite.serde import registry_records as records
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.avro_text import self_contained
 from kafkalite.serde.compatibility import Compatibility
+from kafkalite.serde.registry_contexts import Ids, Place
 from kafkalite.serde.registry_records import (
     AVRO,
     Draft,
@@ -58,20 +61,15 @@ SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403
 
-Place = tuple[str, int]  # subject, version
-
 
 class RegistryState:
     """What the topic says, and what follows from it."""
 
     def __init__(self) -> None:
         self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
-        self._identities: dict[int, Identity] = {}
-        self._ids: dict[Identity, int] = {}
-        self._places: dict[int, set[Place]] = {}  # id -> the versions that have it
-        self._guids: dict[str, int] = {}
+        self._contexts = {contexts.DEFAULT}
+        self._ids: dict[str, Ids] = {}  # by context
         self._referrers: dict[Place, set[Place]] = {}
-        self._id_max = 0
         self._configs: dict[str | None, dict[str, Any]] = {}
         self._modes: dict[str | None, str] = {}
         self._repairs: dict[bytes, Place] = {}
@@ -122,47 +120,66 @@ class RegistryState:
 
     @property
     def schema_count(self) -> int:
-        """How many ids there are."""
-        return len(self._identities)
+        """How many ids there are, in all contexts."""
+        return sum(len(ids.identities) for ids in self._ids.values())
 
-    # --- ids ----------------------------------------------------------------------------
+    # --- ids and contexts ----------------------------------------------------------------
 
-    @property
-    def id_max(self) -> int:
-        """The greatest id that was ever given, as far as the log still tells; 0: none."""
-        return self._id_max
+    def contexts(self) -> tuple[str, ...]:
+        """All contexts that have or had a subject, the default one first."""
+        return (contexts.DEFAULT, *sorted(self._contexts - {contexts.DEFAULT}))
+
+    def in_contexts(self, subject: str) -> tuple[str, ...]:
+        """A subject, and if it names no context also those of its name in the other contexts."""
+        if contexts.context_of(subject) != contexts.DEFAULT:
+            return (subject,)
+        return tuple(contexts.qualified(context, subject) for context in self.contexts())
+
+    def ids_of(self, subject: str | None) -> Ids:
+        """The ids of a subject's context; None is in the default one."""
+        context = contexts.DEFAULT if subject is None else contexts.context_of(subject)
+        return self._ids.get(context) or Ids()
+
+    def find_id(self, id: int, subject: str | None = None) -> RegisteredSchema | None:  # noqa: A002
+        """A version that has this id: the subject's newest if it has one, else any of its context.
+
+        A subject of that name in another context is better than another one in the default context.
+        """
+        for scope in () if subject is None else self.in_contexts(subject):
+            own = [p for p in self.ids_of(scope).places.get(id, ()) if p[0] == scope]
+            if own:
+                return self._at(max(own))
+        places = self.ids_of(subject).places.get(id)
+        return None if places is None else self._at(min(places))
 
     def has_id(self, id: int) -> bool:  # noqa: A002 - Confluent's word
-        """Whether a schema has this id."""
-        return id in self._identities
-
-    def entry(self, id: int, subject: str | None = None) -> RegisteredSchema:  # noqa: A002
-        """A version that has this id, the subject's newest if it has one. SchemaError: unknown."""
-        if id not in self._identities:
-            raise SchemaError(
-                f"schema id {id} is not known to the schema registry", code=SCHEMA_NOT_FOUND
-            )
-        places = sorted(self._places[id])
-        own = [place for place in places if place[0] == subject]
-        name, version = own[-1] if own else places[0]
-        return self._subjects[name][version]
+        """Whether a schema of the default context has this id."""
+        return id in self.ids_of(None).identities
 
     def by_id(self, id: int) -> str:  # noqa: A002
         """The Avro text of the schema with this id, which needs no references.
 
         SchemaError when there is none or it is not Avro.
         """
-        return self.without_references(self.entry(id)).text
+        entry = self.find_id(id)
+        if entry is None:
+            raise SchemaError(
+                f"schema id {id} is not known to the schema registry", code=SCHEMA_NOT_FOUND
+            )
+        return self.without_references(entry).text
 
-    def id_of_guid(self, guid: str) -> int | None:
-        """The id of the schema with this hash."""
-        return self._guids.get(guid)
+    def ids_of_guid(self, guid: str) -> dict[str, int]:
+        """The id of the schema with this hash, by context."""
+        contexts_with_it = (name for name in sorted(self._ids) if guid in self._ids[name].of_guid)
+        return {name: self._ids[name].of_guid[guid] for name in contexts_with_it}
 
-    def places(self, id: int, *, deleted: bool = False) -> list[Place]:  # noqa: A002
-        """The versions that have an id. SchemaError when it is unknown."""
-        self.entry(id)
-        found = sorted(self._places[id])
-        return [(s, v) for s, v in found if deleted or not self._subjects[s][v].deleted]
+    def places(self, entry: RegisteredSchema, *, deleted: bool = False) -> list[Place]:
+        """The versions that have the id of this one."""
+        found = sorted(self.ids_of(entry.subject).places[entry.id])
+        return [place for place in found if deleted or not self._at(place).deleted]
+
+    def _at(self, place: Place) -> RegisteredSchema:
+        return self._subjects[place[0]][place[1]]
 
     # --- references ----------------------------------------------------------------------
 
@@ -174,18 +191,21 @@ class RegistryState:
         kept = [entry for entry in found if deleted or not entry.deleted]
         return sorted(kept, key=lambda entry: (entry.subject, entry.version))
 
-    def referenced(self, references: Iterable[Reference], *, deleted: bool) -> tuple[str, ...]:
-        """The texts of all schemas that are referred to, each after those that it refers to.
+    def referenced(
+        self, subject: str, references: Iterable[Reference], *, deleted: bool
+    ) -> tuple[str, ...]:
+        """The texts of all that a subject's schema refers to, each after what it refers to itself.
 
         With `deleted`, deleted versions serve too. SchemaError when there is none. What has a name
         or a place that is in already is left out.
         """
         found: dict[Place, str] = {}
-        self._collect(references, found, set(), REFERENCE_DEPTH_MAX, deleted=deleted)
+        self._collect(subject, references, found, set(), REFERENCE_DEPTH_MAX, deleted=deleted)
         return tuple(found.values())
 
     def _collect(
         self,
+        subject: str,
         references: Iterable[Reference],
         found: dict[Place, str],
         names: set[str],
@@ -196,7 +216,7 @@ class RegistryState:
         if not depth:
             raise SchemaError(f"references are nested more than {REFERENCE_DEPTH_MAX} deep")
         for reference in references:
-            entry = self.find(reference.subject, reference.version)
+            entry = self.find(*_referred_to(subject, reference))
             if entry is None or (entry.deleted and not deleted):
                 raise SchemaError(
                     f"reference {reference.name!r}: subject {reference.subject!r} "
@@ -205,18 +225,20 @@ class RegistryState:
             place = entry.subject, entry.version
             if reference.name not in names and place not in found:
                 names.add(reference.name)
-                self._collect(entry.references, found, names, depth - 1, deleted=deleted)
+                self._collect(
+                    entry.subject, entry.references, found, names, depth - 1, deleted=deleted
+                )
                 found[place] = entry.text
 
     def schema_of(self, entry: RegisteredSchema) -> Schema:
         """The parsed Avro schema of a version, with the types that it refers to."""
-        return self.parsed(entry.draft, what=f"schema id {entry.id}")
+        return self.parsed(entry.subject, entry.draft, what=f"schema id {entry.id}")
 
-    def parsed(self, draft: Draft, *, what: str = "the schema") -> Schema:
-        """An Avro schema with the types that it refers to. SchemaError when it is none."""
+    def parsed(self, subject: str, draft: Draft, *, what: str = "the schema") -> Schema:
+        """An Avro schema of a subject with the types that it refers to. SchemaError: it is none."""
         if draft.schema_type != AVRO:
             raise SchemaError(f"{what} is {draft.schema_type}, not Avro")
-        return parse_schema(draft.text, self.referenced(draft.references, deleted=True))
+        return parse_schema(draft.text, self.referenced(subject, draft.references, deleted=True))
 
     def without_references(self, entry: RegisteredSchema) -> RegisteredSchema:
         """The same Avro schema as a canonical text that needs no references."""
@@ -225,25 +247,29 @@ class RegistryState:
     # --- configs and modes ----------------------------------------------------------------
 
     def config(self, subject: str | None = None) -> Mapping[str, Any] | None:
-        """What is set for a subject, or for all; None where nothing is."""
+        """What is set for a subject, a context, or (None) for all; None where nothing is."""
         return self._configs.get(subject)
 
-    def own_level(self, subject: str | None = None) -> Compatibility | None:
-        """The level that is set for a subject, or for all."""
-        name = self._configs.get(subject, {}).get("compatibilityLevel")
-        return None if name is None else Compatibility[name]
+    def wider_config(self, subject: str | None = None) -> Mapping[str, Any]:
+        """What is set for the nearest scope around a subject for which something is."""
+        scopes = (self._configs.get(scope) for scope in contexts.wider_scopes(subject))
+        return next((config for config in scopes if config is not None), {})
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
-        """The level of a subject: its own, else the global one, else BACKWARD."""
-        return self.own_level(subject) or self.own_level() or DEFAULT_LEVEL
+        """The level of a subject: its own, else that of its context, else BACKWARD."""
+        for config in (self._configs.get(subject) or {}, self.wider_config(subject)):
+            if "compatibilityLevel" in config:
+                return Compatibility[config["compatibilityLevel"]]
+        return DEFAULT_LEVEL
 
     def own_mode(self, subject: str | None = None) -> str | None:
-        """The mode that is set for a subject, or for all."""
+        """The mode that is set for a subject, a context, or (None) for all."""
         return self._modes.get(subject)
 
     def mode(self, subject: str | None = None) -> str:
-        """The mode of a subject: its own, else the global one, else READWRITE."""
-        return self._modes.get(subject) or self._modes.get(None) or READ_WRITE
+        """The mode of a subject: its own, else that of its context, else READWRITE."""
+        scopes = (subject, *contexts.wider_scopes(subject))
+        return next((self._modes[s] for s in scopes if s in self._modes), READ_WRITE)
 
     def repairs(self) -> tuple[Record, ...]:
         """Records to append so that every key's last record is what this fold holds of it."""
@@ -271,7 +297,10 @@ class RegistryState:
                 return self._replay_config(fields.get("subject"), content)
             case {"keytype": "MODE"} if isinstance(fields.get("subject"), str | None):
                 return self._replay_mode(fields.get("subject"), content)
-            case {"keytype": "NOOP" | "CONTEXT" | "CLEAR_SUBJECT"}:
+            case {"keytype": "CONTEXT", "context": str(context)}:
+                self._contexts.add(context)
+                return True
+            case {"keytype": "NOOP" | "CLEAR_SUBJECT"}:
                 return True
         return False
 
@@ -283,7 +312,7 @@ class RegistryState:
         if claim is None or (claim.subject, claim.version) != (subject, version):
             return False
         identity = claim.draft.identity
-        id_is_taken = self._identities.get(claim.id, identity) != identity
+        id_is_taken = self.ids_of(subject).identities.get(claim.id, identity) != identity
         if id_is_taken or (held is not None and held.id != claim.id):
             self._repairs[key] = (subject, version)
             return False
@@ -303,31 +332,21 @@ class RegistryState:
     def _put(self, claim: RegisteredSchema, identity: Identity) -> None:
         place = claim.subject, claim.version
         self._subjects.setdefault(claim.subject, {})[claim.version] = claim
-        self._identities[claim.id] = identity
-        self._ids.setdefault(identity, claim.id)
-        self._guids[claim.draft.guid] = claim.id
-        self._places.setdefault(claim.id, set()).add(place)
+        context = contexts.context_of(claim.subject)
+        self._contexts.add(context)
+        self._ids.setdefault(context, Ids()).put(claim, identity)
         for reference in claim.references:
-            self._referrers.setdefault((reference.subject, reference.version), set()).add(place)
-        self._id_max = max(self._id_max, claim.id)
+            self._referrers.setdefault(_referred_to(claim.subject, reference), set()).add(place)
 
     def _drop(self, held: RegisteredSchema) -> None:
         """Forgets a version, and its id when no other version has it."""
-        place = held.subject, held.version
         del self._subjects[held.subject][held.version]
         if not self._subjects[held.subject]:
             del self._subjects[held.subject]
         for reference in held.references:
-            self._referrers.get((reference.subject, reference.version), set()).discard(place)
-        self._places[held.id].discard(place)
-        if self._places[held.id]:
-            return
-        del self._places[held.id]
-        identity = self._identities.pop(held.id)
-        if self._ids[identity] == held.id:
-            del self._ids[identity]
-        if self._guids.get(held.draft.guid) == held.id:
-            del self._guids[held.draft.guid]
+            referrers = self._referrers.get(_referred_to(held.subject, reference), set())
+            referrers.discard((held.subject, held.version))
+        self.ids_of(held.subject).drop(held)
 
     def _replay_delete(self, content: Any) -> bool:
         match content:
@@ -358,3 +377,9 @@ class RegistryState:
                 self._modes[subject] = name
                 return True
         return False
+
+
+def _referred_to(subject: str, reference: Reference) -> Place:
+    """The version that a schema of a subject refers to."""
+    context = contexts.context_of(subject)
+    return contexts.qualified(context, reference.subject), reference.version

@@ -19,6 +19,10 @@ from kafkalite.serde.registry_state import LATEST, RegistryState
 
 # As Confluent's registry (7.x and 8.x) writes them: some of older form, some with what we lack.
 CONFLUENTS = [
+    (
+        '{"keytype":"SCHEMA","subject":":.c:a","version":1,"magic":1}',
+        '{"subject":":.c:a","version":1,"id":1,"schema":"\\"bytes\\"","deleted":false}',
+    ),
     ('{"keytype":"NOOP","magic":0}', None),
     ('{"keytype":"CONFIG","subject":null,"magic":0}', '{"compatibilityLevel":"FULL"}'),
     (
@@ -66,7 +70,8 @@ def confluents() -> Registry:
 
 def test_a_log_of_confluents_is_read_though_compaction_put_a_referrer_first() -> None:
     registry = confluents()
-    assert registry.subjects() == ("a", "j", "p", "q")
+    assert registry.subjects() == (":.c:a", "a", "j", "p", "q")
+    assert registry.contexts() == (".", ".c")
     assert registry.compatibility() is Compatibility.FULL
     assert registry.compatibility("p") is Compatibility.NONE
     assert registry.config("p") == {
@@ -184,7 +189,7 @@ def test_no_record_harms_the_fold(log: list[tuple[Any, Any]]) -> None:
         state.replay(orjson.dumps(key), orjson.dumps(value))
     for subject in state.subjects(deleted=True):
         for entry in state.entries(subject, deleted=True):
-            assert state.entry(entry.id)
+            assert state.find_id(entry.id, subject)
     state.repairs()
 
 
