@@ -52,6 +52,30 @@ class Valid:
     pattern: str = ""
     form: str = ""
 
+    @classmethod
+    def parse(cls, text: str) -> Valid:
+        """A range or words as Kafka writes them: `[1,...]`, `[0,...,0.5]`, `[1,...,9] or -1`."""
+        if not text:
+            return cls()
+        inner, _, also = text.removeprefix("[").partition("]")
+        parts = [part.strip() for part in inner.split(",")]
+        if "..." not in parts:
+            return cls(words=tuple(parts))
+        low, high = parts[0], parts[2] if len(parts) > 2 else None
+        return cls(
+            lowest=_number(low),
+            highest=None if high is None else _number(high),
+            also=int(also.removeprefix(" or ")) if also else None,
+        )
+
+    def __str__(self) -> str:
+        if self.words:
+            return f"[{', '.join(self.words)}]"
+        if self.lowest is None:
+            return ""
+        high = "" if self.highest is None else f",{self.highest}"
+        return f"[{self.lowest},...{high}]" + ("" if self.also is None else f" or {self.also}")
+
     def complaint(self, value: Value) -> tuple[str, str] | None:
         """The value, or the word of it, that is wrong, and Kafka's words for why; or None."""
         if isinstance(value, int | float):
@@ -77,6 +101,10 @@ class Valid:
         if low is not None and value < low:
             return str(value), f"Value must be at least {low}"
         return str(value), f"Value must be no more than {high}"
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)
 
 
 def _words(value: Value) -> tuple[str, ...]:
@@ -338,10 +366,9 @@ def _broker(
 def _accepted_keys() -> list[ConfigKey]:
     """Kafka's settings without effect here."""
     keys = []
-    for name, kind, text, dynamic in accepted():
-        key = _broker(
-            name, ConfigType[kind], None, _ANY, _IDLE_DOC, dynamic=dynamic, effective=False
-        )
+    for name, kind, limits, text, dynamic in accepted():
+        valid = Valid.parse(limits)
+        key = ConfigKey(name, ConfigType[kind], None, valid, _IDLE_DOC, (), dynamic, False)
         keys.append(key if text is None else replace(key, default=key.parse(text)))
     return keys
 
@@ -437,7 +464,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     _broker("num.partitions", _T.INT, 1, _ONE, "Partitions of a topic made without a number."),
     _broker("num.recovery.threads.per.data.dir", _T.INT, 2, _ONE, "Kafka's threads.",
             dynamic=True, effective=False),
-    _broker("num.replica.fetchers", _T.INT, 1, _ANY, "Kafka's threads.", dynamic=True,
+    _broker("num.replica.fetchers", _T.INT, 1, _ONE, "Kafka's threads.", dynamic=True,
             effective=False),
     _broker("offset.metadata.max.bytes", _T.INT, 4096, _ANY,
             "The longest metadata of a committed offset."),

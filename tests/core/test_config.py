@@ -17,6 +17,7 @@ from kafkalite.core.config import (
     TOPIC_KEYS,
     BrokerConfig,
     ConfigEntry,
+    ConfigKey,
     ConfigSource,
     ConfigType,
     LogConfig,
@@ -24,7 +25,7 @@ from kafkalite.core.config import (
     split_known,
     to_text,
 )
-from kafkalite.core.config_keys import SYNONYM_UNITS
+from kafkalite.core.config_keys import SYNONYM_UNITS, Valid
 from kafkalite.errors import ConfigError
 
 
@@ -42,6 +43,12 @@ def test_every_default_is_valid_and_survives_its_text(key: object) -> None:
     if key.default is not None:
         assert key.valid.complaint(key.default) is None
         assert key.parse(to_text(key.default)) == key.default
+
+
+@pytest.mark.parametrize("key", [*TOPIC_KEYS.values(), *BROKER_KEYS.values()], ids=lambda k: k.name)
+def test_a_range_reads_as_it_is_written(key: ConfigKey) -> None:
+    if not key.valid.pattern:
+        assert Valid.parse(str(key.valid)) == key.valid
 
 
 def test_synonyms_are_settings_of_the_broker() -> None:
@@ -63,8 +70,8 @@ def test_what_is_only_accepted_is_declared_once() -> None:
 
 GOLDEN = Path(__file__).parent / "golden" / "configs_of_kafka_4.3.1.tsv"
 THEIRS = {
-    (kind, name): (type_name, when, default)
-    for kind, name, type_name, when, default in (
+    (kind, name): (type_name, when, "" if limits == "-" else limits, default)
+    for kind, name, type_name, when, limits, default in (
         row.split("\t") for row in GOLDEN.read_text().splitlines()
     )
 }
@@ -72,26 +79,35 @@ OURS = {
     (kind, key.name): (
         key.type.name,
         "dynamic" if key.dynamic else "static",
+        "replicas" if "[partitionId]" in key.valid.form else str(key.valid),
         "null" if key.default is None else f"={to_text(key.default)}",
     )
     for kind, keys in (("topic", TOPIC_KEYS), ("broker", BROKER_KEYS))
     for key in keys.values()
 }
+PROTOCOLS = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 DIFFERENT = {
-    ("broker", "listeners"): ("LIST", "static", "=PLAINTEXT://:9092"),  # bound once, at the start
-    ("broker", "listener.security.protocol.map"): (
-        "STRING", "static",
-        "=SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-    ),
-    ("broker", "node.id"): ("INT", "static", "=-1"),  # optional here: the data directory's, or 1
-}  # fmt: skip
+    # An address is bound once, when the broker starts.
+    ("broker", "listeners"): ("LIST", "static", "", "=PLAINTEXT://:9092"),
+    ("broker", "listener.security.protocol.map"): ("STRING", "static", "", f"={PROTOCOLS}"),
+    # Optional here: the data directory's, or 1.
+    ("broker", "node.id"): ("INT", "static", "", "=-1"),
+    # As small as in Kafka 3.9.
+    ("broker", "log.segment.bytes"): ("INT", "dynamic", "[14,...]", "=1073741824"),
+    ("topic", "segment.bytes"): ("INT", "dynamic", "[14,...]", "=1073741824"),
+    # Checked here as the topic's setting is that they stand for.
+    ("broker", "log.flush.interval.ms"): ("LONG", "dynamic", "[0,...]", "null"),
+    ("broker", "log.retention.ms"): ("LONG", "dynamic", "[-1,...]", "null"),
+    ("broker", "log.roll.jitter.ms"): ("LONG", "dynamic", "[0,...]", "null"),
+    ("broker", "log.roll.ms"): ("LONG", "dynamic", "[1,...]", "null"),
+}
 ONLY_3_9 = {"message.downconversion.enable", "message.format.version"}
 ONLY_3_9 |= {"message.timestamp.difference.max.ms"}
 OURS_ALONE = {"retention.records"}
 
 
 @pytest.mark.parametrize("setting", sorted(THEIRS), ids="-".join)
-def test_every_setting_has_kafkas_type_and_default(setting: tuple[str, str]) -> None:
+def test_every_setting_has_kafkas_type_range_and_default(setting: tuple[str, str]) -> None:
     assert OURS[setting] == DIFFERENT.get(setting, THEIRS[setting])
 
 
@@ -111,6 +127,7 @@ REFUSED = [
     ),
     ("retention.ms", "9223372036854775808", "Invalid value 9223372036854775808 for configuration"),
     ("retention.ms", "1_000", "Invalid value 1_000 for configuration retention.ms: Not a number"),
+    ("compression.lz4.level", "18", "compression.lz4.level: Value must be no more than 17"),
     ("retention.ms", "-2", "Invalid value -2 for configuration retention.ms: Value must be at lea"),
     ("segment.bytes", "2147483648", "configuration segment.bytes: Not a number of type INT"),
     ("segment.bytes", "13", "for configuration segment.bytes: Value must be at least 14"),
@@ -198,6 +215,14 @@ def test_a_dynamic_setting_that_kafka_does_not_know_is_kept_and_hidden() -> None
     roll, yours = broker.describe_default()
     assert (roll.key.name, roll.value, roll.is_read_only) == ("log.roll.ms", "7", False)
     assert (yours.key.name, yours.is_sensitive, yours.is_read_only) == ("your.secret", True, True)
+
+
+def test_a_setting_without_effect_has_kafkas_range_all_the_same() -> None:
+    name = "group.streams.max.standby.replicas"
+    with pytest.raises(ConfigError, match=f"Invalid value -1 for configuration {name}: Value must"):
+        BrokerConfig.parse({name: "-1"})
+    with pytest.raises(ConfigError, match="String must be one of: required, requested, none"):
+        BrokerConfig.parse({"ssl.client.auth": "x"})
 
 
 def test_id_and_directories_have_two_names() -> None:
