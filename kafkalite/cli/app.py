@@ -23,6 +23,8 @@ GROUPS: Final = {  # groups of commands, each a Typer called `cli` in its module
     "groups": "kafkalite.cli.groups",
     "configs": "kafkalite.cli.configs",
     "transactions": "kafkalite.cli.transactions",
+    "log": "kafkalite.cli.logs",
+    "perf": "kafkalite.cli.perf",
 }
 COMMANDS: Final = {  # commands of their own, each a function of that name in its module
     "produce": "kafkalite.cli.produce",
@@ -61,7 +63,9 @@ def build(wanted: str | None = None) -> typer.Typer:
         if name in chosen:
             cli.add_typer(import_module(module).cli, name=name)
         if name == "topics":  # where a reader of --help looks for them
-            for command in COMMANDS.keys() & chosen:
+            for command in COMMANDS:
+                if command not in chosen:
+                    continue
                 import_module(COMMANDS[command]).register(cli)
     if COMPLETION in chosen:
         cli.command(COMPLETION)(completion)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from kafkalite.cli import SIGNALLED
+from kafkalite.cli import SIGNALLED, completing
 from kafkalite.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -35,7 +35,7 @@ from kafkalite.cli.places import (
     offsets_at,
     parse_place,
 )
-from kafkalite.cli.values import Kind, open_codec, open_registry
+from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
 
 if TYPE_CHECKING:
     from kafkalite.cli.records_out import Lines
@@ -57,7 +57,10 @@ EPILOG = examples(
     "kafkalite consume orders --group billing --value avro --json",
 )
 
-Topics = Annotated[list[str], typer.Argument(help="The topics.", metavar="TOPIC")]
+Topics = Annotated[
+    list[str],
+    typer.Argument(help="The topics.", metavar="TOPIC", autocompletion=completing.topics),
+]
 From = Annotated[
     str | None,
     typer.Option(
@@ -76,7 +79,12 @@ UntilEnd = Annotated[
 MaxRecords = Annotated[
     int | None, typer.Option("--max-records", "-n", min=1, help="End after so many.")
 ]
-Group = Annotated[str | None, typer.Option("--group", "-g", help="Read as a member of this group.")]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", "-g", help="Read as a member of this group.", autocompletion=completing.groups
+    ),
+]
 FormatOption = Annotated[
     str,
     typer.Option(
@@ -131,8 +139,8 @@ def consume(
     group: Group = None,
     format_: FormatOption = TEXT,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    key: Annotated[Kind, typer.Option(help="What keys are.")] = Kind.string,
-    value: Annotated[Kind, typer.Option(help="What values are.")] = Kind.string,
+    key: Annotated[Kind, typer.Option(help=f"What keys are: {KINDS}.")] = Kind.string,
+    value: Annotated[Kind, typer.Option(help=f"What values are: {KINDS}.")] = Kind.string,
     null: Null = "",
     committed: Committed = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafkalite.cli import completing
 from kafkalite.cli.options import (
     BOOTSTRAP,
     AsJson,
@@ -36,7 +37,10 @@ cli = typer.Typer(
 
 DEAD: Final = "Dead"  # how brokers describe a group that does not exist
 INACTIVE: Final = frozenset({"Empty", DEAD})
-GroupNames = Annotated[list[str], typer.Argument(help="The group ids.", metavar="GROUP")]
+GroupNames = Annotated[
+    list[str],
+    typer.Argument(help="The group ids.", metavar="GROUP", autocompletion=completing.groups),
+]
 Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", help="TOPIC or TOPIC:PARTITION[,…]; may be repeated."),
@@ -164,7 +168,7 @@ def _print_group(group: dict[str, Any]) -> None:
     ),
 )
 def reset_offsets(
-    group: Annotated[str, typer.Argument(help="The group id.")],
+    group: Annotated[str, typer.Argument(help="The group id.", autocompletion=completing.groups)],
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     topic: Topics = None,
     all_topics: Annotated[
@@ -293,7 +297,7 @@ def delete(
     epilog=examples("kafkalite groups delete-offsets billing --topic orders --yes"),
 )
 def delete_offsets(
-    group: Annotated[str, typer.Argument(help="The group id.")],
+    group: Annotated[str, typer.Argument(help="The group id.", autocompletion=completing.groups)],
     topic: Topics = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     yes: Yes = False,

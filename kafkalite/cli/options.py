@@ -1,4 +1,4 @@
-"""What the commands' flags share: their spelling, their help, and how their values are read. [P]
+"""What the commands' flags share: their spelling, their help, and how they are read.       [IO]
 
 Fails  with typer.BadParameter (exit code 2), naming the flag's value and what was expected.
 """
@@ -10,22 +10,23 @@ from typing import Annotated, Final
 
 import typer
 
+from kafkalite.cli.completing import SERVERS, SERVERS_VARIABLE
 from kafkalite.core.types import TopicPartition
 
 PARTITION_MAX: Final = (1 << 31) - 1
 SIZE_UNITS: Final = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 BINARY_UNITS: Final = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
+BOOTSTRAP: Final = SERVERS
 Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap-servers",
         "-b",
         help="HOST:PORT[,…] of a broker.",
-        envvar="KAFKALITE_BOOTSTRAP_SERVERS",
+        envvar=SERVERS_VARIABLE,
     ),
 ]
-BOOTSTRAP: Final = "127.0.0.1:9092"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Have it checked, and change nothing.")]

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalite.cli import SIGNALLED
+from kafkalite.cli import SIGNALLED, completing
 from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples, parse_size
 from kafkalite.cli.output import CLIENT_ID, print_json, say, show_bytes
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.values import Kind, open_codec, open_registry
+from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
@@ -128,7 +128,9 @@ Partition = Annotated[
 ]
 Create = Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")]
 AcksOption = Annotated[Acks, typer.Option(help="Who has to have a batch: all, 1 or 0.")]
-Compression = Annotated[Codec, typer.Option("--compression", "-z", help="Of batches.")]
+Compression = Annotated[
+    Codec, typer.Option("--compression", "-z", help="Of batches: none, gzip, snappy, lz4, zstd.")
+]
 Linger = Annotated[float, typer.Option(min=0, help="How long a batch waits for more records.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
 
@@ -139,14 +141,14 @@ def register(cli: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=completing.topics)],
     files: Files = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     format_: FormatOption = Format.text,
     key_separator: Separator = None,
     with_key: WithKey = None,
-    key: Annotated[Kind, typer.Option(help="What keys are.")] = Kind.string,
-    value: Annotated[Kind, typer.Option(help="What values are.")] = Kind.string,
+    key: Annotated[Kind, typer.Option(help=f"What keys are: {KINDS}.")] = Kind.string,
+    value: Annotated[Kind, typer.Option(help=f"What values are: {KINDS}.")] = Kind.string,
     schema: Schema = None,
     key_schema: KeySchema = None,
     header: Header = None,

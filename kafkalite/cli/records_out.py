@@ -82,7 +82,7 @@ def json_lines(tp: TopicPartition, columns: Columns) -> bytes:
             "timestamp": timestamp,
             "key": key,
             "value": value,
-            "headers": _json_headers(of_record),
+            "headers": json_headers(of_record),
         }
         for offset, timestamp, key, value, of_record in zip(
             offsets, columns.timestamps, keys, values, headers, strict=True
@@ -94,7 +94,7 @@ def json_lines(tp: TopicPartition, columns: Columns) -> bytes:
     return b"".join(to_json(document) + b"\n" for document in documents)
 
 
-def _json_headers(headers: Headers) -> list[list[str | None]]:
+def json_headers(headers: Headers) -> list[list[str | None]]:
     """Names and values; bytes that are no UTF-8 show as escapes."""
     return [
         [name, None if value is None else value.decode(errors="backslashreplace")]

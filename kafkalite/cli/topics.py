@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafkalite.cli import completing
 from kafkalite.cli.options import (
     BOOTSTRAP,
     AsJson,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 cli = typer.Typer(help="List, describe, create, alter and delete topics.", no_args_is_help=True)
 
 Names = Annotated[list[str], typer.Argument(help="The names.", metavar="TOPIC")]
+KnownNames = Annotated[
+    list[str],
+    typer.Argument(help="The names.", metavar="TOPIC", autocompletion=completing.topics),
+]
 NO_SIZE: Final = -1
 
 
@@ -79,7 +84,12 @@ def list_(
 )
 def describe(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="The names; without any, all.", metavar="[TOPIC]")
+        list[str] | None,
+        typer.Argument(
+            help="The names; without any, all.",
+            metavar="[TOPIC]",
+            autocompletion=completing.topics,
+        ),
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     all_configs: Annotated[
@@ -233,7 +243,7 @@ def create(
     )
 )
 def alter(
-    topics: Names,
+    topics: KnownNames,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="How many there shall be; never fewer than now.")
@@ -277,7 +287,7 @@ def alter(
     )
 )
 def trim(
-    topic: Annotated[str, typer.Argument(help="The name.")],
+    topic: Annotated[str, typer.Argument(help="The name.", autocompletion=completing.topics)],
     before: Annotated[
         str,
         typer.Option(help="end, an offset, -N to keep the last N, or a time such as -7d."),
@@ -312,7 +322,7 @@ def trim(
 
 @cli.command(epilog=examples("kafkalite topics delete orders", "kafkalite topics delete a b --yes"))
 def delete(
-    topics: Names,
+    topics: KnownNames,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     yes: Yes = False,
     if_exists: Annotated[

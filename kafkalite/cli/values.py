@@ -22,12 +22,9 @@ import base64
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
-
-import orjson
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.cli.output import to_json
-from kafkalite.serde.serde import EachRecord, SerdeContext
 
 if TYPE_CHECKING:
     from kafkalite.serde.registry import SchemaRegistry
@@ -47,7 +44,8 @@ class Kind(StrEnum):
     base64 = "base64"
 
 
-DOCUMENTS = frozenset({Kind.json, Kind.avro, Kind.msgpack})
+KINDS: Final = ", ".join(Kind)
+DOCUMENTS: Final = frozenset({Kind.json, Kind.avro, Kind.msgpack})
 
 
 def open_codec(
@@ -59,6 +57,7 @@ def open_codec(
 ) -> Codec:
     """What turns Python values into a kind's bytes and back. `schema` is an .avsc file's path."""
     from kafkalite import serde
+    from kafkalite.serde.serde import EachRecord, SerdeContext
 
     if kind is Kind.avro:
         return serde.avro(schema=schema).open(SerdeContext(registry, is_key))
@@ -106,6 +105,8 @@ def reader_of_text(kind: Kind) -> Callable[[bytes], Any]:
     if kind is Kind.string:
         return bytes
     if kind in DOCUMENTS:
+        import orjson
+
         return orjson.loads
     if kind is Kind.int64:
         return int

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,8 @@ def test_no_input_at_all(kafkalite: Run, bootstrap: str, make_topic: Run) -> Non
     assert kafkalite("produce", topic, "--json").json["records"] == 0
     with open(os.devnull, "rb") as nothing:
         done = subprocess.run(
-            ["kafkalite", "produce", topic, "-b", bootstrap], stdin=nothing, capture_output=True
+            [sys.executable, "-m", "kafkalite.cli", "produce", topic, "-b", bootstrap],
+            stdin=nothing,
+            capture_output=True,
         )
     assert done.returncode == 0

@@ -1,0 +1,57 @@
+"""Names that a shell completes by asking a broker: topics and groups.                      [IO]
+
+Never  makes anyone wait or shows an error: where nobody answers at once, nothing is completed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from kafkalite.errors import KafkaliteError
+
+if TYPE_CHECKING:
+    from kafkalite.core.admin import Admin
+
+PATIENCE_MS: Final = 500
+SERVERS_VARIABLE: Final = "KAFKALITE_BOOTSTRAP_SERVERS"
+SERVERS: Final = "127.0.0.1:9092"
+
+
+def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The topics that begin so."""
+    return _begin_so(ctx, incomplete, lambda admin: admin.list_topics())
+
+
+def groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The groups that begin so."""
+
+    async def names(admin: Admin) -> list[str]:
+        return [group.group_id for group in await admin.list_groups()]
+
+    return _begin_so(ctx, incomplete, names)
+
+
+def _begin_so(
+    ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Awaitable[list[str]]]
+) -> list[str]:
+    from kafkalite.core.admin import Admin
+    from kafkalite.core.client import Client
+
+    given = ctx.params.get("bootstrap_servers")
+    servers = given or os.environ.get(SERVERS_VARIABLE, SERVERS)
+
+    async def names() -> list[str]:
+        async with Client(
+            servers, unavailable_after_ms=PATIENCE_MS, request_timeout_ms=PATIENCE_MS
+        ) as client:
+            return await ask(Admin(client))
+
+    try:
+        return [name for name in asyncio.run(names()) if name.startswith(incomplete)]
+    except KafkaliteError:
+        return []

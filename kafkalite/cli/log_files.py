@@ -1,0 +1,165 @@
+"""The files of a data directory, found and read without a broker; nothing is ever written.  [IO]
+
+    DIR                  a data directory: its checkpoints, and the directories below
+    DIR/orders-3         a partition: its segments, snapshots, checkpoints
+    FILE                 one of these files
+
+Owns   descriptors, opened for reading alone, one at a time.
+Fails  with StorageError naming the path: not there, not readable, none of a log's files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from kafkalite.core.log import checkpoints
+from kafkalite.core.log.epochs import CHECKPOINT_NAME
+from kafkalite.core.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    offset_of,
+)
+from kafkalite.errors import StorageError
+
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+
+
+class FileKind(StrEnum):
+    """What a file holds, by its suffix or name."""
+
+    LOG = LOG_SUFFIX
+    INDEX = INDEX_SUFFIX
+    TIME_INDEX = TIME_INDEX_SUFFIX
+    TRANSACTION_INDEX = TRANSACTION_INDEX_SUFFIX
+    SNAPSHOT = SNAPSHOT_SUFFIX
+    EPOCHS = CHECKPOINT_NAME
+    PARTITION_METADATA = checkpoints.PARTITION_METADATA
+    META_PROPERTIES = checkpoints.META_PROPERTIES
+    OFFSETS = "offset-checkpoint"
+
+
+OFFSET_CHECKPOINTS: Final = frozenset(
+    {
+        checkpoints.RECOVERY_POINTS,
+        checkpoints.LOG_START_OFFSETS,
+        checkpoints.HIGH_WATERMARKS,
+        CLEANER_OFFSETS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file; `base_offset` is what it is named for, where it is named for an offset."""
+
+    path: Path
+    kind: FileKind
+    base_offset: int = 0
+
+    def whole(self) -> bytes:
+        """All of it: for the small ones."""
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{self.path}: {error.strerror}") from None
+
+
+@dataclass(slots=True)
+class Directory:
+    """What lies in one directory: a partition's files, or the data directory's own."""
+
+    path: Path
+    files: list[LogFile] = field(default_factory=list)
+
+    @property
+    def bases(self) -> list[int]:
+        """The base offsets of the segments, ascending."""
+        return sorted(f.base_offset for f in self.files if f.kind is FileKind.LOG)
+
+    def find(self, kind: FileKind, base_offset: int = 0) -> LogFile | None:
+        """The file of that kind, of that segment."""
+        return next(
+            (f for f in self.files if f.kind is kind and f.base_offset == base_offset), None
+        )
+
+
+class Opened:
+    """A file opened for reading."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size_bytes = os.fstat(fd).st_size
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes from `position`, none beyond the size it had when it was opened."""
+        size = min(size, self.size_bytes - position)
+        parts: list[bytes] = []
+        while size > 0 and (data := os.pread(self._fd, size, position)):
+            parts.append(data)
+            position += len(data)
+            size -= len(data)
+        return b"".join(parts)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Opened]:
+    """A file for reading, closed afterwards; StorageError, also for what goes wrong in between."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from None
+    try:
+        yield Opened(fd)
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def kind_of(path: Path) -> LogFile | None:
+    """What a file is by its name; None where it is none of ours."""
+    name = path.name
+    if name in OFFSET_CHECKPOINTS:
+        return LogFile(path, FileKind.OFFSETS)
+    if name in (FileKind.EPOCHS, FileKind.PARTITION_METADATA, FileKind.META_PROPERTIES):
+        return LogFile(path, FileKind(name))
+    base_offset = offset_of(name)
+    suffixes = {kind.value: kind for kind in FileKind if kind.value.startswith(".")}
+    kind = suffixes.get(path.suffix)
+    if base_offset is None or kind is None or name != f"{base_offset:020d}{path.suffix}":
+        return None
+    return LogFile(path, kind, base_offset)
+
+
+def directories(path: Path) -> list[Directory]:
+    """What is to be inspected at `path`: itself, and the partitions below a data directory."""
+    if not path.exists():
+        raise StorageError(f"{path}: no such file or directory")
+    if not path.is_dir():
+        file = kind_of(path)
+        if file is None:
+            raise StorageError(f"{path}: its name is that of no file of a log")
+        return [Directory(path.parent, [file])]
+    own = _listed(path)
+    below = [_listed(entry) for entry in sorted(path.iterdir()) if entry.is_dir()]
+    found = [directory for directory in (own, *below) if directory.files]
+    if not found:
+        raise StorageError(f"{path}: there are no files of a log in it")
+    return found
+
+
+def _listed(path: Path) -> Directory:
+    try:
+        files = [kind_of(entry) for entry in sorted(path.iterdir()) if entry.is_file()]
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}") from None
+    return Directory(path, [file for file in files if file is not None])

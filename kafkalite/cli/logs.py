@@ -1,0 +1,105 @@
+"""`kafkalite log`: what lies in a data directory, and whether it is sound; no broker needed. [IO]
+
+Reads Apache Kafka's data directories as well: the files are the same. Nothing is written, nothing
+is locked; a directory that a running broker has open shows what is on the disk by then.
+
+Fails  with exit code 1, naming file and byte, where something is wrong.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from kafkalite.cli.options import AsJson, examples
+from kafkalite.cli.output import emit, print_json, print_table, say, to_json
+
+cli = typer.Typer(help="Look into a data directory, with no broker running.", no_args_is_help=True)
+
+FAULTS_MAX: Final = 1_000  # are shown; the rest is counted
+
+Paths = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Data directories, partitions' directories or files: .log, .index, .timeindex, "
+        ".txnindex, .snapshot, checkpoints."
+    ),
+]
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite log dump data/orders-0",
+        "kafkalite log dump data/orders-0/00000000000000000000.log --records",
+        "kafkalite log dump data/__consumer_offsets-7 --records --json | jq .means",
+    )
+)
+def dump(
+    paths: Paths,
+    records: Annotated[
+        bool, typer.Option("--records", help="Also the records of batches.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="A JSON document for each batch, record, entry.")
+    ] = False,
+) -> None:
+    """Print batches, index entries, producers, epochs and checkpoints."""
+    from kafkalite.cli.log_dump import documents
+    from kafkalite.cli.log_files import directories
+
+    for path in paths:
+        for directory in directories(path):
+            for file in directory.files:
+                if not json:
+                    emit(f"{file.path}")
+                for document in documents(directory, file, records=records):
+                    if json:
+                        emit(to_json({"file": str(file.path), **document}).decode())
+                    else:
+                        emit("  " + _line(document))
+
+
+def _line(document: dict[str, Any]) -> str:
+    """`batch position=0 base_offset=0 …`; a record stands further in."""
+    told = [str(document["what"])]
+    told += [
+        f"{name}={_shown(value)}"
+        for name, value in document.items()
+        if name != "what" and value is not None
+    ]
+    return ("  " if document["what"] == "record" else "") + " ".join(told)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else to_json(value).decode()
+
+
+@cli.command(
+    epilog=examples("kafkalite log verify data", "kafkalite log verify data/orders-0 --json")
+)
+def verify(paths: Paths, json: AsJson = False) -> None:
+    """Check CRCs, framing, offsets, records, indexes, snapshots and checkpoints.
+
+    Exit code 1 where anything is wrong; each fault is named by file and byte.
+    """
+    from kafkalite.cli.log_files import directories
+    from kafkalite.cli.log_verify import Check
+
+    checked = [Check(directory) for path in paths for directory in directories(path)]
+    for check in checked:
+        check.run()
+    faults = [fault for check in checked for fault in check.faults]
+    if json:
+        print_json({"logs": [check.document() for check in checked], "faults": faults})
+    else:
+        columns = ["directory", "segments", "batches", "records", "bytes", "faults"]
+        rows = [check.document() for check in checked]
+        print_table(columns, [[row[c] for c in columns] for row in rows])
+        for fault in faults[:FAULTS_MAX]:
+            say(f"{fault['file']}: byte {fault['position']}: {fault['fault']}")
+        if len(faults) > FAULTS_MAX:
+            say(f"and {len(faults) - FAULTS_MAX} more faults")
+    if faults:
+        raise typer.Exit(1)

@@ -1,0 +1,130 @@
+"""Help, completion, the reference: what commands say of themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from kafkalite.cli.app import COMMANDS, GROUPS, build
+from kafkalite.cli.reference import page
+
+Run = Callable[..., Any]
+ROOT = Path(__file__).parent.parent.parent
+AS_INSTALLED = "import sys; sys.argv[0] = 'kafkalite'; from kafkalite.cli import main; main()"
+ALWAYS_JSON_LINES = {"consume", "dump"}
+NO_JSON = {"completion"}
+
+
+def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, below in command.commands.items():
+        if hasattr(below, "commands"):
+            yield from commands(below, *path, name)
+        else:
+            yield (*path, name), below
+
+
+TREE = dict(commands(typer.main.get_command(build())))
+
+
+@pytest.mark.parametrize("path", TREE, ids=" ".join)
+def test_every_command_teaches(path: tuple[str, ...]) -> None:
+    command = TREE[path]
+    assert command.help
+    for parameter in command.params:
+        assert parameter.help, (path, parameter.name)
+    if path not in {("completion",), ("registry", "start")}:
+        assert "$ kafkalite " in command.epilog, path
+
+
+@pytest.mark.parametrize("path", TREE, ids=" ".join)
+def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
+    flags = {flag for parameter in TREE[path].params for flag in parameter.opts}
+    if path not in {("completion",), ("registry", "start")}:
+        assert "--json" in flags
+
+
+@pytest.mark.parametrize("path", TREE, ids=" ".join)
+def test_every_example_is_one_that_the_command_takes(path: tuple[str, ...]) -> None:
+    """Flags of the examples exist."""
+    command = TREE[path]
+    flags = {flag for p in command.params for flag in [*p.opts, *p.secondary_opts]} | {"--help"}
+    own = f"kafkalite {' '.join(path)} "
+    for line in (command.epilog or "").split("\n\n"):
+        for part in line.removeprefix("$ ").split(" | "):
+            if part.startswith(own):
+                words = [w.partition("=")[0] for w in part.split() if w.startswith("--")]
+                assert set(words) <= flags, part
+
+
+def test_the_reference_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "commands.md").read_text()
+    assert written == page(), "python -m kafkalite.cli.reference > docs/commands.md"
+    for path in TREE:
+        assert f"## kafkalite {' '.join(path)}\n" in written
+
+
+def test_the_tree_is_built_in_parts_as_it_is_as_a_whole() -> None:
+    for name in [*GROUPS, *COMMANDS]:
+        part = dict(commands(typer.main.get_command(build(name))))
+        assert {path for path in TREE if path[0] == name} == set(part)
+
+
+def test_help_is_shown(kafkalite: Run) -> None:
+    text = kafkalite("--help").out.decode()
+    for name in [*GROUPS, *COMMANDS]:
+        assert name in text
+    assert "--from" in kafkalite("consume", "--help").out.decode()
+    assert kafkalite("--version").out.startswith(b"kafkalite ")
+
+
+def test_help_imports_neither_clients_nor_codecs() -> None:
+    """They would double its time."""
+    script = (
+        "import sys\n"
+        "from kafkalite.cli.app import build\n"
+        "build()\n"
+        "heavy = {'fastavro', 'cramjam', 'rich', 'orjson', 'kafkalite.core.client',"
+        " 'kafkalite.core.protocol.compiler'}\n"
+        "print(sorted(heavy & sys.modules.keys()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done
+
+
+def completed(bootstrap: str, *words: str) -> list[str]:
+    environment = {
+        **os.environ,
+        "KAFKALITE_BOOTSTRAP_SERVERS": bootstrap,
+        "_KAFKALITE_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["kafkalite", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", AS_INSTALLED], env=environment, capture_output=True, text=True
+    )
+    return done.stdout.split()
+
+
+def test_commands_flags_and_topics_are_completed(
+    bootstrap: str, kafkalite: Run, topic: str
+) -> None:
+    assert completed(bootstrap, "top") == ["topics"]
+    assert completed(bootstrap, "topics", "de") == ["describe", "delete"]
+    assert "--until-end" in completed(bootstrap, "consume", "--u")
+    kafkalite("topics", "create", topic)
+    assert completed(bootstrap, "consume", topic[:-1]) == [topic]
+    assert completed("127.0.0.1:1", "consume", topic[:-1]) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(kafkalite: Run, shell: str) -> None:
+    script = kafkalite("completion", shell).out.decode()
+    assert f"_KAFKALITE_COMPLETE=complete_{shell}" in script
+    kafkalite("completion", "powerdos", code=2)
