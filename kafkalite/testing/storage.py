@@ -19,7 +19,7 @@ Source cockroachdb/pebble `vfs` (crashable memory file system), for the idea.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -328,6 +328,19 @@ class MemoryStorage:
     def _make_names_safe(self) -> None:
         self._safe_names, self._safe_paths = dict(self.names), set(self._paths)
         self._unsafe.clear()
+
+    def sync_all(self) -> bool:
+        """Makes all bytes and names safe."""
+        self.change("sync")
+        for content in self.names.values():
+            content.synced = bytes(content.data)
+        self._make_names_safe()
+        return True
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """One after the other: a crash finds some done."""
+        for path, data in files.items():
+            self.replace(path, data)
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
         """What each of `waits` returns, one after the other: a crash finds some done."""

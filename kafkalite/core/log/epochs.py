@@ -107,24 +107,19 @@ class LeaderEpochs:
     def write(self) -> None:
         """Writes the checkpoint if it is not as on the disk."""
         if (new := self.unwritten()) is not None:
-            self.replace(self._storage, self._directory, new[1])
+            self._storage.replace(f"{self._directory}/{CHECKPOINT_NAME}", new[1])
             self.written(new)
 
     def unwritten(self) -> tuple[int, bytes] | None:
-        """What the checkpoint should hold, to be given to `replace` and `written`; None when it
+        """What the checkpoint should hold, to be put there and told to `written`; None when it
         does."""
         if self._changes == self._written:
             return None
         rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries)
         return self._changes, f"0\n{len(self.entries)}\n{rows}".encode()
 
-    @staticmethod
-    def replace(storage: Storage, directory: str, data: bytes) -> None:
-        """Writes the checkpoint of the log in `directory`; may run in another thread."""
-        storage.replace(f"{directory}/{CHECKPOINT_NAME}", data)
-
     def written(self, new: tuple[int, bytes] | None) -> None:
-        """`replace` has returned. What changed in between is still to be written."""
+        """It is there. What changed in between is still to be written."""
         if new is not None:
             self._written = new[0]
 

@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from kafkalite.core.log.epochs import LeaderEpochs
+from kafkalite.core.log.epochs import CHECKPOINT_NAME, LeaderEpochs
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.segment import Segment
+from kafkalite.core.log.storage import Storage
 from kafkalite.errors import StorageError
+
+SYNC_EACH_MAX: Final = 64  # of more logs, each sync costs more than one of everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +39,37 @@ class Flush:
     def run(self) -> OSError | StorageError | None:
         """Waits for the disk. An OSError: nobody knows what is there now. A StorageError: what was
         appended is there, what belongs to it is not yet."""
-        storage, directory = self.place.storage, self.place.directory
+        storage = self.place.storage
         try:
             for segment in self.segments:
                 segment.sync()
             if self.made_directory:
                 storage.sync_directory("")
-            if self.made_files:
-                storage.sync_directory(directory)
+            if self.made_files and self.epochs is None:
+                storage.sync_directory(self.place.directory)
         except OSError as error:
             return error
         if self.epochs is not None:
             try:
-                LeaderEpochs.replace(storage, directory, self.epochs[1])
+                storage.replace(self.epochs_path, self.epochs[1])  # syncs the directory too
             except OSError as error:
                 return StorageError(f"{self.place.partition}: leader epochs: {error}")
         return None
+
+    @property
+    def epochs_path(self) -> str:
+        """Where the leader epochs belong."""
+        return self.place.path(CHECKPOINT_NAME)
+
+
+def run_all(storage: Storage, flushes: Sequence[Flush]) -> list[OSError | StorageError | None]:
+    """What each returns. Many are waited for with three syncs of the whole file system, where it
+    has such a thing; OSError when one fails, and it is not known whose bytes were lost."""
+    if len(flushes) > SYNC_EACH_MAX and storage.sync_all():
+        epochs = {flush.epochs_path: flush.epochs[1] for flush in flushes if flush.epochs}
+        storage.replace_all(epochs)
+        return [None] * len(flushes)
+    return storage.wait_for_all([flush.run for flush in flushes])
 
 
 class Durability:

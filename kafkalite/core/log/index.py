@@ -86,7 +86,8 @@ class _Index:
     @property
     def is_written(self) -> bool:
         """Whether the file has all entries."""
-        return self._data is None or self._written == len(self._data)
+        is_whole = self._data is None or self._written == len(self._data)
+        return is_whole and self._written == self.file.size_bytes
 
     def is_full(self, bytes_max: int) -> bool:
         """Whether another entry would make the index larger than `segment.index.bytes`."""
@@ -128,10 +129,11 @@ class _Index:
     def write(self) -> None:
         """Appends to the file the entries that it has not."""
         data = self._data
-        if data is not None and self._written < len(data):
-            if self.file.size_bytes != self._written:  # an append that failed half way
+        if data is not None and not self.is_written:
+            if self.file.size_bytes != self._written:  # cleared, or an append failed half way
                 self.file.truncate(self._written)
-            self.file.append(bytes(memoryview(data)[self._written :]))
+            if self._written < len(data):
+                self.file.append(bytes(memoryview(data)[self._written :]))
             self._written = len(data)
 
     def close(self) -> None:
@@ -149,9 +151,11 @@ class _Index:
             self._written = size
 
     def clear(self) -> None:
-        """Drops all entries."""
-        self._data = bytearray() if self._data is None else self._data
-        self._cut(0)
+        """Drops all entries; those in the file go when it is written next."""
+        if self._data is None:
+            self._data = bytearray()
+        self._data.clear()
+        self._written = 0
 
 
 class OffsetIndex(_Index):

@@ -205,12 +205,12 @@ def _recover(
             epochs.assign(header.partition_leader_epoch, header.base_offset)
             replay(producers, header, data, segment)
             end_offset, valid_bytes = header.next_offset, position + header.size_bytes
-        if torn := valid_bytes < segment.size_bytes:
+        if valid_bytes < segment.size_bytes:
             segment.log.truncate(valid_bytes)
-        segment.end_writing()
-        if torn:
             _delete_from(segments, number + 1)
-            break
+        if segment is segments[-1]:
+            break  # it becomes the active one: its indexes are written when it is no more
+        segment.end_writing()
     snapshots.drop(lambda offset: offset > end_offset)
     return end_offset
 

@@ -215,7 +215,9 @@ class Segment:
         return now_ms - self.created_ms
 
     def begin_writing(self) -> None:
-        """Becomes the active segment."""
+        """Becomes the active segment, if it is not."""
+        if self._is_active:
+            return
         self._is_active = True
         self.index.pin()
         self.time_index.pin()

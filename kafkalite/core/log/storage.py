@@ -21,13 +21,16 @@ Fails  with OSError, as the system says it; with DataDirectoryInUse when another
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import re
 import resource
 import shutil
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
@@ -39,6 +42,10 @@ from kafkalite.errors import DataDirectoryInUse
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 T = TypeVar("T")
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+_RELEASE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+SYNCFS_TELLS: Final = sys.platform == "linux" and _RELEASE >= (5, 8)
 
 OPEN_FILES_MAX: Final = 32_768
 SPARED_MAX: Final = 64  # descriptors passed over when one must be closed
@@ -148,6 +155,16 @@ class Storage(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """Returns when all renames, deletions and creations in `path` are on the disk."""
+        ...
+
+    def sync_all(self) -> bool:
+        """Returns when everything ever written, made, renamed or removed is on the disk. False, and
+        nothing was done, where the system cannot do that at once, or would not tell of an error."""
+        ...
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """Replaces many small files: durable when it returns; each is then, or earlier, replaced
+        whole."""
         ...
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
@@ -278,7 +295,7 @@ class DiskFile:
     def _open(self) -> Descriptor:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._storage.make_room(self)
-        descriptor = Descriptor(os.open(self._storage.absolute(self.path), flags, 0o644))
+        descriptor = Descriptor(os.open(self._storage.full(self.path), flags, 0o644))
         self._descriptor = descriptor
         return descriptor
 
@@ -301,6 +318,8 @@ class FileStorage:
         self._replacements = count()
         self._root = str(self.root)
         self.root.mkdir(parents=True, exist_ok=True)
+        # Open from the beginning: what fails to be written from here on, `sync_all` is told.
+        self._top = Descriptor(os.open(self.root, os.O_RDONLY | os.O_CLOEXEC))
 
     @property
     def location(self) -> str:
@@ -310,6 +329,10 @@ class FileStorage:
     def absolute(self, path: str) -> Path:
         """Where `path` lies in the file system."""
         return self.root / path
+
+    def full(self, path: str) -> str:
+        """The same as a string, which costs less."""
+        return f"{self._root}/{path}"
 
     def make_room(self, file: DiskFile) -> None:
         """Closes the least recently used descriptor when there are enough; counts `file` in."""
@@ -344,7 +367,7 @@ class FileStorage:
     def files(self, directory: str) -> dict[str, int]:
         """Names and sizes of the files in `directory`; empty when that is not there."""
         try:
-            with os.scandir(self.absolute(directory)) as entries:
+            with os.scandir(self.full(directory)) as entries:
                 return {e.name: e.stat().st_size for e in entries if e.is_file()}
         except FileNotFoundError:
             return {}
@@ -360,18 +383,25 @@ class FileStorage:
 
     def make_directory(self, path: str) -> None:
         """Makes a directory; nothing to do when it is there."""
-        self.absolute(path).mkdir(parents=True, exist_ok=True)
+        os.makedirs(self.full(path), exist_ok=True)
 
     def read_small(self, path: str) -> bytes | None:
         """All of a small file, None when it is not there."""
         try:
-            with open(self._root + "/" + path, "rb", buffering=0) as file:
+            with open(self.full(path), "rb", buffering=0) as file:
                 return file.read()
         except FileNotFoundError:
             return None
 
     def replace(self, path: str, data: bytes) -> None:
         """Writes a small file whole, durably: a reader sees the old bytes or the new."""
+        temporary = self._write_temporary(path, data, sync=True)
+        absolute = self.absolute(path)
+        _moved(temporary, absolute)
+        _sync_path(absolute.parent)
+
+    def _write_temporary(self, path: str, data: bytes, *, sync: bool) -> Path:
+        """Writes what is to become `path` beside it."""
         absolute = self.absolute(path)
         # Threads may replace one file at once: the last counts, and is whole.
         number = next(self._replacements)
@@ -379,13 +409,41 @@ class FileStorage:
         try:
             with temporary.open("wb") as file:
                 file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(absolute)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_path(absolute.parent)
+        return temporary
+
+    def sync_all(self) -> bool:
+        """As the port says: with syncfs, which tells of errors from Linux 5.8 on."""
+        if not SYNCFS_TELLS:
+            return False
+        if _libc.syncfs(self._top.fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self._root)
+        return True
+
+    def replace_all(self, files: Mapping[str, bytes]) -> None:
+        """As the port says: two syncs of the file system, however many files."""
+        if not SYNCFS_TELLS:
+            for path, data in files.items():
+                self.replace(path, data)
+            return
+        written: dict[str, Path] = {}
+        try:
+            for path, data in files.items():
+                written[path] = self._write_temporary(path, data, sync=False)
+            self.sync_all()
+        except OSError:
+            for temporary in written.values():
+                temporary.unlink(missing_ok=True)
+            raise
+        for path, temporary in written.items():
+            _moved(temporary, self.absolute(path))
+        self.sync_all()
 
     def rename(self, old: str, new: str) -> None:
         """Renames a file or directory."""
@@ -432,6 +490,14 @@ class FileStorage:
         for file in list(self._open):
             file.close()
         self._lock = None
+
+
+def _moved(temporary: Path, path: Path) -> None:
+    try:
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _sync_path(path: Path) -> None:

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log import checkpoints
-from kafkalite.core.log.flushing import Flush
+from kafkalite.core.log.flushing import Flush, run_all
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import TEMPORARY_SUFFIX, Storage
@@ -130,7 +130,7 @@ class LogStore:
         """Sees to it that the partition has its directory; whether it is a new one."""
         name = str(where)
         if name in self._directories:
-            found = checkpoints.read_topic_id(self._storage, name)
+            found = checkpoints.read_topic_id(self._storage, name, topic_id)
             if found == topic_id:
                 return False
             if found is None:
@@ -311,7 +311,11 @@ class LogStore:
                     log.end_close(None, None)
                 else:
                     flushes.append((log, flush))
-        errors = self._storage.wait_for_all([flush.run for _, flush in flushes])
+        try:
+            errors = run_all(self._storage, [flush for _, flush in flushes])
+        except OSError as failed:  # whose it is, each sync of its own may tell
+            first = first or StorageError(f"data directory: sync: {failed}")
+            errors = [flush.run() for _, flush in flushes]
         for (log, flush), error in zip(flushes, errors, strict=True):
             try:
                 log.end_close(flush, error)

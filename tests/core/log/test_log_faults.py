@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from kafkalite.core.config import LogConfig
-from kafkalite.core.log import checkpoints
+from kafkalite.core.log import checkpoints, flushing
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.log.store import LogStore
@@ -293,3 +293,64 @@ def test_unsynced_files_keep_their_descriptors_longest(tmp_path: Path) -> None:
 def test_all_that_is_waited_for_is_waited_for(storage: Storage) -> None:
     assert storage.wait_for_all([]) == []
     assert storage.wait_for_all([lambda n=n: n for n in range(40)]) == list(range(40))  # type: ignore[misc]
+
+
+# ---- very many logs ----------------------------------------------------------------------------
+
+
+def many(storage: Storage, batch: MakeBatch) -> LogStore:
+    store = LogStore(storage)
+    for number in range(flushing.SYNC_EACH_MAX + 1):
+        where = TopicPartition("many", number)
+        fill(store.open(where, ID, CONFIG, 1_000), batch, 2)
+    return store
+
+
+def reopened(storage: Storage) -> list[int]:
+    """Where the logs of `many` end after another start."""
+    store = LogStore(storage)
+    assert store.was_clean_shutdown
+    ends = []
+    for number in range(flushing.SYNC_EACH_MAX + 1):
+        log = store.open(TopicPartition("many", number), ID, CONFIG, 1_000)
+        assert log.epochs.entries == [(0, 0)]
+        ends.append(log.log_end_offset)
+    return ends
+
+
+def test_very_many_logs_are_synced_at_once(storage: Storage, batch: MakeBatch) -> None:
+    many(storage, batch).close(2_000)
+    assert set(reopened(storage)) == {2}
+
+
+def test_what_was_synced_at_once_survives_a_power_cut(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    store = many(memory, batch)
+    memory.pass_over("sync")
+    memory.fail("sync", errno.EIO)  # the second: there is none
+    store.close(2_000)
+    assert set(reopened(memory.after_crash(Random(1)))) == {2}
+
+
+@pytest.mark.parametrize("operation", ["sync", "replace"])
+def test_a_sync_of_everything_that_fails_leaves_no_clean_shutdown(
+    memory: MemoryStorage, batch: MakeBatch, operation: str
+) -> None:
+    store = many(memory, batch)
+    memory.fail(operation, errno.EIO)
+    with pytest.raises(StorageError, match="data directory: sync"):
+        store.close(2_000)
+    assert not LogStore(memory).was_clean_shutdown
+
+
+def test_without_such_a_sync_every_log_is_synced(
+    tmp_path: Path, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkalite.core.log.storage.SYNCFS_TELLS", False)
+    storage = FileStorage(tmp_path)
+    many(storage, batch).close(2_000)
+    assert set(reopened(storage)) == {2}
+    storage.replace_all({"a": b"1", "b": b"2"})
+    assert storage.read_small("b") == b"2"
+    storage.close()
