@@ -48,6 +48,7 @@ log: Final = logging.getLogger(__name__)
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 DEFAULT_NODE_ID: Final = 1
+LONGEST_REQUESTS: Final = 10  # may be under way where queued.max.request.bytes sets no limit
 A_FAR_ADDRESS: Final = ("192.0.2.1", 9)  # of a net for documentation; nothing is sent to it
 
 
@@ -294,7 +295,11 @@ def _new_cluster_id() -> str:
 
 
 def _limits(config: BrokerConfig) -> ServerLimits:
+    queued_bytes = config["queued.max.request.bytes"]
+    if queued_bytes < 0:
+        queued_bytes = LONGEST_REQUESTS * config["socket.request.max.bytes"]
     return ServerLimits(
+        queued_max_request_bytes=queued_bytes,
         socket_request_max_bytes=config["socket.request.max.bytes"],
         max_connections=config["max.connections"],
         max_connections_per_ip=config["max.connections.per.ip"],

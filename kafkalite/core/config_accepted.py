@@ -141,7 +141,6 @@ _SETTINGS: Final = """\
         org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
     process.roles LIST [broker,controller] -
     producer.purgatory.purge.interval.requests INT 1000
-    queued.max.request.bytes LONG -1
     quota.window.num INT [1,...] 11
     quota.window.size.seconds INT [1,...] 1
     remote.fetch.max.wait.ms INT* [1,...] 500

@@ -486,6 +486,8 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             "How often idle producer ids are looked for."),
     _broker("producer.id.expiration.ms", _T.INT, 86_400_000, _ONE,
             "The silence after which a partition forgets a producer id.", dynamic=True),
+    _broker("queued.max.request.bytes", _T.LONG, -1, _ANY,
+            "Large requests being received take no more memory; -1: ten of the longest."),
     _broker("queued.max.requests", _T.INT, 500, _ONE,
             "Of Kafka's queue between threads; here requests are answered as they come.",
             effective=False),

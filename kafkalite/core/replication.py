@@ -118,7 +118,11 @@ class PartitionReplication:
         assert self.role is Role.LEADER, f"{self.topic_partition}: {self.role.name}"
         ends = self.log_end_offsets
         ends[node_id] = log_end_offset
-        committed = min((ends.get(node, NO_OFFSET) for node in self.in_sync_replicas), default=-1)
+        if len(self.in_sync_replicas) == 1 and node_id in self.in_sync_replicas:
+            committed = log_end_offset  # as on every append of a cluster of one broker
+        else:
+            replicas = self.in_sync_replicas
+            committed = min((ends.get(node, NO_OFFSET) for node in replicas), default=-1)
         if committed <= self.high_watermark:
             return False
         self.high_watermark = committed

@@ -5,7 +5,9 @@
 
 One request of a connection is answered at a time, in order. While its answer is pending or not yet
 sent, nothing more of that connection is read than one buffer, which is all the back pressure there
-is to know about: a peer that does not read its answers is not asked for more questions.
+is to know about: a peer that does not read its answers is not asked for more questions. Large
+requests are received as long as those under way have not taken `queued_max_request_bytes`; who
+comes later waits, unread, in order.
 
 Owns   sockets: how many, for how long idle, and their ends.
 Never  knows an API. No task is made for a request and no line is logged for one.
@@ -40,6 +42,7 @@ log: Final = logging.getLogger(__name__)
 
 REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
 CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
+QUEUED_BYTES_MAX: Final = 10 * FRAME_BYTES_MAX
 DRAIN_SECONDS_MAX: Final = 5.0
 NEVER: Final = -1
 
@@ -70,6 +73,7 @@ class ServerLimits:
     max_connections_per_ip: int = 2**31 - 1
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # NEVER: no limit
+    queued_max_request_bytes: int = QUEUED_BYTES_MAX  # of large requests being received
     socket_send_buffer_bytes: int = -1  # -1: the system's own, which grows with the need
     socket_receive_buffer_bytes: int = -1
     backlog: int = 50
@@ -88,6 +92,9 @@ class Server:
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._due: deque[_Connection] = deque()  # those that can go on answering
+        self._reserved: dict[_Connection, int] = {}  # bytes of the large request of each
+        self._reserved_bytes = 0
+        self._wait_for_room: dict[_Connection, int] = {}  # in the order of their coming
         self._in_turn = False
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -152,11 +159,36 @@ class Server:
     def forget(self, connection: _Connection, host: str) -> None:
         """Notes that a connection is gone."""
         self.connections.discard(connection)
+        self.unreserve(connection)
         self.connections_by_host[host] -= 1
         if not self.connections_by_host[host]:
             del self.connections_by_host[host]
         if not self.connections:
             self._all_gone.set()
+
+    def reserve(self, connection: _Connection, byte_count: int) -> bool:
+        """Whether `connection` may receive a large request now; if not, it is told to go on later.
+
+        The last one let in may take more than there is, so that none is too large for ever.
+        """
+        assert connection not in self._reserved
+        if self._wait_for_room or self._reserved_bytes >= self.limits.queued_max_request_bytes:
+            self._wait_for_room[connection] = byte_count
+            return False
+        self._reserved[connection] = byte_count
+        self._reserved_bytes += byte_count
+        return True
+
+    def unreserve(self, connection: _Connection) -> None:
+        """The large request of `connection` is answered, or will never come."""
+        self._wait_for_room.pop(connection, None)
+        self._reserved_bytes -= self._reserved.pop(connection, 0)
+        while self._wait_for_room and (self._reserved_bytes < self.limits.queued_max_request_bytes):
+            first, byte_count = next(iter(self._wait_for_room.items()))
+            del self._wait_for_room[first]
+            self._reserved[first] = byte_count
+            self._reserved_bytes += byte_count
+            first.receive_on()
 
     def go_on(self, connection: _Connection) -> None:
         """`connection` has requests, or room for their answers: it gets its turn.
@@ -198,6 +230,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._pending: Pending[Any] | None = None
         self._is_reading = True
         self._is_closing = False
+        self._has_reserved = False  # room for the large request that is being received
         self._metrics = server.metrics
         self._last_active = loop.time()
         self._peer = self._client_host = "?"
@@ -272,7 +305,10 @@ class _Connection(asyncio.BufferedProtocol):
             self._read(False)
             self._server.go_on(self)
         elif has_more is not None:
-            self._read(True)
+            size = self._frames.large_bytes
+            if size and not self._has_reserved:
+                self._has_reserved = self._server.reserve(self, size)
+            self._read(not size or self._has_reserved)
 
     def _answer_some(self) -> bool | None:
         """Answers REQUESTS_PER_TURN requests at the most. Whether there are more; None while
@@ -283,9 +319,18 @@ class _Connection(asyncio.BufferedProtocol):
             if request is None:
                 return False
             self._serve(request)
+            if self._has_reserved and not self._frames.large_bytes:
+                self._has_reserved = False
+                self._server.unreserve(self)
             if not self._can_go_on():
                 return None
         return True
+
+    def receive_on(self) -> None:
+        """There is room now for the large request that has begun to arrive."""
+        self._has_reserved = True
+        self._last_active = self._loop.time()
+        self._read(True)
 
     def _serve(self, request: RequestReceived | UnknownApi) -> None:
         if isinstance(request, UnknownApi):

@@ -355,6 +355,52 @@ def test_closing_sends_what_was_answered_and_drops_what_waits() -> None:
     asyncio.run(story())
 
 
+def large(size: int) -> bytes:
+    """A Heartbeat request of `size` bytes, most of them the client's id and what follows it."""
+    return struct.pack(">ihhih", size, ApiKey.HEARTBEAT, 0, 1, 0) + bytes(size - 10)
+
+
+def test_large_requests_take_no_more_memory_than_they_may(tmp_path: Path) -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, queued_max_request_bytes=300_000) as (server, connect):
+            first, second, third = [await connect() for _ in range(3)]
+            small = await connect()
+            request = large(200_000)
+            for peer in (first, second):
+                peer.writer.write(request[:100_000])
+            await until(lambda: len(server._reserved) == 2)
+            third.writer.write(request)
+            await until(lambda: server._wait_for_room)
+            small.send(ApiVersionsRequest(), 0)
+            await small.receive()  # who asks for little is not held up
+            assert service.asked == [ApiKey.API_VERSIONS]
+            first.writer.write(request[100_000:])  # leaves 200,000: the third is let in
+            await until(lambda: service.asked.count(ApiKey.HEARTBEAT) == 2)
+            second.writer.close()
+            await until(lambda: not server._reserved)
+            assert (server._reserved_bytes, server._wait_for_room) == (0, {})
+
+    asyncio.run(story())
+
+
+def test_who_waits_for_room_and_leaves_is_forgotten() -> None:
+    async def story() -> None:
+        async with serving(FakeService(), queued_max_request_bytes=1) as (server, connect):
+            holder, waiter = await connect(), await connect()
+            request = large(200_000)
+            holder.writer.write(request[:50_000])
+            await until(lambda: server._reserved)
+            waiter.writer.write(request[:50_000])
+            await until(lambda: server._wait_for_room)
+            for connection in tuple(server._wait_for_room):
+                connection.abort()
+            await until(lambda: not server._wait_for_room)
+            assert len(server._reserved) == 1
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_hostile_bytes_harm_nobody_else(seed: int) -> None:
     async def story() -> None:

@@ -100,15 +100,17 @@ class Segments:
     def must_roll(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a batch of `size` bytes needs a new segment, for its size or the time."""
         config, segment = self._place.config, self.active
-        return segment.size_bytes > 0 and (
-            segment.is_full(size, last_offset, config.segment_bytes, config.segment_index_bytes)
-            or segment.waited_ms(now_ms, max_timestamp) > config.roll_ms - self._jitter_ms()
+        if not segment.log.size_bytes:
+            return False
+        waited_ms = segment.waited_ms(now_ms, max_timestamp)
+        roll_ms = config.roll_ms
+        return waited_ms > roll_ms - self._jitter_ms(roll_ms) or segment.is_full(
+            size, last_offset, config.segment_bytes, config.segment_index_bytes
         )
 
-    def _jitter_ms(self) -> int:
+    def _jitter_ms(self, roll_ms: int) -> int:
         """At most segment.jitter.ms, and the same for a segment whenever it is asked."""
-        config = self._place.config
-        jitter_ms = min(config.segment_jitter_ms, config.roll_ms)
+        jitter_ms = min(self._place.config.segment_jitter_ms, roll_ms)
         return crc32(self.active.stem.encode()) % jitter_ms if jitter_ms else 0
 
     def roll(self, offset: int, now_ms: int, before: Callable[[], None]) -> Segment:

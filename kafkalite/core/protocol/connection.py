@@ -16,7 +16,9 @@ Fails  with WireError on what is no frame, no header, or not the answer that is 
 Frames are memoryviews into the buffers that the socket wrote to, without a copy, and writable. A
 buffer is never written to twice: small frames lie one after the other in a chunk, which is left to
 its frames when it is full; a large frame has a buffer of its own. Memory is taken for what has
-arrived, not for what a size promises.
+arrived, not for what a size promises. Chunks begin small, so that a connection which says little
+costs little, and so that of a large frame little is copied; each one that fills up is followed by
+a larger one.
 
 Source RequestHeader.json, ResponseHeader.json; KIP-511 (answers to an unknown ApiVersions).
 """
@@ -40,9 +42,11 @@ from kafkalite.core.protocol.primitives import Buffer, SizedRecords, skip_tagged
 from kafkalite.core.protocol.produce import ProduceRequest
 from kafkalite.errors import ErrorCode, WireError
 
+CHUNK_BYTES_MIN: Final = 4_096
 CHUNK_BYTES: Final = 65_536
 SMALL_FRAME_BYTES: Final = CHUNK_BYTES // 4  # larger ones get a buffer of their own
 FIRST_BYTES_MAX: Final = 1 << 20  # of a large frame's buffer, before any of it has arrived
+ANSWER_FIRST_BYTES_MAX: Final = 1 << 22  # the same of an answer: fetches are just over 1 MiB
 GROWTH: Final = 4
 FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
 CORRELATION_IDS: Final = 1 << 31
@@ -93,31 +97,43 @@ class FrameReceiver:
     the rest of the chunk is received into a buffer of its own, to which nothing else is written.
     """
 
-    def __init__(self, frame_bytes_max: int) -> None:
+    def __init__(self, frame_bytes_max: int, first_bytes_max: int = FIRST_BYTES_MAX) -> None:
         assert frame_bytes_max > 0
         self._frame_bytes_max = frame_bytes_max
+        self._first_bytes_max = first_bytes_max
+        self._chunk_bytes = CHUNK_BYTES_MIN  # of the next chunk
         self._view = memoryview(b"")  # the chunk, or a large frame's own buffer
         self._start = 0  # of what was not handed out
         self._end = 0  # of what has arrived
         self._large_bytes = 0  # size of the large frame that is being received, or 0
+        self._large_has_room = False  # it has its own buffer
         self._large: memoryview | None = None  # a large frame that has arrived
+
+    @property
+    def large_bytes(self) -> int:
+        """The size of the large frame that is being received, 0 if there is none: memory that will
+        be taken if more is received."""
+        return self._large_bytes
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the next bytes belong, at least one; `buffer_updated` tells how many came."""
+        if self._large_bytes and not self._large_has_room:
+            self._make_room_for_large()
         if self._end == len(self._view):
             if self._large_bytes:
                 self._grow()
             else:
-                self._new_chunk()
+                self._new_chunk(1)
         return self._view[self._end :]
 
     def buffer_updated(self, byte_count: int) -> None:
         """`byte_count` bytes were written to the buffer that `get_buffer` returned."""
         self._end += byte_count
-        if self._end == self._large_bytes:
+        if self._large_has_room and self._end == self._large_bytes:
             self._large = self._view
             self._view = memoryview(b"")
             self._start = self._end = self._large_bytes = 0
+            self._large_has_room = False
 
     def receive_data(self, data: Buffer) -> None:
         """Takes bytes that are already somewhere else, by copying them."""
@@ -146,24 +162,30 @@ class FrameReceiver:
             return self._view[body:after]
         if after > len(self._view):
             if size <= SMALL_FRAME_BYTES:
-                self._new_chunk()
+                self._new_chunk(4 + size)
             else:
-                self._begin_large(size)
+                self._large_bytes = size
         return None
 
-    def _new_chunk(self) -> None:
-        """Leaves the chunk to its frames; what was not handed out moves to a new one."""
+    def _new_chunk(self, room: int) -> None:
+        """Leaves the chunk to its frames; what was not handed out moves to a new one, which has
+        `room` bytes or more."""
+        if self._end and self._end == len(self._view):  # more comes than it is made for
+            self._chunk_bytes = min(CHUNK_BYTES, GROWTH * self._chunk_bytes)
         waiting = self._end - self._start
-        chunk = memoryview(bytearray(max(CHUNK_BYTES, 2 * waiting)))
+        chunk = memoryview(bytearray(max(self._chunk_bytes, 2 * waiting, room)))
         chunk[:waiting] = self._view[self._start : self._end]
         self._view, self._start, self._end = chunk, 0, waiting
 
-    def _begin_large(self, size: int) -> None:
+    def _make_room_for_large(self) -> None:
         """Gives a large frame a buffer of its own, with what has arrived of it."""
-        arrived = self._view[self._start + 4 : self._end]
-        own = memoryview(bytearray(min(size, FIRST_BYTES_MAX)))
+        arrived, size = self._view[self._start + 4 : self._end], self._large_bytes
+        own = memoryview(bytearray(max(len(arrived), min(size, self._first_bytes_max))))
         own[: len(arrived)] = arrived
-        self._view, self._start, self._end, self._large_bytes = own, 0, len(arrived), size
+        self._view, self._start, self._end = own, 0, len(arrived)
+        self._large_has_room = True
+        # Of the next ones several fit a chunk, or as little as possible should land in one.
+        self._chunk_bytes = CHUNK_BYTES if size < CHUNK_BYTES else CHUNK_BYTES_MIN
 
     def _grow(self) -> None:
         """More room for a large frame, now that the sender has filled what it had."""
@@ -233,7 +255,7 @@ class ClientConnection(FrameReceiver):
     """The client's end: requests go out, answers come in, in the same order."""
 
     def __init__(self, client_id: str | None, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        super().__init__(frame_bytes_max)
+        super().__init__(frame_bytes_max, ANSWER_FIRST_BYTES_MAX)
         raw = b"" if client_id is None else client_id.encode()
         self._client_id = SHORT.pack(-1 if client_id is None else len(raw)) + raw
         self._next_correlation_id = 0

@@ -19,6 +19,7 @@ from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.codec import decode, encode
 from kafkalite.core.protocol.connection import (
     CHUNK_BYTES,
+    CHUNK_BYTES_MIN,
     FIRST_BYTES_MAX,
     SMALL_FRAME_BYTES,
     ClientConnection,
@@ -103,6 +104,25 @@ def test_data_from_elsewhere_is_taken_at_once(sizes: list[int]) -> None:
         receiver.receive_data(framed(body))
         frames += drain(receiver)
     assert [bytes(frame) for frame in frames] == bodies
+
+
+def test_who_says_little_holds_little_and_who_says_much_gets_larger_buffers() -> None:
+    receiver = FrameReceiver(200_000)
+    assert feed(receiver, framed(b"x" * 50), [54]) == [b"x" * 50]
+    assert len(receiver.get_buffer()) < CHUNK_BYTES_MIN
+    feed(receiver, framed(b"y" * 1_000) * 200, [1 << 20])
+    assert len(receiver._view) == CHUNK_BYTES
+
+
+def test_a_large_frame_takes_its_memory_when_more_of_it_is_received() -> None:
+    receiver = FrameReceiver(200_000)
+    start = framed(bytes(150_000))[:1_000]
+    receiver.get_buffer()[:1_000] = start
+    receiver.buffer_updated(1_000)
+    assert receiver.next_frame() is None
+    assert receiver.large_bytes == 150_000
+    assert len(receiver._view) < CHUNK_BYTES  # not yet
+    assert len(receiver.get_buffer()) == 150_000 - 996
 
 
 def test_frames_may_wait_while_more_arrives() -> None:
