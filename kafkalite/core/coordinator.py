@@ -63,6 +63,8 @@ DEFAULT_OFFSETS_CONFIG: Final = OffsetsConfig()
 class GroupCoordinator:
     """The machine of one `__consumer_offsets` partition."""
 
+    only_last_counts = False  # an offset in a transaction leaves the one before it in force
+
     def __init__(
         self,
         random: Random,

@@ -269,11 +269,11 @@ class Coordinators(Generic[M]):
                 self._host.note(f"{partition.topic_partition} cannot be loaded: {error}")
                 self.resign(partition.topic_partition.partition)
                 return
-            if not data:
+            headers = list(records.batches(data))
+            if not headers:
                 break
-            for position, header in records.batches(data):
-                skipped += self._replay_batch(coordinator.machine, data, position, header)
-                offset = max(offset, header.next_offset)
+            skipped += self._replay(coordinator.machine, data, headers)
+            offset = max(offset, headers[-1][1].next_offset)
             yield
         if skipped:
             self._host.note(f"{partition.topic_partition}: {skipped} records do not read, skipped")
@@ -281,18 +281,30 @@ class Coordinators(Generic[M]):
             coordinator.is_ready = True
             self.carry_out(coordinator, coordinator.machine.loaded(self._host.now_ms()))
 
-    def _replay_batch(self, machine: M, data: bytes, position: int, header: BatchHeader) -> int:
-        """Replays one batch; returns how many of its records do not read."""
+    def _replay(self, machine: M, data: bytes, batches: list[tuple[int, BatchHeader]]) -> int:
+        """Replays batches; returns how many of their records do not read."""
+        skipped = 0
+        last: dict[bytes, bytes | None] = {}
+        for position, header in batches:
+            try:
+                columns = records.decode(data, position)
+                if header.is_control:
+                    self._replay_marker(machine, header, columns)
+                elif machine.only_last_counts:
+                    last.update(zip(columns.keys, columns.values, strict=True))
+                else:
+                    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+                    pairs = zip(columns.keys, columns.values, strict=True)
+                    skipped += self._replay_records(machine, pairs, producer_id)
+            except CorruptBatchError:
+                skipped += header.record_count
+        return skipped + self._replay_records(machine, last.items(), NO_PRODUCER_ID)
+
+    def _replay_records(
+        self, machine: M, pairs: Iterable[tuple[bytes, bytes | None]], producer_id: int
+    ) -> int:
         now_ms, skipped = self._host.now_ms(), 0
-        try:
-            columns = records.decode(data, position)
-            if header.is_control:
-                self._replay_marker(machine, header, columns)
-                return 0
-        except CorruptBatchError:
-            return header.record_count
-        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
-        for key, value in zip(columns.keys, columns.values, strict=True):
+        for key, value in pairs:
             try:
                 machine.replay(key or b"", value, now_ms, producer_id=producer_id)
             except WireError:

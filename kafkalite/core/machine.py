@@ -39,7 +39,13 @@ class AppendInTransaction:
 
 
 class Machine(Protocol):
-    """The machine of one partition of a coordinator's topic."""
+    """The machine of one partition of a coordinator's topic.
+
+    `only_last_counts`: what it has become depends on the last record of each key alone, so that
+    the others need not be replayed.
+    """
+
+    only_last_counts: bool
 
     def handle(self, request: Any, context: RequestContext, now_ms: int) -> Outcome[Record]:
         """What a request comes to. It may be answered by a later step."""

@@ -171,6 +171,8 @@ class _Step:
 class TransactionCoordinator:
     """The machine of one `__transaction_state` partition."""
 
+    only_last_counts = True
+
     def __init__(self, config: TransactionConfig) -> None:
         self._config = config
         self.entries: dict[str, Entry] = {}  # by transactional id

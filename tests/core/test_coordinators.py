@@ -1,0 +1,110 @@
+"""The runtime of coordinators: loading, whatever the machine makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite.core import coordinators
+from kafkalite.core.internal_topics import TRANSACTIONS_TOPIC
+from kafkalite.core.partition import Partition
+from kafkalite.core.protocol import transactions as t
+from kafkalite.core.protocol.records import encode
+from kafkalite.core.replication import ACKS_ALL
+from kafkalite.core.transaction_log import transaction_record
+from kafkalite.core.transactions import COMPLETE_COMMIT, ONGOING, Transaction
+from kafkalite.core.types import Columns, RequestContext
+from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.node import start_node
+
+SETTINGS = {"transaction.state.log.num.partitions": "1"}
+ASKED = t.EndTxnRequest("tx0", 0, 0, True)
+
+
+async def with_log(directory: Path, *batches: bytes) -> Any:
+    """A broker whose log of transactions holds these batches, not loaded yet."""
+    node = await start_node(directory, "127.0.0.1:0", SETTINGS)
+    made = asyncio.Event()
+    node.broker.create_topics((TRANSACTIONS_TOPIC,)).when_done(lambda _: made.set())
+    await made.wait()
+    partition = node.broker.partition(TRANSACTIONS_TOPIC, 0)
+    for batch in batches:
+        partition.append(bytearray(batch), ACKS_ALL, node.broker.now_ms(), from_client=False)
+    return node
+
+
+def batch(*transactions: Transaction) -> bytes:
+    keys, values = zip(*map(transaction_record, transactions), strict=True)
+    return encode(Columns(keys, values, [1] * len(keys)))
+
+
+def standing(number: int, epoch: int = 0, state: Any = COMPLETE_COMMIT) -> Transaction:
+    return Transaction(f"tx{number}", number, 60_000, 1 << 50, epoch, state, start_ms=1 << 50)
+
+
+def test_a_long_log_is_loaded_in_slices_and_the_last_record_of_each_id_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        older = [batch(standing(n, epoch), standing(n + 1)) for epoch in (1, 2) for n in range(40)]
+        node = await with_log(tmp_path, *older, batch(standing(0, 7, ONGOING)))
+        monkeypatch.setattr(coordinators, "LOAD_SLICE_BYTES", 200)
+        transactions = node.broker.transactions
+        with pytest.raises(ApiError) as raised:
+            transactions.handle(0, ASKED, RequestContext(3))
+        assert raised.value.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        late = standing(3, 9)  # comes while the rest is loaded
+        partition = node.broker.partition(TRANSACTIONS_TOPIC, 0)
+        partition.append(bytearray(batch(late)), ACKS_ALL, 1, from_client=False)
+        while True:
+            await asyncio.sleep(0)
+            try:
+                entries = transactions.ready(0).machine.entries
+            except ApiError:
+                continue
+            break
+        found = {name: entry.transaction for name, entry in entries.items()}
+        wanted = {standing(0, 7, ONGOING), *(standing(n, 2) for n in range(1, 40)), standing(40)}
+        assert set(found.values()) == (wanted - {standing(3, 2)}) | {late}
+        await node.close()
+
+    asyncio.run(story())
+
+
+def test_what_does_not_read_is_counted_and_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        odd = encode(Columns([b"\0\0\0\x02xy", b"\0\x09other", None], [b"?", b"?", b"?"], [1] * 3))
+        node = await with_log(tmp_path, batch(standing(0)), odd)
+        assert set(node.broker.transactions.ready(0).machine.entries) == {"tx0"}
+        await node.close()
+
+    asyncio.run(story())
+    assert "__transaction_state-0: 2 records do not read, skipped" in caplog.text
+
+
+def test_a_log_that_cannot_be_read_is_not_coordinated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        node = await with_log(tmp_path, batch(standing(0)))
+
+        def broken(*_: Any) -> Any:
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "read", broken)
+            for _ in range(2):
+                with pytest.raises(ApiError) as raised:
+                    node.broker.transactions.handle(0, ASKED, RequestContext(3))
+                assert raised.value.error_code is ErrorCode.NOT_COORDINATOR
+        answer = node.broker.transactions.handle(0, ASKED, RequestContext(3))
+        assert answer.error_code is ErrorCode.NONE, "it was committed before"
+        await node.close()
+
+    asyncio.run(story())
+    assert "__transaction_state-0 cannot be loaded: the disk" in caplog.text
