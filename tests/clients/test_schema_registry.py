@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -213,3 +215,47 @@ def test_the_command_serves_any_kafka_and_outlives_its_restart(tmp_path: Path) -
         finally:
             process.kill()
             process.communicate()
+
+
+@pytest.mark.slow
+def test_what_was_confirmed_before_kill_9_has_its_id_afterwards(tmp_path: Path) -> None:
+    confirmed: dict[tuple[str, str], int] = {}
+    for run in range(3):
+        broker = EmbeddedBroker(tmp_path, registry=True)
+        is_dead = threading.Event()
+
+        def work(
+            number: int,
+            url: str | None = broker.registry_url,
+            run: int = run,
+            dead: threading.Event = is_dead,
+        ) -> None:
+            client = SchemaRegistryClient({"url": url, "timeout": 5, "max.retries": 0})
+            for count in range(1_000):
+                subject = f"s{count % 7}-{number % 2}"
+                text = f'{{"type":"enum","name":"E{run}_{number}_{count}","symbols":["A"]}}'
+                try:
+                    if not count:
+                        client.set_compatibility(subject, "NONE")
+                    confirmed[subject, text] = client.register_schema(subject, Schema(text))
+                except Exception:
+                    if dead.is_set():
+                        return
+
+        with ThreadPoolExecutor(4) as pool:
+            SchemaRegistryClient({"url": broker.registry_url}).set_compatibility(level="NONE")
+            working = [pool.submit(work, number) for number in range(4)]
+            before = len(confirmed)
+            while len(confirmed) < before + 40:
+                time.sleep(0.01)
+            is_dead.set()
+            os.kill(broker.pid, signal.SIGKILL)
+            for each in working:
+                each.result()
+        broker.close()
+    assert len(set(confirmed.values())) == len(confirmed) >= 120
+    with EmbeddedBroker(tmp_path, registry=True) as broker:
+        client = SchemaRegistryClient({"url": broker.registry_url})
+        for (subject, text), schema_id in confirmed.items():
+            found = client.lookup_schema(subject, Schema(text))
+            assert (found.schema_id, client.get_schema(schema_id).schema_str) == (schema_id, text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -429,6 +430,20 @@ def test_an_address_in_use_is_said_in_one_line(broker: EmbeddedBroker, tmp_path:
         )
         said = f"kafkalite: the schema registry cannot listen on {address}: the address is in use\n"
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def test_a_broker_with_a_registry_stops_when_told_and_says_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--data-dir"]
+    command += [str(tmp_path), "--listen", "127.0.0.1:0", "--registry", "127.0.0.1:0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert " (schema registry at http://127.0.0.1:" in line
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 0
 
 
 def test_there_is_no_registry_unless_it_is_asked_for(tmp_path: Path) -> None:
