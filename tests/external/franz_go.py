@@ -12,10 +12,6 @@ MODULE, VERSION = "github.com/twmb/franz-go", "v1.22.2"
 RECORDS = 100_000  # of 500,000 by default; each goes through four chains of three consumers
 SECONDS_MAX = 900
 
-EXCLUDED = {
-    "TestTxnEtl": "needs transactions",
-}
-
 
 def fetch(folder: Path) -> None:
     fetch_module(folder, MODULE, VERSION)
@@ -38,5 +34,5 @@ SUITE = Suite(
     fetch=fetch,
     run=run,
     passing_min=440,
-    excluded=EXCLUDED,
+    excluded={},
 )

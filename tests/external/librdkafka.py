@@ -26,7 +26,6 @@ edition = "2021"
 """
 OUTCOMES = {"PASSED": Outcome.PASSED, "FAILED": Outcome.FAILED, "RUNNING": Outcome.FAILED}
 
-NOT_YET = "the API is not served yet"
 SCRIPTS = "calls Kafka's own kafka-topics.sh or kafka-acls.sh"
 EXCLUDED = {
     "0052_msg_timestamps": SCRIPTS,
@@ -34,14 +33,7 @@ EXCLUDED = {
     "0109_auto_create_topics": SCRIPTS,
     "0115_producer_auth": SCRIPTS,
     "0119_consumer_auth": SCRIPTS,
-    "0092_mixed_msgver": "messages of format 1, which Apache Kafka 4.0 dropped too",
     "0011_produce_batch": "produce answers name no single records yet (KIP-467)",
-    "0044_partition_cnt": NOT_YET,
-    "0069_consumer_add_parts": NOT_YET,
-    "0081_admin": NOT_YET,
-    "0103_transactions": NOT_YET,
-    "0112_assign_unknown_part": NOT_YET,
-    "0129_fetch_aborted_msgs": NOT_YET,
 }
 
 # (file, what to replace, by what): a cluster of one node without an authorizer.
@@ -103,7 +95,7 @@ SUITE = Suite(
     programs=("cargo", "cc", "c++", "make"),
     fetch=fetch,
     run=run,
-    passing_min=75,
+    passing_min=82,
     excluded=EXCLUDED,
     settings={"num.partitions": "4"},
 )

@@ -1,0 +1,132 @@
+"""Apache Kafka's own jars, to run its Java clients and tools against our broker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KAFKA, LOG4J = "4.3.1", "2.25.1"
+ARTIFACTS = [
+    f"org.apache.kafka:kafka_2.13:{KAFKA}",
+    f"org.apache.kafka:kafka-tools:{KAFKA}",
+    f"org.apache.kafka:kafka-streams:{KAFKA}",
+    f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
+]
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+SECONDS_MAX = 100
+# Java programs of a second or two: no time to optimise, little memory.
+QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-Xshare:auto"]
+LOGGING = """status = error
+rootLogger.level = error
+rootLogger.appenderRef.out.ref = err
+appender.out.type = Console
+appender.out.name = err
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %p %m (%c)%n
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of these are slow, and one worker runs them: the jars are fetched once."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("jvm"))
+            item.add_marker(pytest.mark.timeout(600))
+
+
+def pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for group, name, version in (artifact.split(":") for artifact in ARTIFACTS)
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>jars</groupId><artifactId>jars</artifactId><version>1</version>"
+        f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """A folder with Apache Kafka's jars: `KAFKALITE_KAFKA_JARS`, or fetched once with Maven."""
+    for program in ("java", "javac"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not in PATH")
+    if given := os.environ.get("KAFKALITE_KAFKA_JARS"):
+        assert any(Path(given).glob("kafka-tools-*.jar")), f"no Apache Kafka in {given}"
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    place = cache / "kafkalite" / f"kafka-{KAFKA}"
+    if not place.exists():
+        if shutil.which("mvn") is None:
+            pytest.skip(f"neither KAFKALITE_KAFKA_JARS nor {place} nor mvn is there")
+        fetch(place)
+    return place
+
+
+def fetch(place: Path) -> None:
+    unfinished = place.with_name(f"{place.name}.unfinished.{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    (unfinished / "pom.xml").write_text(pom())
+    options = ["-q", "-B", COPY, "-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
+    done = subprocess.run(
+        ["mvn", *options], cwd=unfinished, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        shutil.rmtree(unfinished)
+        pytest.skip(f"Maven cannot fetch Apache Kafka: {done.stdout.strip()[-500:]}")
+    unfinished.rename(place)
+
+
+class Jvm:
+    """Java programs with Apache Kafka's jars on their class path."""
+
+    def __init__(self, jars: Path, folder: Path) -> None:
+        """Compiles the sources beside this file into `folder`."""
+        sources = sorted(Path(__file__).parent.glob("*.java"))
+        javac = ["javac", "-cp", f"{jars}/*", "-d", str(folder), *map(str, sources)]
+        subprocess.run(javac, check=True)
+        (folder / "log4j2.properties").write_text(LOGGING)
+        logs = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+        self._command = ["java", *QUICK, logs, "-cp", f"{folder}:{jars}/*"]
+
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """The command that runs a class."""
+        return [*self._command, program, *arguments]
+
+    def run(self, program: str, *arguments: str, stdin: str = "", code: int = 0) -> str:
+        """What it prints; it must end with `code`."""
+        command = self.command(program, *arguments)
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+        )
+        tail = f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert done.returncode == code, f"{program} ended with {done.returncode}:\n{tail}"
+        return done.stdout
+
+    @contextmanager
+    def running(self, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """The process, with pipes; it is asked to end at the end."""
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen(self.command(program, *arguments), text=True, **pipes)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=SECONDS_MAX)
+
+
+@pytest.fixture(scope="session")
+def jvm(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Jvm:
+    return Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"))
