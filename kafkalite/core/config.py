@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -140,6 +140,17 @@ class BrokerConfig:
     dynamic_default: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()  # set, known to Kafka, without effect here
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # What a topic without settings of its own has: there may be thousands of topics.
+    topic_values: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+    topic_entries: tuple[ConfigEntry, ...] = field(init=False, repr=False, compare=False)
+    topic_log: LogConfig = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        values = {name: _fallback(key, self) for name, key in TOPIC_KEYS.items()}
+        entries = (_entry(key, values[name], self) for name, key in sorted(TOPIC_KEYS.items()))
+        for name, value in (("topic_values", values), ("topic_entries", tuple(entries))):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "topic_log", LogConfig.of(values, self))
 
     @classmethod
     def parse(
@@ -329,10 +340,8 @@ class TopicConfig:
         for name in overrides:
             if name not in TOPIC_KEYS:
                 raise ConfigError(f"Unknown topic config name: {name}")
-        values = {
-            name: key.parse(overrides[name]) if name in overrides else _fallback(key, broker)
-            for name, key in TOPIC_KEYS.items()
-        }
+        own = {name: TOPIC_KEYS[name].parse(text) for name, text in overrides.items()}
+        values = {**broker.topic_values, **own}
         _check_lags(values, "min.compaction.lag.ms", "max.compaction.lag.ms")
         if values["remote.storage.enable"]:
             raise ConfigError(
@@ -347,20 +356,29 @@ class TopicConfig:
     @property
     def log(self) -> LogConfig:
         """What the log of each of the topic's partitions reads."""
-        return LogConfig.of(self)
+        if not self.overrides:
+            return self.broker.topic_log
+        return LogConfig.of(self.values, self.broker)
 
     def describe(self) -> list[ConfigEntry]:
         """Every setting of the topic with its value, source and synonyms, by name."""
-        entries = []
-        for name, key in sorted(TOPIC_KEYS.items()):
-            synonyms = self.broker.synonyms(key.synonyms)
-            if name in self.overrides:
-                own = ConfigSynonym(name, self.overrides[name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
-                synonyms = (own, *synonyms)
-            source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-            text = to_text(self.values[name])
-            entries.append(ConfigEntry(key, text, source, synonyms, is_read_only=False))
-        return entries
+        return [
+            self._own(entry) if entry.key.name in self.overrides else entry
+            for entry in self.broker.topic_entries
+        ]
+
+    def _own(self, entry: ConfigEntry) -> ConfigEntry:
+        name, source = entry.key.name, ConfigSource.DYNAMIC_TOPIC_CONFIG
+        own = ConfigSynonym(name, self.overrides[name], source)
+        text = to_text(self.values[name])
+        return replace(entry, value=text, source=source, synonyms=(own, *entry.synonyms))
+
+
+def _entry(key: ConfigKey, value: Value, broker: BrokerConfig) -> ConfigEntry:
+    """What is told of a setting that a topic leaves to its broker."""
+    synonyms = broker.synonyms(key.synonyms)
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+    return ConfigEntry(key, to_text(value), source, synonyms, is_read_only=False)
 
 
 def _fallback(key: ConfigKey, broker: BrokerConfig) -> Value:
@@ -408,9 +426,9 @@ class LogConfig:
     producer_id_expiration_check_interval_ms: int = 600_000
 
     @classmethod
-    def of(cls, topic: TopicConfig) -> LogConfig:
-        """The log's view of a topic's settings."""
-        named = {name.replace(".", "_"): value for name, value in topic.values.items()}
+    def of(cls, topic: Mapping[str, Any], broker: BrokerConfig) -> LogConfig:
+        """The log's view of a topic's values."""
+        named = {name.replace(".", "_"): value for name, value in topic.items()}
         read = {name: named[name] for name in cls.__slots__ if name in named}
         difference = topic["message.timestamp.difference.max.ms"]
         if difference != LONG_MAX:  # the deprecated setting decides where the new ones are unset
@@ -418,7 +436,7 @@ class LogConfig:
                 if topic[bound] == TOPIC_KEYS[bound].default:
                     read[bound.replace(".", "_")] = difference
         for name in ("producer.id.expiration.ms", "producer.id.expiration.check.interval.ms"):
-            read[name.replace(".", "_")] = topic.broker[name]
+            read[name.replace(".", "_")] = broker[name]
         return cls(**read)
 
     @property
