@@ -481,6 +481,34 @@ def test_an_operator_sees_transactions_and_ends_one_that_hangs(start: Start) -> 
     asyncio.run(story())
 
 
+def test_steps_that_wait_for_the_disk_come_one_after_the_other(start: Start) -> None:
+    """Nothing counts before it is synced; each end is told when it is decided."""
+
+    async def story() -> None:
+        async with start(log_flush_interval_messages="1") as running:
+            producer, reader = await producing(running), await running.connect()
+            await reader.create("t")
+            await find(reader, "g", kind=0)
+            log: PartitionLog = running.broker.partition("t", 0).log
+            for number, commit in enumerate((True, False, True, True)):
+                while (error := await producer.add("t")) is ErrorCode.CONCURRENT_TRANSACTIONS:
+                    pass
+                assert not error
+                assert not await producer.produce("t", b"%d" % number)
+                assert not await producer.add_offsets("g")
+                assert not await producer.commit_offset("g", "t", number)
+                assert not await producer.end(commit=commit)
+            await running.until(lambda: log.last_stable_offset == 8)
+            while await fetched_offset(reader, "g", "t", stable=True) != 3:
+                pass
+            reader.send_fetch("t", **COMMITTED)
+            partition = await reader.received_fetch()
+            aborted = [a.first_offset for a in partition.aborted_transactions]
+            assert aborted == [2]
+
+    asyncio.run(story())
+
+
 def test_an_id_of_another_length_of_transactions_is_refused(start: Start) -> None:
     async def story() -> None:
         async with start(transaction_max_timeout_ms="1000") as running:

@@ -34,9 +34,17 @@ async def made(client: Client, topic: str, partitions: int = 3, **configs: str) 
 async def read(
     client: Client, topic: str, partitions: int = 3, level: Any = "read_committed"
 ) -> Any:
-    """The numbers in a topic, in order, as a reader of this isolation level sees them."""
+    """The numbers in a topic, in order, as a reader of this isolation level sees them.
+
+    A commit is answered when it is decided: the last markers may still be on their way.
+    """
     tps = [TopicPartition(topic, p) for p in range(partitions)]
     numbers: list[int] = []
+    async with Admin(client) as admin, asyncio.timeout(30):
+        while (await admin.end_offsets(tps, isolation_level="read_committed")) != (
+            await admin.end_offsets(tps)
+        ):
+            await asyncio.sleep(0.01)
     async with Consumer(client, auto_offset_reset="earliest", isolation_level=level) as consumer:
         consumer.assign(tps)
         ends = await consumer.end_offsets(tps)
