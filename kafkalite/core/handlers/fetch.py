@@ -3,7 +3,8 @@
 A consumer sees what lies below the high watermark, and under read_committed below the last stable
 offset, with the aborted transactions in what it is given. Too few bytes wait in purgatory, which
 counts what becomes readable in the partitions asked for; then, or at the deadline, everything is
-read again and answered as it is.
+read again and answered as it is. Nothing is waited for while a partition has more to read than the
+answer holds: the next append would bring nothing sooner.
 
 Which partitions a request is about, and which of them an answer tells of, is for `fetch_sessions`.
 
@@ -43,6 +44,7 @@ CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1
 TOPIC_IDS_SINCE_V: Final = 13
 LEADERS_SINCE_V: Final = 16
+UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 NAMES_A_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -61,7 +63,7 @@ def fetch(
     fetching = _Fetching(broker, request, opened, context.api_version)
     found = fetching.read()
     missing = request.min_bytes - fetching.bytes_found
-    if missing > 0 and not fetching.has_errors and request.max_wait_ms > 0 and found:
+    if missing > 0 and fetching.may_wait and request.max_wait_ms > 0 and found:
         pending: Pending[FetchResponse] = Pending()
         if _wait(fetching, pending, missing, now_ms + request.max_wait_ms):
             return pending
@@ -98,7 +100,7 @@ def _wait(
         # What became readable may lie behind an open transaction, or be less than it was.
         waits_on = (
             still_missing > 0
-            and not fetching.has_errors
+            and fetching.may_wait
             and broker.now_ms() < deadline_ms
             and _wait(fetching, pending, still_missing, deadline_ms)
         )
@@ -126,11 +128,17 @@ class _Fetching:
     api_version: int
     bytes_found: int = 0
     has_errors: bool = False
+    has_more: bool = False  # a partition has more to read than was found
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether what was read gives no reason to answer at once."""
+        return not self.has_errors and not self.has_more
 
     def read(self) -> list[PartitionData]:
         """Every partition's data, in the order asked for, within the request's max_bytes."""
         self.bytes_found = 0
-        self.has_errors = False
+        self.has_errors = self.has_more = False
         return [self._read(asked) for asked in self.opened.partitions]
 
     def answer(self, found: Sequence[PartitionData]) -> FetchResponse:
@@ -149,12 +157,13 @@ class _Fetching:
         request, wanted = self.request, asked.partition
         bytes_max = min(request.max_bytes, self.broker.fetch_bytes_max) - self.bytes_found
         committed = request.isolation_level == READ_COMMITTED
+        isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
         try:
             partition = self._partition(asked)
             records = partition.read(
                 wanted.fetch_offset,
                 max(0, min(wanted.partition_max_bytes, bytes_max)),
-                READ_COMMITTED if committed else READ_UNCOMMITTED,
+                isolation_level,
                 wanted.current_leader_epoch,
             )
             # The first batch comes whole however large it is, but only one such an answer.
@@ -166,6 +175,7 @@ class _Fetching:
         log = partition.log
         if records is not None:
             self.bytes_found += records.size_bytes
+            self.has_more |= records.before_offset < partition.end(isolation_level)
         return PartitionData(
             wanted.partition,
             ErrorCode.NONE,
@@ -195,7 +205,15 @@ class _Fetching:
             known = self.broker.image.partition(asked.topic, index)
             if known is not None:
                 leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
-        return PartitionData(index, code, UNKNOWN_OFFSET, current_leader=leader, records=b"")
+        aborted = () if code in UNKNOWN_TOPIC else None  # the rest was refused by the log
+        return PartitionData(
+            index,
+            code,
+            UNKNOWN_OFFSET,
+            current_leader=leader,
+            aborted_transactions=aborted,
+            records=b"",
+        )
 
 
 def _aborted(

@@ -32,9 +32,10 @@ from kafkalite.core.protocol.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from kafkalite.core.protocol.records import is_one_batch
 from kafkalite.core.purgatory import DelayedProduce
 from kafkalite.core.replication import ACKS_ALL, ACKS_NONE
-from kafkalite.core.types import NO_TIMESTAMP, RequestContext, TopicPartition
+from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, RecordsRefused, UnanswerableError
 
 if TYPE_CHECKING:
@@ -46,6 +47,19 @@ CODEC: Final = 0x07
 TRANSACTIONAL: Final = 0x10
 ZSTD_V: Final = 7
 ADMIN_CLIENT_ID: Final = "__admin_client"  # whom Kafka lets write internal topics
+
+# What the log refuses for what a batch says, not for its size or form: it tells where it begins.
+OF_THE_BATCH: Final = frozenset(
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
 
 Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a partition's batch
 
@@ -96,12 +110,15 @@ def _append(
 ) -> PartitionProduceResponse:
     """One partition's batch. `wanted` notes what must still be replicated."""
     acks = request.acks
+    records: Buffer | None = None
     try:
         partition = broker.partition(topic, data.index)
         records = _checked(broker, request.transactional_id, context, partition, data.records)
         appended = partition.append(records, acks, broker.now_ms())
     except ApiError as error:
         broker.note_storage_error(error)
+        if records is not None and error.error_code in OF_THE_BATCH and is_one_batch(records):
+            return _refused(data.index, error, partition.log.log_start_offset)
         return _refused(data.index, error)
     if not appended.duplicate:
         broker.appended(partition, len(records))
@@ -143,13 +160,16 @@ def _checked(
     return records
 
 
-def _refused(index: int, error: ApiError) -> PartitionProduceResponse:
+def _refused(
+    index: int, error: ApiError, log_start_offset: int = NO_OFFSET
+) -> PartitionProduceResponse:
     errors = error.records if isinstance(error, RecordsRefused) else ()
     return PartitionProduceResponse(
         index,
         error.error_code,
-        -1,
+        NO_OFFSET,
         NO_TIMESTAMP,
+        log_start_offset,
         record_errors=tuple(BatchIndexAndErrorMessage(i, words) for i, words in errors),
         error_message=str(error),
     )

@@ -356,6 +356,14 @@ def _check_slowly(header: BatchHeader, buffer: Buffer) -> None:
             raise ApiError(ErrorCode.INVALID_RECORD, what)
 
 
+def is_one_batch(buffer: Buffer) -> bool:
+    """Whether `buffer` looks like one batch of magic 2 from its first to its last byte."""
+    try:
+        return bool(_sole_batch(buffer))
+    except ApiError:
+        return False
+
+
 def _sole_batch(buffer: Buffer) -> BatchHeader:
     """The header of the one batch that `buffer` is."""
     left = len(buffer)

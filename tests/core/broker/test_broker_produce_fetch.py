@@ -119,6 +119,9 @@ def test_what_is_refused_is_not_stored(
             answer = await peer.produce("t", batch=batch, acks=acks)
             assert answer.error_code is code
             assert "t-0" in (answer.error_message or "")
+            is_what_it_says = code in (ErrorCode.INVALID_RECORD, ErrorCode.NOT_ENOUGH_REPLICAS)
+            knows_start = is_what_it_says and batch not in (b"", one() + one())
+            assert answer.log_start_offset == (0 if knows_start else -1)
             assert await peer.values("t") == []
 
     asyncio.run(story())
@@ -205,6 +208,22 @@ def test_a_long_poll_waits_for_min_bytes(start: Start) -> None:
             for _ in range(3):
                 await writer.produce("t", batch=one())
             assert (await reader.received_fetch()).high_watermark == 3
+
+    asyncio.run(story())
+
+
+def test_nothing_is_waited_for_while_there_is_more_to_read(start: Start) -> None:
+    """The first batch fills a segment of its own, and an answer ends with the segment."""
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", segment_bytes="1000")
+            await peer.produce("t", b"a" * 900)
+            await peer.produce("t", b"b" * 900)
+            assert len(running.broker.partition("t", 0).log.segments) == 2
+            patience = {"max_wait_ms": 3_600_000, "min_bytes": 1_500}
+            assert await peer.values("t", **patience) == [b"a" * 900]
 
     asyncio.run(story())
 
