@@ -28,6 +28,7 @@ from kafkalite.serde.compatibility import Compatibility, complaints
 from kafkalite.serde.registry_contexts import context_of, name_in_context, qualified
 from kafkalite.serde.registry_records import (
     AVRO,
+    IDS,
     JSON,
     VERSIONS,
     Draft,
@@ -284,6 +285,10 @@ class Registry(RegistryState):
             )
         ids, identity = self.ids_of(subject), draft.identity
         number = ids.of_identity.get(identity, ids.greatest + 1) if id is None else id
+        if number not in IDS:
+            raise SchemaError(
+                f"schema id {number} is none, {IDS[-1]} is the last", code=INVALID_SCHEMA
+            )
         if ids.identities.get(number, identity) != identity:
             raise SchemaError(f"schema id {number} is another schema's", code=NOT_PERMITTED)
         if place in held and held[place].id != number:

@@ -41,6 +41,7 @@ AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 
 VERSIONS: Final = range(1, 2**31)
+IDS: Final = range(2**31)  # four bytes in front of every record
 
 Record: TypeAlias = tuple[bytes, bytes | None]
 
@@ -198,7 +199,9 @@ def claim(content: Any) -> RegisteredSchema | None:
         case {"subject": str(subject), "version": int(version), "id": int(id), "schema": str(text)}:
             references = _references(content.get("references") or [])
             metadata = content.get("metadata")
-            if references is None or not is_metadata(metadata) or version not in VERSIONS:
+            if references is None or not is_metadata(metadata):
+                return None
+            if version not in VERSIONS or id not in IDS:
                 return None
             return RegisteredSchema(
                 subject,

@@ -132,7 +132,7 @@ class RegistryServer:
 
     async def _serve(self, keeper: LogKeeper, metrics: RegistryMetrics) -> None:
         assert self._socket is not None
-        app = RegistryApp(keeper.opened, metrics, version=metadata.version("kafkalite"))
+        app = RegistryApp(keeper.opened, metrics, version=_version())
         config = uvicorn.Config(
             app,
             http="h11",
@@ -155,6 +155,14 @@ class RegistryServer:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
             await keeper.close()
+
+
+def _version() -> str:
+    """This program's version; from a source tree that is not installed, none."""
+    try:
+        return metadata.version("kafkalite")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 class _Http(uvicorn.Server):

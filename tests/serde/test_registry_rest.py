@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import SchemaError
@@ -179,3 +181,51 @@ def test_a_schema_that_no_record_can_hold() -> None:
     text = json.dumps({"type": "enum", "name": "E", "symbols": ["S"], "doc": "x" * 1_000_000})
     status, answer = door("POST", "/subjects/s/versions", {"schema": text})
     assert (status, answer["error_code"]) == (422, 42209)
+
+
+WORDS = st.sampled_from(
+    ["s", "t", ":.c:s", ":.c:", "", "1", "latest", "-1", "0", "nix", "true", "AVRO", "JSON", "NONE",
+     "FULL", "IMPORT", "READONLY", '"int"', '{"type":"object"}', '{"type":"array","items":"R"}',
+     "resolved"]
+)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 9) | WORDS,
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(
+        st.sampled_from(["schema", "schemaType", "references", "name", "subject", "version", "id",
+                         "metadata", "properties", "tags", "ruleSet", "compatibility", "mode",
+                         "normalize", "alias"]),
+        inner,
+        max_size=5,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+QUERIES = st.dictionaries(
+    st.sampled_from(["deleted", "permanent", "subject", "subjectPrefix", "offset", "limit",
+                     "verbose", "format", "force", "defaultToGlobal", "key", "value",
+                     "fetchMaxId"]),
+    WORDS,
+    max_size=3,
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(ROUTES), st.lists(WORDS, min_size=3), QUERIES, VALUES)),
+)
+@settings(max_examples=300, deadline=None)
+def test_any_calls_are_answered_or_refused_with_a_code(calls: list[Any]) -> None:
+    memory = MemoryRegistry()
+    memory.register("s", "int")
+    for route, words, query, body in calls:
+        names = [part[1:-1] for part in route.segments if part.startswith("{")]
+        call = Call(dict(zip(names, words, strict=False)), query, body)
+        try:
+            answer, records = route.answer(memory.registry, call)
+        except SchemaError as error:
+            status, told = problem(error)
+            assert 400 <= status < 500, (route, told)
+            continue
+        json.dumps(answer)
+        for key, value in records:
+            assert memory.registry.replay(key, value), (route, key)
+    assert memory.registry.repairs() == ()
