@@ -134,9 +134,28 @@ def add_offsets_to_txn(
     broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse | Pending[AddOffsetsToTxnResponse]:
     """Makes the partition that keeps the group's offsets a part of the transaction."""
+    if broker.groups.exists:
+        return _add_offsets(broker, request, context)
+    # Java's producer asks this before anybody has asked for the group's coordinator.
+    pending: Pending[AddOffsetsToTxnResponse] = Pending()
+
+    def made(_: object) -> None:
+        answer = _add_offsets(broker, request, context)
+        if isinstance(answer, Pending):
+            answer.when_done(pending.complete)
+        else:
+            pending.complete(answer)
+
+    broker.create_topics((OFFSETS_TOPIC,)).when_done(made)
+    return pending
+
+
+def _add_offsets(
+    broker: Broker, request: AddOffsetsToTxnRequest, context: RequestContext
+) -> AddOffsetsToTxnResponse | Pending[AddOffsetsToTxnResponse]:
     try:
         index = broker.groups.index_of(request.group_id)
-    except ApiError:  # nobody has asked for the group's coordinator yet
+    except ApiError:  # the topic could not be made
         return AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     added = AddPartitions(
         request.transactional_id,
