@@ -161,9 +161,10 @@ class LocalCoordination:
         if durable:
             self._append(_line(durable))
         self._tree.apply(changes)
+        written = {each.path for each in operations if isinstance(each, Set)}
         for path in changes:
             self._tell(path)
-            if not any(isinstance(each, Set) and each.path == path for each in operations):
+            if path not in written:
                 self._tell(parent_of(path))
 
     def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
