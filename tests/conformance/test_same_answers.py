@@ -16,27 +16,7 @@ from asking import Talk, answers
 from conversations import CONVERSATIONS
 
 KAFKA = Path(__file__).with_name("apache-kafka-3.9.2.jsonl")
-NO_START = "a refusal leaves log_start_offset at -1: no client reads it with these codes"
-NULL_ABORTED = "a fetch that fails lists no aborted transactions; Kafka sometimes says null"
 OTHERWISE = {
-    ("producing", "* records counted, 3 there"): NO_START,
-    ("producing", "a last offset delta of 9"): NO_START,
-    ("producing", "a base offset of 5"): NO_START,
-    ("producing", "a control batch"): NO_START,
-    ("producing_as_configured", "no key where keys count"): NO_START,
-    ("producing_as_configured", "from the *"): NO_START,
-    ("producing_in_sequence", "1 to 3"): NO_START,
-    ("producing_in_sequence", "9, a gap"): NO_START,
-    ("producing_in_sequence", "0 to 2 long after"): NO_START,
-    ("producing_in_sequence", "epoch 1 from 3"): NO_START,
-    ("producing_in_sequence", "epoch 0* after epoch 1"): NO_START,
-    ("producing_in_sequence", "epoch -1"): NO_START,
-    ("producing_in_sequence", "sequence -1"): NO_START,
-    ("fetching", "from 13 of 12"): NULL_ABORTED,
-    ("fetching", "from -1 of 12"): NULL_ABORTED,
-    ("fetching", "epoch 9"): NULL_ABORTED,
-    ("fetching_in_sessions", "v*: beyond the end"): NULL_ABORTED,
-    ("deleting_records", "a fetch below it"): NULL_ABORTED,
     ("changing_settings", "operation 9"): "INVALID_REQUEST, not a NullPointerException's -1",
 }
 
