@@ -130,3 +130,46 @@ def test_a_record_without_a_key_is_refused(tmp_path: Path) -> None:
         await node.close()
 
     asyncio.run(main())
+
+
+def commit(address: str, group: str, offsets: range) -> None:
+    """One commit for each offset."""
+    consumer = confluent.Consumer({"bootstrap.servers": address, "group.id": group})
+    for offset in offsets:
+        place = confluent.TopicPartition("state", 0, offset)
+        consumer.commit(offsets=[place], asynchronous=False)
+    consumer.close()
+
+
+def committed(address: str, group: str) -> int:
+    consumer = confluent.Consumer({"bootstrap.servers": address, "group.id": group})
+    (place,) = consumer.committed([confluent.TopicPartition("state", 0)], timeout=30)
+    consumer.close()
+    return int(place.offset)
+
+
+def test_groups_remember_their_offsets_after_their_log_was_cleaned(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = SETTINGS | {
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.segment.bytes": "3000",
+            "log.cleaner.min.cleanable.ratio": "0.01",
+        }
+        node = await start_node(tmp_path, "127.0.0.1:0", settings)
+        address = str(node.address)
+        await asyncio.to_thread(create, address, "state")
+        await asyncio.to_thread(commit, address, "old", range(7, 8))
+        for start in (1, 101, 201):
+            await asyncio.to_thread(commit, address, "busy", range(start, start + 100))
+        log = node.broker.partition("__consumer_offsets", 0).log
+        cleaned = node.broker.logs.cleaned_offsets
+        await wait_until(lambda: cleaned.get(log.topic_partition) == log.segments[-1].base_offset)
+        assert sum(segment.size_bytes for segment in log.segments[:-1]) < 2_000
+        await node.close()
+        again = await start_node(tmp_path, "127.0.0.1:0", settings)
+        address = str(again.address)
+        assert await asyncio.to_thread(committed, address, "busy") == 300
+        assert await asyncio.to_thread(committed, address, "old") == 7
+        await again.close()
+
+    asyncio.run(main())

@@ -262,9 +262,10 @@ def test_gaps_are_known_for_what_they_are_after_a_change_of_policy() -> None:
 
     async def main() -> None:
         host = Host()
-        log = host.log()
+        log = host.log(segment_bytes=400)  # two segments of before are never one
         cleaner = cleaner_of(host)
         await host.look(cleaner)
+        assert [segment.size_bytes > 0 for segment in log.segments] == [False] * 4 + [True, False]
         log.append_as_leader(encode(Columns([b"a"], [b"1"], [1_000])), 0, 1_000)
         await cleaner.close()
         survivor = LogStore(host.storage.after_kill())
