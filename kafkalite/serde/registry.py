@@ -151,6 +151,7 @@ class Registry(RegistryState):
         if held is not None:
             return Registration(held)
         self._check_mode(subject, mode, has_id=id is not None)
+        self.referenced(subject, draft.references, deleted=False)  # a new one needs living ones
         if mode != IMPORT:
             reasons = self._complaints(subject, draft, self.entries(subject))
             if reasons:
@@ -163,7 +164,10 @@ class Registry(RegistryState):
         return Registration(entry, (*known, records.schema_record(entry)))
 
     def normal(self, schema: object, subject: str = "") -> Draft:
-        """A schema as a subject would store it. SchemaError when it is none."""
+        """A schema as a subject stores it. SchemaError when it is none.
+
+        Deleted versions serve as references here: it may be an old schema.
+        """
         if not isinstance(schema, Draft):
             schema = Draft(schema if isinstance(schema, str) else parse_schema(schema).text)
         if schema.rule_set is not None:
@@ -174,7 +178,7 @@ class Registry(RegistryState):
             self._settled(reference, subject) if reference.version == LATEST else reference
             for reference in schema.references
         )
-        texts = self.referenced(subject, references, deleted=False)
+        texts = self.referenced(subject, references, deleted=True)
         if schema.schema_type == AVRO:
             text = rendered(parse_schema(schema.text, texts), texts)
         elif schema.schema_type == JSON:
