@@ -12,6 +12,9 @@ from typing import Annotated
 
 import typer
 
+from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples
+from kafkalite.cli.output import to_json
+
 cli = typer.Typer(help="Run a schema registry.", no_args_is_help=True)
 
 
@@ -20,14 +23,20 @@ def commands() -> None:
     """Run a schema registry."""
 
 
-@cli.command()
+@cli.command(
+    epilog=examples(
+        "kafkalite registry start",
+        "kafkalite registry start -b kafka-1:9092,kafka-2:9092 --listen 0.0.0.0:8081",
+    )
+)
 def start(
-    bootstrap_servers: Annotated[
-        str, typer.Option(help="HOST:PORT, or several with commas: the Kafka that has `_schemas`.")
-    ],
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
     listen: Annotated[
         str, typer.Option(help="HOST:PORT; port 0 takes a free one.")
     ] = "127.0.0.1:8081",
+    json: Annotated[
+        bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
+    ] = False,
 ) -> None:
     """Serve the schemas in the topic `_schemas` until told to stop (Ctrl-C or SIGTERM).
 
@@ -42,9 +51,10 @@ def start(
     server = RegistryServer(listen)
     try:
         server.start(bootstrap_servers)
-        print(
-            f"kafkalite registry is ready at {server.url} (log at {bootstrap_servers})", flush=True
-        )
+        told = f"kafkalite registry is ready at {server.url} (log at {bootstrap_servers})"
+        if json:
+            told = to_json({"url": server.url, "log": bootstrap_servers}).decode()
+        print(told, flush=True)
         signal.sigwait(stop)
     finally:
         server.close()

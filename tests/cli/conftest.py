@@ -1,4 +1,8 @@
-"""The command as a process of its own, against the session's broker."""
+"""The command as a process of its own, against the session's broker, or any other by its address.
+
+`KAFKALITE_TEST_BOOTSTRAP=127.0.0.1:9092 pytest tests/cli` runs the same tests against another
+broker, Apache Kafka's for example; what looks into our broker's own files or process is skipped.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,13 @@ class Ran:
     def lines(self) -> list[str]:
         """stdout as lines."""
         return self.out.decode().splitlines()
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of the broker to talk to."""
+    elsewhere = os.environ.get("KAFKALITE_TEST_BOOTSTRAP")
+    return elsewhere or str(request.getfixturevalue("broker").bootstrap_servers)
 
 
 def environment(bootstrap: str) -> dict[str, str]:

@@ -99,7 +99,8 @@ def test_what_json_prints_json_reads(kafkalite: Run, make_topic: Run, topic: str
     kafkalite("topics", "create", copy, "--partitions", "2")
     kafkalite("produce", copy, "--format", "json", "-q", stdin=everything)
     again = kafkalite("consume", copy, "--until-end", "--json").out
-    assert again.replace(copy.encode(), topic.encode()) == everything
+    renamed = again.replace(copy.encode(), topic.encode())
+    assert sorted(renamed.splitlines()) == sorted(everything.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -123,6 +124,20 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
     assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
 
 
+def test_the_data_directory_may_be_the_file_s(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'd'}\n")
+    with started("--config", str(config), "--json") as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert (told["data_dir"], told["pid"]) == (str(tmp_path / "d"), process.pid)
+        host, _, port = told["address"].rpartition(":")
+        socket.create_connection((host, int(port))).close()
+    config.write_text("log.dirs=/a,/b\n")
+    code, log = outcome("--config", str(config))
+    assert (code, log) == (1, "kafkalite: log.dirs names 2 directories; give one of them\n")
+
+
 def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) -> None:
     with started("--data-dir", str(tmp_path), "--listen", "0.0.0.0:0") as process:
         host = ready(process).rpartition(":")[0]
@@ -130,3 +145,17 @@ def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) ->
         assert all(part.isdigit() for part in host.split("."))
         process.terminate()
         assert "clients are told" in process.communicate(timeout=20)[1]
+
+
+def test_a_registry_says_where_it_is(bootstrap: str) -> None:
+    command = [*COMMAND[:-2], "registry", "start", "-b", bootstrap, "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["log"] == bootstrap
+        assert told["url"].startswith("http://127.0.0.1:")
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 0

@@ -109,5 +109,5 @@ def test_what_is_not_known(kafkalite: Run, refused: Run, group: str) -> None:
 
 @pytest.mark.parametrize("flag", ["--longer-than", "--producer-id"])
 def test_the_list_is_narrowed_down(kafkalite: Run, flag: str) -> None:
-    value = "1h" if flag == "--longer-than" else "987654321"
+    value = "100w" if flag == "--longer-than" else "987654321"
     assert kafkalite("transactions", "list", flag, value, "--json").json == []
