@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import dropwhile
 from typing import Any
 
 from kafkalite.core import config_accepted
@@ -75,13 +76,23 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """What DescribeConfigs tells of one setting; `synonyms[0]`, if any, is the one in force."""
+    """One setting, its value in force and where that was set.
+
+    `synonyms` are what DescribeConfigs tells: those from the first on that bears the setting's own
+    broker name. As in Kafka a retention.ms that log.retention.hours decides has none, and
+    `told_source` calls it a default.
+    """
 
     key: ConfigKey
     value: str | None
     source: ConfigSource
     synonyms: tuple[ConfigSynonym, ...]
     is_read_only: bool
+
+    @property
+    def told_source(self) -> ConfigSource:
+        """What DescribeConfigs calls the source."""
+        return self.synonyms[0].source if self.synonyms else ConfigSource.DEFAULT_CONFIG
 
     @property
     def is_sensitive(self) -> bool:
@@ -232,7 +243,7 @@ class BrokerConfig:
         """Every setting of the broker with its value, source and synonyms, by name."""
         entries = []
         for name, key in sorted(BROKER_KEYS.items()):
-            synonyms = self.synonyms(_group(name))
+            synonyms = _told(name, self.synonyms(_group(name)))
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
             text = to_text(self.values[name])
             entries.append(ConfigEntry(key, text, source, synonyms, not key.dynamic))
@@ -285,6 +296,11 @@ def _unknown(name: str, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
     """A setting that Kafka does not know and keeps: its value may be a secret."""
     key = ConfigKey(name, ConfigType.UNKNOWN, None, Valid(), "", effective=False)
     return ConfigEntry(key, synonyms[0].value, synonyms[0].source, synonyms, is_read_only=True)
+
+
+def _told(name: str, synonyms: Sequence[ConfigSynonym]) -> tuple[ConfigSynonym, ...]:
+    """The synonyms from the first on that bears the name."""
+    return tuple(dropwhile(lambda synonym: synonym.name != name, synonyms))
 
 
 def _group(name: str) -> tuple[str, ...]:
@@ -378,7 +394,8 @@ def _entry(key: ConfigKey, value: Value, broker: BrokerConfig) -> ConfigEntry:
     """What is told of a setting that a topic leaves to its broker."""
     synonyms = broker.synonyms(key.synonyms)
     source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-    return ConfigEntry(key, to_text(value), source, synonyms, is_read_only=False)
+    told = _told(key.synonyms[0], synonyms) if synonyms else ()
+    return ConfigEntry(key, to_text(value), source, told, is_read_only=False)
 
 
 def _fallback(key: ConfigKey, broker: BrokerConfig) -> Value:

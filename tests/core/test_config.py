@@ -284,16 +284,33 @@ def test_a_topics_description_says_where_each_value_comes_from() -> None:
     ]
     retention = entry(entries, "retention.ms")
     assert (retention.value, retention.source) == ("300000", ConfigSource.STATIC_BROKER_CONFIG)
-    assert [(s.name, s.value) for s in retention.synonyms] == [
-        ("log.retention.minutes", "5"),
-        ("log.retention.hours", "168"),
-    ]
+    assert (retention.synonyms, retention.told_source) == ((), ConfigSource.DEFAULT_CONFIG)
     segment = entry(entries, "segment.bytes")
     assert (segment.value, segment.source) == ("300", ConfigSource.DYNAMIC_BROKER_CONFIG)
     plain = entry(entries, "cleanup.policy")
     assert (plain.value, plain.source) == ("delete", ConfigSource.DEFAULT_CONFIG)
     assert plain.key.type is ConfigType.LIST
     assert not plain.is_read_only
+
+
+def test_synonyms_are_told_from_the_settings_own_name_on() -> None:
+    static = {"log.retention.hours": "2", "log.retention.minutes": "5"}
+    broker = BrokerConfig.parse(static, dynamic_default={"log.retention.ms": "9"})
+    topic = broker.topic({"retention.ms": "7"})
+
+    def told(entries: list[ConfigEntry], name: str) -> list[tuple[str, str | None, int]]:
+        return [(s.name, s.value, int(s.source)) for s in entry(entries, name).synonyms]
+
+    of_broker = [
+        ("log.retention.ms", "9", 3),
+        ("log.retention.minutes", "5", 4),
+        ("log.retention.hours", "2", 4),
+        ("log.retention.hours", "168", 5),
+    ]
+    assert told(topic.describe(), "retention.ms") == [("retention.ms", "7", 1), *of_broker]
+    assert told(broker.describe(), "log.retention.ms") == of_broker
+    assert told(broker.describe(), "log.retention.minutes") == of_broker[1:]
+    assert told(BrokerConfig.parse(static).describe(), "log.retention.ms") == []
 
 
 def test_a_brokers_description_lists_everything() -> None:

@@ -110,8 +110,8 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
         name=entry.key.name,
         value=None if hidden else entry.value,
         read_only=entry.is_read_only,
-        is_default=entry.source is ConfigSource.DEFAULT_CONFIG,
-        config_source=int(entry.source),
+        is_default=entry.told_source is ConfigSource.DEFAULT_CONFIG,
+        config_source=int(entry.told_source),
         is_sensitive=hidden,
         synonyms=tuple(
             DescribeConfigsSynonym(each.name, None if hidden else each.value, int(each.source))
