@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,3 +175,37 @@ def test_aiokafka_administers(bootstrap: str, make_topic: Any) -> None:
 
     asyncio.run(story())
     assert first_offset(bootstrap, name) == 4
+
+
+# ---- a broker that is killed ---------------------------------------------------------------------
+
+
+def test_what_was_changed_is_there_after_a_kill(serve: Any, tmp_path: Path) -> None:
+    process = serve(tmp_path)
+    admin = confluent.AdminClient({"bootstrap.servers": process.address})
+    result(admin.create_topics([confluent.NewTopic("t", 1, 1)]))
+    produce(process.address, "t", 10)
+    result(admin.create_partitions([confluent.NewPartitions("t", 4)]))
+    assert result(admin.delete_records([confluent_kafka.TopicPartition("t", 0, 6)])).low_watermark
+    kinds, change = confluent.ResourceType, confluent.AlterConfigOpType.SET
+    changes = [
+        (kinds.TOPIC, "t", "retention.ms", "5000000"),
+        (kinds.BROKER, "1", "message.max.bytes", "77777"),
+        (kinds.BROKER, "1", "log.segment.delete.delay.ms", "1234"),
+    ]
+    for kind, name, key, value in changes:
+        edit = confluent.ConfigEntry(key, value, incremental_operation=change)
+        resource = confluent.ConfigResource(kind, name, incremental_configs=[edit])
+        result(admin.incremental_alter_configs([resource]))
+
+    process.kill()
+    process = serve(tmp_path)
+    admin = confluent.AdminClient({"bootstrap.servers": process.address})
+    assert len(admin.list_topics("t", SECONDS_MAX).topics["t"].partitions) == 4
+    assert first_offset(process.address, "t") == 6
+    for kind, name, key, value in changes:
+        told = result(admin.describe_configs([confluent.ConfigResource(kind, name)]))
+        assert told[key].value == value
+    told = result(admin.describe_configs([confluent.ConfigResource(kinds.TOPIC, "t")]))
+    assert told["max.message.bytes"].value == "77777"
+    assert told["file.delete.delay.ms"].value == "1234"
