@@ -28,6 +28,9 @@ FIELD_FIRST: Final = ("name", "type", "doc", "default", "order", "aliases")
 def rendered(schema: Schema, references: tuple[str, ...] = ()) -> str:
     """The schema's text in Java's form; `references` are those that it was parsed with."""
     text = orjson.dumps(_type(schema.root, "")).decode()
+    spaces = {name.rpartition(".")[0] for name in schema.names}
+    if "" not in spaces or len(spaces) == 1:
+        return text  # a short name is always one of the namespace around it
     try:
         again = parse_schema(text, references)
     except SchemaError:
