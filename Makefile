@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test test-fast test-external lint protocol-page bench bench-broker clean
+.PHONY: demo test test-fast test-external lint protocol-page bench bench-broker bench-cleaner clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -33,6 +33,10 @@ bench: $(VENV)/.dev
 # Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
 bench-broker: $(VENV)/.dev
 	$(BIN)/python bench/broker.py $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
+
+# The log cleaner, alone or (KIT and LAB) beside Apache Kafka's.
+bench-cleaner: $(VENV)/.dev
+	$(BIN)/python bench/cleaner.py $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "kafkalite needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=..." % v[:2])'

@@ -5,8 +5,7 @@
                                           └── at once, after one was cleaned
 
 Up to log.cleaner.threads logs are cleaned at once; they share the dedupe and I/O buffers and the
-rate log.cleaner.io.max.bytes.per.second. These settings are read anew for each cleaning; those of
-when to look, log.cleaner.enable and log.cleaner.backoff.ms, when the broker starts.
+rate log.cleaner.io.max.bytes.per.second. All settings but log.cleaner.enable may change meanwhile.
 
 Owns   the threads; which logs are being cleaned, and which cannot be.
 Never  works on bytes on the event loop. Never stays at a log that fails: what is damaged is marked
@@ -46,6 +45,7 @@ log: Final = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 64
 LOGS_PER_SLICE: Final = 64
+LOOK_MS: Final = 1_000  # how often it is asked whether the backoff is over, at the least
 RETRY_MS: Final = 60_000  # after the disk refused
 
 
@@ -91,13 +91,14 @@ class LogCleaner:
         self._stopping = threading.Event()
         self._running: dict[TopicPartition, asyncio.Future[None]] = {}
         self._resting: dict[TopicPartition, int] = {}  # until when, epoch ms
+        self._looked_ms = host.now_ms()
         self.uncleanable: dict[TopicPartition, str] = {}  # and why
 
     def start(self) -> None:
         """Begins to look for logs to clean, unless log.cleaner.enable says not to."""
         if self._host.config["log.cleaner.enable"]:
-            interval_ms = max(1, self._host.config["log.cleaner.backoff.ms"])
-            self._host.add_duty(Duty("log cleaner", interval_ms, self._look))
+            interval_ms = max(1, min(LOOK_MS, self._host.config["log.cleaner.backoff.ms"]))
+            self._host.add_duty(Duty("log cleaner", interval_ms, self._look_in_time))
 
     async def close(self) -> None:
         """Breaks off what is being cleaned, and returns when nothing touches a log any more."""
@@ -109,8 +110,15 @@ class LogCleaner:
 
     # -- what to clean
 
+    def _look_in_time(self, now_ms: int) -> Slices:
+        """Looks, unless it did within log.cleaner.backoff.ms, which may be another by now."""
+        if now_ms - self._looked_ms < self._host.config["log.cleaner.backoff.ms"]:
+            return iter(())
+        return self._look(now_ms)
+
     def _look(self, now_ms: int) -> Slices:
         """Begins to clean as many logs as there are threads."""
+        self._looked_ms = now_ms
         self._forget_gone()
         threads = min(self._host.config["log.cleaner.threads"], THREADS_MAX)
         while len(self._running) < threads and not self._stopping.is_set():

@@ -75,6 +75,7 @@ class Host:
 
     async def look(self, cleaner: LogCleaner) -> None:
         """One run of the duty, and all that follows from it."""
+        self.time_ms += 15_000
         await self._run(self.duties[0].slices(self.time_ms))
         while self.tasks:
             await asyncio.wait(set(self.tasks))
@@ -146,6 +147,27 @@ def test_the_cleaner_can_be_left_out() -> None:
     asyncio.run(main())
 
 
+def test_the_cleaner_rests_as_long_as_is_set_now() -> None:
+    async def main() -> None:
+        host = Host(log_cleaner_backoff_ms="5000")
+        cleaner = cleaner_of(host)
+        (duty,) = host.duties
+        assert duty.interval_ms == 1_000
+        start_ms, looks = host.time_ms, []
+        cleaner._look = lambda now_ms: iter(looks.append(now_ms - start_ms) or ())  # type: ignore[func-returns-value]
+        for second in range(1, 8):
+            list(duty.slices(start_ms + 1_000 * second))
+        assert looks == [5_000, 6_000, 7_000]
+        looks.clear()
+        host.config = host.config.with_dynamic({"log.cleaner.backoff.ms": "7000"})
+        for second in range(5, 8):
+            list(duty.slices(start_ms + 1_000 * second))
+        assert looks == [7_000]
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
 def test_all_that_is_dirty_is_cleaned_in_one_go() -> None:
     async def main() -> None:
         host = Host()
@@ -192,7 +214,7 @@ def test_what_the_disk_refused_is_tried_again_later(caplog: pytest.LogCaptureFix
         assert offsets(log) == list(range(25))
         await host.look(cleaner)
         assert offsets(log) == list(range(25)), "it rests"
-        host.time_ms += 60_000
+        host.time_ms += 30_000
         await host.look(cleaner)
         assert offsets(log) == [24]
         assert "not compacted, tried again in 60 s: [Errno 28] ENOSPC" in caplog.text
