@@ -108,20 +108,14 @@ class FetchSession:
                 cached.asked = Asked(name, topic_id, partition)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFetch:
+class OpenFetch(NamedTuple):
     """One fetch under way: what to read, and the session that it belongs to or begins."""
 
-    asked: Mapping[Key, Asked]
+    asked: Mapping[Key, Asked]  # in the order to read them
     begins_session: bool = False
     uses_topic_ids: bool = False
     session: FetchSession | None = None
     epoch: int = FINAL_EPOCH  # that the session still has when the answer leaves
-
-    @property
-    def partitions(self) -> Sequence[Asked]:
-        """What to read, in this order."""
-        return tuple(self.asked.values())
 
 
 class FetchSessions:
@@ -178,9 +172,7 @@ class FetchSessions:
             session_id = NO_SESSION
             if fetch.begins_session:
                 session_id = self._begin(fetch, found, now_ms)
-            answers: Iterable[tuple[Asked, PartitionData]] = zip(
-                fetch.asked.values(), found, strict=True
-            )
+            answers = zip(fetch.asked.values(), found, strict=True)
             return FetchResponse(session_id=session_id, responses=_by_topic(answers))
         if session.epoch != fetch.epoch:  # somebody else went on with it meanwhile
             code = ErrorCode.INVALID_FETCH_SESSION_EPOCH

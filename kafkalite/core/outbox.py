@@ -19,7 +19,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # per turn of the loop, so that others get theirs
 INLINE_BYTES_MAX: Final = 32_768  # below it, reading and one write is cheaper than sendfile
@@ -47,6 +47,7 @@ class FilePart(Protocol):
 
 
 Part = bytes | bytearray | memoryview | FilePart
+IN_MEMORY: Final = (bytes, bytearray, memoryview)
 
 
 class Outbox:
@@ -196,10 +197,7 @@ def _inline(parts: Sequence[Part]) -> bytes | None:
         return parts[0]
     size = 0
     for part in parts:
-        in_memory = isinstance(part, bytes | bytearray | memoryview)
-        size += len(cast(bytes, part)) if in_memory else cast(FilePart, part).size_bytes
+        size += len(part) if isinstance(part, IN_MEMORY) else part.size_bytes
     if size > INLINE_BYTES_MAX:
         return None
-    return b"".join(
-        part if isinstance(part, bytes | bytearray | memoryview) else part.read() for part in parts
-    )
+    return b"".join([part if isinstance(part, IN_MEMORY) else part.read() for part in parts])

@@ -37,14 +37,17 @@ class Pending(Generic[R]):
         if self.is_abandoned:
             return
         self._response = response
-        if self._on_done is not None:
-            self._on_done(response)
+        # Let go of: they often hold this object, and a cycle is left for the garbage collector.
+        on_done, self._on_done, self._on_abandon = self._on_done, None, None
+        if on_done is not None:
+            on_done(response)
 
     def when_done(self, on_done: Callable[[R], None]) -> None:
         """Calls `on_done` with the answer, now if it is there already."""
         assert self._on_done is None, "one listener only"
-        self._on_done = on_done
-        if self._response is not None:
+        if self._response is None:
+            self._on_done = on_done
+        else:
             on_done(self._response)
 
     def when_abandoned(self, on_abandon: Callable[[], None]) -> None:
@@ -55,8 +58,9 @@ class Pending(Generic[R]):
         """Nobody wants the answer any more."""
         if self._response is None and not self.is_abandoned:
             self.is_abandoned = True
-            if self._on_abandon is not None:
-                self._on_abandon()
+            on_abandon, self._on_done, self._on_abandon = self._on_abandon, None, None
+            if on_abandon is not None:
+                on_abandon()
 
 
 def when_all(answers: Sequence[Any], combine: Callable[[list[Any]], R]) -> R | Pending[R]:

@@ -59,7 +59,7 @@ class Told:
         opened = self.open(asked, now_ms)
         found = [
             (has or {}).get(each.partition.partition) or data(each.partition.partition)
-            for each in opened.partitions
+            for each in opened.asked.values()
         ]
         return self.sessions.answer(opened, found, now_ms)
 
@@ -106,7 +106,7 @@ def test_a_request_adds_changes_and_forgets() -> None:
         session_epoch=2,
         topics=(FetchTopic("t", partitions=(FetchPartition(1, fetch_offset=9),)),),
     )
-    wanted = [each.partition for each in it.open(changed).partitions]
+    wanted = [each.partition for each in it.open(changed).asked.values()]
     assert [(w.partition, w.fetch_offset) for w in wanted] == [(1, 9), (2, 0)]
 
 
@@ -121,7 +121,7 @@ def test_partitions_with_records_go_to_the_end() -> None:
     it = Told()
     session = it.ask(request(0, 0, 0, 1, 2)).session_id
     it.ask(request(session, 1), {0: data(0, 1, b"x")})
-    order = [each.partition.partition for each in it.open(request(session, 2)).partitions]
+    order = [each.partition.partition for each in it.open(request(session, 2)).asked.values()]
     assert order == [1, 2, 0]
 
 
@@ -170,7 +170,7 @@ def test_topics_by_id() -> None:
         session_epoch=0, topics=(FetchTopic("", OTHER_ID, (FetchPartition(0),)),)
     )
     opened = it.open(unknown, by_id=True)
-    assert [each.topic for each in opened.partitions] == [None]
+    assert [each.topic for each in opened.asked.values()] == [None]
     answer = it.sessions.answer(opened, [data(0)], 0)
     assert answer.responses[0].topic_id == OTHER_ID
     # It has a name by now, which stays the session's even when another topic takes it.
@@ -179,7 +179,7 @@ def test_topics_by_id() -> None:
         later = request(answer.session_id, epoch)
         again = it.sessions.open(later, names, True, 0)
         assert isinstance(again, OpenFetch)
-        assert [each.topic for each in again.partitions] == ["u"]
+        assert [each.topic for each in again.asked.values()] == ["u"]
 
 
 def test_what_stands_twice_counts_once() -> None:

@@ -110,7 +110,7 @@ def _wait(
     operation: DelayedFetch[TopicPartition] = DelayedFetch(finish, missing)
     keys = [
         TopicPartition(asked.topic or "", asked.partition.partition)
-        for asked in fetching.opened.partitions
+        for asked in fetching.opened.asked.values()
     ]
     if not broker.park(operation, keys, deadline_ms):
         return False
@@ -139,7 +139,7 @@ class _Fetching:
         """Every partition's data, in the order asked for, within the request's max_bytes."""
         self.bytes_found = 0
         self.has_errors = self.has_more = False
-        return [self._read(asked) for asked in self.opened.partitions]
+        return [self._read(asked) for asked in self.opened.asked.values()]
 
     def answer(self, found: Sequence[PartitionData]) -> FetchResponse:
         """What its reader is told of what was `found`."""

@@ -24,7 +24,7 @@ from kafkalite.core.protocol import (
     topics,
     transactions,
 )
-from kafkalite.core.protocol.codec import Request, definition
+from kafkalite.core.protocol.codec import NEVER_FLEXIBLE, Request, definition
 
 
 class ApiKey(IntEnum):
@@ -160,4 +160,10 @@ def request_header_version(key: ApiKey, version: int) -> int:
 
 def response_header_version(key: ApiKey, version: int) -> int:
     """1 carries tagged fields, 0 does not; ApiVersions has 0 always, so that anyone can read it."""
-    return 1 if version >= API[key].flexible_since and key is not ApiKey.API_VERSIONS else 0
+    return 1 if version >= _ANSWERS_FLEXIBLE_SINCE[key] else 0
+
+
+_ANSWERS_FLEXIBLE_SINCE: Final = {
+    api.key: NEVER_FLEXIBLE if api.key is ApiKey.API_VERSIONS else api.flexible_since
+    for api in API.values()
+}

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import (
@@ -319,9 +319,9 @@ def _skip_tags(frame: memoryview, position: int) -> int:
 
 def _framed(header: bytes, parts: Parts) -> tuple[Parts, int]:
     """`parts` behind their size and header, in one piece with the first of them; and the size."""
-    size = len(header) + sum(
-        len(part) if isinstance(part, bytes) else part.size_bytes for part in parts
-    )
+    size = len(header)
+    for part in parts:
+        size += len(part) if type(part) is bytes else cast(SizedRecords, part).size_bytes
     first = parts[0]
     assert isinstance(first, bytes)  # a message begins with bytes of its own
     parts[0] = SIZE.pack(size) + header + first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,8 @@ def test_a_sync_that_fails_ends_one_log(
             assert not (await peer.produce("u", b"v")).error_code
 
     asyncio.run(story())
-    assert "t-0 takes no more records: t-0: flush at offset 5: [Errno 5]" in caplog.text
+    told = r"t-0 takes no more records: t-0: flush at offset \d: \[Errno 5\]"
+    assert re.search(told, caplog.text)  # at whichever offset the flush came
 
 
 def test_a_duty_that_fails_is_told_and_comes_again(
