@@ -30,6 +30,7 @@ from array import array
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from kafkalite.compaction.offset_map import OffsetMap, Output, Stop, slots_for
@@ -46,6 +47,7 @@ RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1  # what an index entry can hold
 SEGMENT_BYTES_MAX: Final = (1 << 31) - 1
 
 Work: TypeAlias = Callable[[], object]
+Ended: TypeAlias = tuple[Segment, int]  # a segment and the offset where it ends
 Pace: TypeAlias = Callable[[int], None]  # told of bytes read or written; may wait, or raise
 
 
@@ -116,12 +118,18 @@ class Cleaning:
     def steps(self) -> Generator[Work, None, None]:
         """Cleans. What it yields is to be done before it goes on; an error there is thrown in."""
         log, dirty = self._log, self._dirty
-        below = [s for s in log.segments[:-1] if s.base_offset < dirty.end_offset]
+        below = [
+            (segment, after.base_offset)
+            for segment, after in pairwise(log.segments)
+            if segment.base_offset < dirty.end_offset
+        ]
         yield from self._map(below)
-        segments = [s for s in below if s.base_offset < self.mapped_until]
-        self.stats.segments_before = len(segments)
+        walked = [
+            (segment, end) for segment, end in below if segment.base_offset < self.mapped_until
+        ]
+        self.stats.segments_before = len(walked)
         aborted = log.aborted_transactions(0, dirty.end_offset)
-        yield from self._clean(segments, Transactions(aborted), self._cleaned(log))
+        yield from self._clean(walked, Transactions(aborted), self._cleaned(log))
         yield self._offsets.release  # many pages: their return takes a while
 
     def _cleaned(self, log: PartitionLog) -> Cleaned:
@@ -135,12 +143,11 @@ class Cleaning:
 
     # ---- first pass ----------------------------------------------------------------------------
 
-    def _map(self, segments: Sequence[Segment]) -> Iterator[Work]:
+    def _map(self, segments: Sequence[Ended]) -> Iterator[Work]:
         first, end_offset = self._dirty.first_dirty_offset, self._dirty.end_offset
         aborted = self._log.aborted_transactions(first, end_offset)
         mapping = _Mapping(self._offsets, Transactions(aborted), first, self._entries_max)
-        ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
-        for segment, segment_end in zip(segments, ends, strict=True):
+        for segment, segment_end in segments:
             if segment_end <= first:
                 continue
             start = segment.position_of(first) if segment.base_offset < first else 0
@@ -185,48 +192,48 @@ class Cleaning:
     # ---- second pass ---------------------------------------------------------------------------
 
     def _clean(
-        self, segments: Sequence[Segment], transactions: Transactions, cleaned: Cleaned
+        self, segments: Sequence[Ended], transactions: Transactions, cleaned: Cleaned
     ) -> Iterator[Work]:
-        config = self._log.config
-        ends = [*(segment.base_offset for segment in segments[1:]), self._dirty.end_offset]
-        end_of = dict(zip(segments, ends, strict=True))
-        for group in grouped(segments, ends, config.segment_bytes, config.segment_index_bytes):
-            target = self._log.new_cleaned_segment(group[0].base_offset, self._now_ms)
+        """Makes one segment of each group and puts it in the group's place."""
+        log, config = self._log, self._log.config
+        for group in grouped(segments, config.segment_bytes, config.segment_index_bytes):
+            target = log.new_cleaned_segment(group[0][0].base_offset, self._now_ms)
             try:
-                ends = [end_of[segment] for segment in group]
-                yield from self._fill(target, group, ends, transactions, cleaned)
+                has_changed = yield from self._fill(target, group, transactions, cleaned)
             except BaseException:
                 target.delete()
                 raise
             self.stats.segments_after += 1
+            if not has_changed:
+                target.delete()
+            elif log.replace_segments(target, [segment for segment, _ in group], self._now_ms):
+                yield log.sync_directory
+            else:
+                target.delete()
+                raise CleaningAborted(f"{log.topic_partition}: its segments changed meanwhile")
 
     def _fill(
         self,
         target: Segment,
-        group: Sequence[Segment],
-        ends: Sequence[int],
+        group: Sequence[Ended],
         transactions: Transactions,
         cleaned: Cleaned,
-    ) -> Iterator[Work]:
-        """Makes one segment of a group and puts it in the group's place."""
+    ) -> Generator[Work, None, bool]:
+        """Writes what stays of a group; whether that is anything else than the group."""
         log = self._log
         horizon_ms = self._now_ms + log.config.delete_retention_ms
         filling = _Filling(
             self._offsets, transactions, cleaned, self.mapped_until, log.config.delete_retention_ms,
             horizon_ms, target, log.config.index_interval_bytes, self._pace,
         )  # fmt: skip
-        for segment, end_offset in zip(group, ends, strict=True):
+        for segment, end_offset in group:
             yield self._runs(segment, 0, end_offset, filling)
-        read_bytes = sum(segment.size_bytes for segment in group)
-        self.stats.read_bytes += read_bytes
+        self.stats.read_bytes += sum(segment.size_bytes for segment, _ in group)
         self.stats.written_bytes += target.size_bytes
         if len(group) == 1 and not filling.has_changed:
-            target.delete()
-            return
+            return False
         yield target.seal
-        if not log.replace_segments(target, group, self._now_ms):
-            raise CleaningAborted(f"{log.topic_partition}: its segments changed meanwhile")
-        yield log.sync_directory
+        return True
 
 
 class _Walk:
@@ -382,13 +389,11 @@ def _size_of_first(run: bytes, position: int, end: int, path: str) -> int:
     raise CorruptBatchError(f"{path}: byte {position}: no whole batch in {end - position} bytes")
 
 
-def grouped(
-    segments: Sequence[Segment], ends: Sequence[int], bytes_max: int, index_bytes_max: int
-) -> list[list[Segment]]:
-    """Neighbours that together fit into one segment. `ends[i]` is where segment i ends."""
-    groups: list[list[Segment]] = []
+def grouped(segments: Sequence[Ended], bytes_max: int, index_bytes_max: int) -> list[list[Ended]]:
+    """Neighbours that together fit into one segment."""
+    groups: list[list[Ended]] = []
     size = index_size = time_index_size = 0
-    for segment, end in zip(segments, ends, strict=True):
+    for segment, end in segments:
         size += segment.size_bytes
         index_size += segment.index.size_bytes
         time_index_size += segment.time_index.size_bytes
@@ -397,10 +402,10 @@ def grouped(
             and len(groups[-1]) < GROUP_SEGMENTS_MAX
             and size <= bytes_max
             and max(index_size, time_index_size) <= index_bytes_max
-            and end - 1 - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+            and end - 1 - groups[-1][0][0].base_offset <= RELATIVE_OFFSET_MAX
         ):
             groups.append([])
             size, index_size = segment.size_bytes, segment.index.size_bytes
             time_index_size = segment.time_index.size_bytes
-        groups[-1].append(segment)
+        groups[-1].append((segment, end))
     return groups

@@ -252,15 +252,29 @@ def test_a_log_that_was_cut_meanwhile_is_left_alone(loops: str, model: MakeModel
 
 
 def test_a_cleaning_that_is_broken_off_leaves_nothing(loops: str, model: MakeModel) -> None:
-    log = filled(model)
-    before = log.records()
-    for count in range(1, 7):
+    for count in range(1, 12):
+        log = filled(model, segment_bytes=300)  # two of the segments are not one
+        before = log.records()
         steps = log.cleaning(log.dirty()).steps()
         for _ in range(count):
             next(steps)()
         steps.close()
-        assert log.records() == before
+        found = log.records()
+        assert found[-4:] == before[-4:], count
+        assert (found == before) is (count <= 5), "after the sixth step a segment takes its place"
+        log.log.tick(1 << 50)
+        assert log.records() == found
         assert not [name for name in log.storage.files("state-0") if "cleaned" in name]
+
+
+def test_a_directory_that_cannot_be_synced_costs_no_record(loops: str, model: MakeModel) -> None:
+    log = filled(model)
+    log.storage.fail("sync_directory")
+    with pytest.raises(OSError, match="ENOSPC"):
+        log.clean()
+    assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
+    log.log.tick(1 << 50)
+    assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
 
 
 @pytest.mark.parametrize("place", ["first", "last"])
