@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,9 +17,11 @@ from kafkalite.core.producer import Producer
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import BrokerUnavailable, ConfigError, SchemaError
 from kafkalite.serde import SerdeContext, avro
+from kafkalite.serde.avro_schema import parse_schema
 from kafkalite.serde.compatibility import Compatibility
-from kafkalite.serde.registry import Registry
+from kafkalite.serde.registry import Draft, Registry
 from kafkalite.serde.registry_log import LogRegistry, registry_at
+from kafkalite.serde.registry_records import Reference
 
 
 def record(*names: str) -> dict[str, Any]:
@@ -189,3 +192,31 @@ def test_avro_travels_between_programs_by_the_log_alone(address: str) -> None:
             {"a": 2.5, "b": None},
             {"a": 1.0, "b": "x"},
         ]
+
+
+def test_a_registry_that_lost_its_log_opens_it_again(address: str) -> None:
+    with LogRegistry(address) as registry:
+        first = registry.register("s", record("a"))
+        opened, loop = registry._opened(), registry._loop
+        assert opened.failure is None
+        assert opened._following is not None
+        assert loop is not None
+        loop.call_soon_threadsafe(opened._following.cancel)
+        while opened.failure is None:
+            time.sleep(0.01)
+        assert registry.latest("s").id == first
+        assert registry._opened() is not opened
+        assert registry.register("s", record("a", "b")) == first + 1
+
+
+def test_a_version_that_has_references_comes_without_them(address: str) -> None:
+    """A serde can do nothing with a text that mentions what it does not define."""
+    with LogRegistry(address) as registry:
+        registry.register("leg", record("km"))
+        plan = Draft('{"type":"array","items":"R"}', references=(Reference("R", "leg", 1),))
+        number = registry.register("plan", plan)
+        whole = {"type": "array", "items": record("km")}
+        assert parse_schema(registry.schema(number)).json == whole
+        assert (
+            registry.latest("plan").schema.json == registry.version("plan", 1).schema.json == whole
+        )
