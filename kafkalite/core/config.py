@@ -243,7 +243,7 @@ class BrokerConfig:
         """Every setting of the broker with its value, source and synonyms, by name."""
         entries = []
         for name, key in sorted(BROKER_KEYS.items()):
-            synonyms = _told(name, self.synonyms(_group(name)))
+            synonyms = _told(name, self.synonyms(_GROUPS.get(name, (name,))))
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
             text = to_text(self.values[name])
             entries.append(ConfigEntry(key, text, source, synonyms, not key.dynamic))
@@ -303,12 +303,13 @@ def _told(name: str, synonyms: Sequence[ConfigSynonym]) -> tuple[ConfigSynonym, 
     return tuple(dropwhile(lambda synonym: synonym.name != name, synonyms))
 
 
-def _group(name: str) -> tuple[str, ...]:
-    """`name` and the broker settings that say the same in another unit, in Kafka's order."""
-    for key in TOPIC_KEYS.values():
-        if name in key.synonyms:
-            return key.synonyms[key.synonyms.index(name) :]
-    return (name,)
+def _groups() -> dict[str, tuple[str, ...]]:
+    """A setting and those of the broker that say the same in another unit, in Kafka's order."""
+    of_topics = (key.synonyms for key in TOPIC_KEYS.values())
+    return {names[i]: names[i:] for names in of_topics for i in range(len(names))}
+
+
+_GROUPS = _groups()
 
 
 def _check_broker(values: Mapping[str, Any]) -> None:
