@@ -51,6 +51,7 @@ from kafkalite.core.image import (
 from kafkalite.core.internal_topics import creatable
 from kafkalite.core.log.storage import WAITING_THREADS_MAX
 from kafkalite.core.log.store import LogStore
+from kafkalite.core.loggers import Loggers
 from kafkalite.core.metrics import BrokerMetrics
 from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
@@ -109,6 +110,7 @@ class Broker:
         self.now_ms = now_ms
         self.logs = logs
         self.metrics = BrokerMetrics()
+        self.loggers = Loggers()
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self.producer_ids = ProducerIds(self._request_producer_ids)

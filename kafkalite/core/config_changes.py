@@ -3,6 +3,7 @@
     topic T         its own settings
     broker ""       settings of every broker
     broker N        settings of one; they win over those of every broker
+    loggers of N    levels; they are the broker's own business, the controller hears nothing of them
 
 AlterConfigs replaces all of a resource's settings, IncrementalAlterConfigs sets, deletes, appends
 to a list or subtracts from it. Either comes as a `ConfigChange`; each stands alone, and is carried
@@ -36,6 +37,7 @@ from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 TOPIC: Final = 2
 BROKER: Final = 4
+LOGGERS: Final = 8
 EVERY_BROKER: Final = ""
 
 
@@ -106,6 +108,8 @@ def _refusal(change: ConfigChange, named: Counter[tuple[int, str]], node_id: int
         _check_form(change)
         if change.resource_type == BROKER:
             _check_broker_name(change.resource_name, node_id)
+        elif change.resource_type == LOGGERS and not change.replaces:
+            _check_id(change.resource_name, node_id)
         elif change.resource_type != TOPIC:
             _refuse(f"Unknown resource type {change.resource_type}")
     except ApiError as error:
@@ -125,8 +129,11 @@ def _check_form(change: ConfigChange) -> None:
 
 
 def _check_broker_name(name: str, node_id: int) -> None:
-    if name == EVERY_BROKER:
-        return
+    if name != EVERY_BROKER:
+        _check_id(name, node_id)
+
+
+def _check_id(name: str, node_id: int) -> None:
     try:
         wanted = int(name)
     except ValueError:

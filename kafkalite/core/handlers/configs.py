@@ -1,18 +1,22 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics and brokers.   [P]
 
-A broker answers for itself and, under the empty name, for the settings made for all brokers.
+A broker answers for itself, for the levels of its loggers and, under the empty name, for the
+settings made for all brokers.
 
-Source KIP-133, KIP-226 (synonyms), KIP-339 (incremental), KIP-569 (types and documentation).
+Source KIP-133, KIP-226 (synonyms), KIP-339 (incremental), KIP-412 (loggers), KIP-569 (types and
+       documentation).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 from kafkalite.core.config import ConfigEntry, ConfigSource
 from kafkalite.core.config_changes import (
     BROKER,
     EVERY_BROKER,
+    LOGGERS,
     TOPIC,
     ChangeConfigs,
     ConfigChange,
@@ -52,17 +56,13 @@ def describe_configs(
     results = []
     for resource in request.resources:
         try:
-            entries = _entries(broker, resource)
+            configs = _configs(broker, resource, request)
         except ApiError as error:
             refusal = DescribeConfigsResult(
                 error.error_code, error.words, resource.resource_type, resource.resource_name
             )
             results.append(refusal)
             continue
-        wanted = resource.configuration_keys
-        configs = tuple(
-            _result(entry, request) for entry in entries if not wanted or entry.key.name in wanted
-        )
         results.append(
             DescribeConfigsResult(
                 error_message="",
@@ -72,6 +72,32 @@ def describe_configs(
             )
         )
     return DescribeConfigsResponse(results=tuple(results))
+
+
+Configs = tuple[DescribeConfigsResourceResult, ...]
+
+
+def _configs(
+    broker: Broker, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> Configs:
+    """The settings asked for, or all."""
+    wanted = resource.configuration_keys
+    if resource.resource_type == LOGGERS:
+        _check_broker_name(resource.resource_name, broker.node_id, "")
+        levels = broker.loggers.levels()
+        return tuple(_level(name, levels[name]) for name in levels if not wanted or name in wanted)
+    return tuple(
+        _result(entry, request)
+        for entry in _entries(broker, resource)
+        if not wanted or entry.key.name in wanted
+    )
+
+
+def _level(name: str, level: str) -> DescribeConfigsResourceResult:
+    source = int(ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
+    return DescribeConfigsResourceResult(
+        name, level, read_only=False, config_source=source, documentation=None
+    )
 
 
 def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEntry]:
@@ -86,17 +112,17 @@ def _entries(broker: Broker, resource: DescribeConfigsResource) -> list[ConfigEn
         _refuse(f"Unsupported resource type: {resource.resource_type}")
     if name == EVERY_BROKER:
         return broker.config.describe_default()
-    _check_broker_name(name, broker.node_id)
+    _check_broker_name(name, broker.node_id, " or empty string,")
     return broker.config.describe()
 
 
-def _check_broker_name(name: str, node_id: int) -> None:
+def _check_broker_name(name: str, node_id: int, alternative: str) -> None:
     try:
         wanted = int(name)
     except ValueError:
         _refuse(f"Broker id must be an integer, but it is: {name}")
     if wanted != node_id:
-        _refuse(f"Unexpected broker id, expected {node_id} or empty string, but received {wanted}")
+        _refuse(f"Unexpected broker id, expected {node_id}{alternative} but received {wanted}")
 
 
 def _refuse(words: str) -> NoReturn:
@@ -167,24 +193,33 @@ Told = tuple[AlterConfigsResourceResponse, ...]
 def _change(
     broker: Broker, changes: tuple[ConfigChange, ...], *, validate_only: bool
 ) -> Pending[Told]:
-    """What became of each change: refused here, or as the controller says."""
-    refused = check(changes, broker.node_id)
-    passed = tuple(c for c, refusal in zip(changes, refused, strict=True) if refusal is None)
+    """What became of each change: refused or done here, or as the controller says."""
+    results = check(changes, broker.node_id)
+    passed: dict[int, ConfigChange] = {}
+    for place, change in enumerate(changes):
+        if results[place] is None and change.resource_type == LOGGERS:
+            results[place] = _change_loggers(broker, change, validate_only=validate_only)
+        elif results[place] is None:
+            passed[place] = change
     pending: Pending[Told] = Pending()
 
-    def done(results: list[Result]) -> None:
-        others = iter(results)
-        pending.complete(
-            tuple(
-                _told(change, refusal if refusal is not None else next(others))
-                for change, refusal in zip(changes, refused, strict=True)
-            )
-        )
+    def done(others: list[Result]) -> None:
+        for place, result in zip(passed, others, strict=True):
+            results[place] = result
+        pending.complete(tuple(map(_told, changes, results)))
         if not validate_only:
-            _note_idle(broker, passed)
+            _note_idle(broker, passed.values())
 
-    broker.control(ChangeConfigs(passed, validate_only)).when_done(done)
+    broker.control(ChangeConfigs(tuple(passed.values()), validate_only)).when_done(done)
     return pending
+
+
+def _change_loggers(broker: Broker, change: ConfigChange, *, validate_only: bool) -> Result:
+    try:
+        broker.loggers.change(change, validate_only=validate_only)
+    except ApiError as error:
+        return error
+    return None
 
 
 def _told(change: ConfigChange, error: Result) -> AlterConfigsResourceResponse:
@@ -194,7 +229,7 @@ def _told(change: ConfigChange, error: Result) -> AlterConfigsResourceResponse:
     return AlterConfigsResourceResponse(error.error_code, error.words, kind, name)
 
 
-def _note_idle(broker: Broker, changes: tuple[ConfigChange, ...]) -> None:
+def _note_idle(broker: Broker, changes: Iterable[ConfigChange]) -> None:
     """Tells the operator of settings that are kept and do nothing."""
     named = {n for change in changes if change.resource_type == BROKER for n in change.names}
     for name in named.intersection(broker.config.ignored):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ from kafkalite.errors import ErrorCode, StorageError
 from kafkalite.node import start_node
 
 Start = Any
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, LOGGERS = 2, 4, 8
 
 
 async def grow(
@@ -532,5 +533,63 @@ def test_a_broker_runs_under_a_server_properties_and_tells_what_it_made_of_it(
             assert advertised.value == f"PLAINTEXT://{node.address}"
         finally:
             await node.close()
+
+    asyncio.run(story())
+
+
+# ---- loggers -------------------------------------------------------------------------------------
+
+
+def test_levels_of_loggers_are_told_and_changed_until_the_process_ends(start: Start) -> None:
+    name = "kafkalite.test.of.levels"
+    logger = logging.getLogger(name)
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            told = await describe(peer, LOGGERS, "1", "root", name)
+            root = told["root"]
+            assert (root.config_source, root.read_only, root.synonyms) == (6, False, ())
+            assert told[name].value == root.value == "WARN"  # inherited
+            assert "kafkalite.core.broker" in await describe(peer, LOGGERS, "1")
+            done = ("NONE", None)
+            assert await alter(peer, LOGGERS, "1", (name, 0, "DEBUG"), only=True) == done
+            assert not logger.isEnabledFor(logging.DEBUG)
+            assert await alter(peer, LOGGERS, "1", (name, 0, "DEBUG")) == done
+            assert logger.isEnabledFor(logging.DEBUG)
+            assert (await describe(peer, LOGGERS, "1", name))[name].value == "DEBUG"
+            assert await alter(peer, LOGGERS, "1", (name, 1, None)) == done
+            assert not logger.isEnabledFor(logging.DEBUG)
+            for change, code, words in (
+                (("no.such", 0, "INFO"), "INVALID_CONFIG", "Logger no.such does not exist!"),
+                ((name, 0, "LOUD"), "INVALID_CONFIG", "LOUD as it is not a supported log level."),
+                (("root", 1, None), "INVALID_REQUEST", "Removing the log level of the root logger"),
+                ((name, 2, "INFO"), "INVALID_REQUEST", "APPEND operation is not allowed"),
+            ):
+                both = ((name, 0, "ERROR"), change) if change[0] != name else (change,)
+                told_code, told_words = await alter(peer, LOGGERS, "1", *both)
+                assert told_code == code
+                assert words in (told_words or "")
+                assert logger.level == logging.NOTSET, "all or none"
+            refused = await alter(peer, LOGGERS, "7", (name, 0, "INFO"))
+            assert refused == (
+                "INVALID_REQUEST",
+                "Unexpected broker id, expected 1, but received 7",
+            )
+            assert "no.such" not in logging.root.manager.loggerDict
+
+    asyncio.run(story())
+
+
+def test_levels_are_not_replaced_as_a_whole(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            resource = AlterConfigsResource(LOGGERS, "1", (AlterableConfig("root", "INFO"),))
+            (told,) = (await peer.ask(AlterConfigsRequest((resource,), False))).responses
+            assert (told.error_code, told.error_message) == (
+                ErrorCode.INVALID_REQUEST,
+                "Unknown resource type 8",
+            )
 
     asyncio.run(story())
