@@ -7,6 +7,7 @@ when the fault is ours. Whoever closes the pipe that a command writes to has had
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Final
@@ -22,8 +23,16 @@ SIGNALLED: Final = 128  # the exit code of who was ended by signal n is 128 + n,
 def run_command(cli: typer.Typer) -> None:
     """Runs a command line program to its end, and exits with its code."""
     cli.pretty_exceptions_enable = False
+    _open_closed_streams()
+    code = 0
     try:
         code = _run(cli)
+    except BrokenPipeError:
+        _forget_stdout()
+    except OSError as error:  # the system's, such as a full disk: there is no fault to trace
+        print(f"kafkalite: {error.filename or 'stdout'}: {error.strerror}", file=sys.stderr)
+        _forget_stdout()
+        code = 1
     except KafkaliteError as error:
         print(f"kafkalite: {error}", file=sys.stderr)
         code = 1
@@ -33,19 +42,28 @@ def run_command(cli: typer.Typer) -> None:
 
 
 def _run(cli: typer.Typer) -> int:
-    """The exit code. A closed pipe shows at the latest when what is buffered goes out."""
+    """The exit code. What is wrong with stdout shows at the latest when all of it goes out."""
+    code = 0
     try:
-        try:
-            cli()
-        except SystemExit as end:
-            sys.stdout.flush()
-            return end.code if isinstance(end.code, int) else 0
-        sys.stdout.flush()
-    except BrokenPipeError:
-        from kafkalite.cli.output import forget_stdout
+        cli()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0
+    sys.stdout.flush()
+    return code
 
-        forget_stdout()  # the interpreter flushes once more
-    return 0
+
+def _open_closed_streams() -> None:
+    """Who starts us without stdout or stderr wants none: no file of ours may take their place."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+
+
+def _forget_stdout() -> None:
+    """What is buffered for stdout goes nowhere; the interpreter flushes it once more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def say_which_codec() -> None:

@@ -50,16 +50,11 @@ def emit(text: str) -> None:
     """A line, or several, on stdout. Whoever closed the pipe has had enough, and we are done."""
     try:
         print(text)
-    except BrokenPipeError:
-        forget_stdout()
+    except BrokenPipeError:  # typer would make an exit code of 1 of it
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         raise typer.Exit(0) from None
-
-
-def forget_stdout() -> None:
-    """Nobody reads stdout any more; what is still buffered goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -35,6 +35,7 @@ cli = typer.Typer(
 )
 
 ANY_DURATION: Final = -1
+CLOSED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 TRANSACTION_LONGEST: Final = "15m"  # Kafka's default of transaction.max.timeout.ms
 
 
@@ -81,6 +82,7 @@ def list_(
             "coordinator": t.coordinator_id,
         }
         for t in listed
+        if longer_than is None or t.state not in CLOSED  # Kafka counts these as open since 1970
     ]
     if json:
         print_json(rows)

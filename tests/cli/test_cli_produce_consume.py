@@ -342,6 +342,22 @@ def test_a_list_in_a_closed_pipe(kafkalite: Run, start_command: Run, make_topic:
     assert running.stderr.read() == b""
 
 
+@pytest.mark.parametrize("command", [["topics", "list"], ["--help"], ["consume"]])
+def test_stdout_that_is_full_or_closed(bootstrap: str, lettered: str, command: list[str]) -> None:
+    wanted = [*command, lettered, "--until-end"] if command == ["consume"] else command
+    shell = f"{sys.executable} -m kafkalite.cli {' '.join(wanted)}"
+    environment = {**os.environ, "KAFKALITE_BOOTSTRAP_SERVERS": bootstrap}
+    for redirected, code, told in (
+        ("> /dev/full", 1, "kafkalite: stdout: No space left on device\n"),
+        (">&-", 0, ""),
+        ("<&- > /dev/null", 0, ""),
+    ):
+        done = subprocess.run(
+            f"{shell} {redirected}", shell=True, capture_output=True, text=True, env=environment
+        )
+        assert (done.returncode, done.stderr) == (code, told), redirected
+
+
 def test_a_consumer_waits_for_more(start_command: Run, kafkalite: Run, make_topic: Run) -> None:
     topic = make_topic(1)
     running = start_command("consume", topic, "--json")
