@@ -64,16 +64,25 @@ async def _status(admin: Admin) -> dict[str, Any]:
         "topics": sum(not topic.is_internal for topic in topics),
         "internal_topics": sum(topic.is_internal for topic in topics),
         "partitions": sum(topic.partition_count for topic in topics),
-        "offline_partitions": _named(topics, lambda p: p.leader_id < 0),
-        "under_replicated_partitions": _named(
-            topics, lambda p: len(p.in_sync_replicas) < len(p.replicas)
-        ),
+        "offline_partitions": offline(topics),
+        "under_replicated_partitions": under_replicated(topics),
         "apis": await _apis(admin),
     }
 
 
-def _named(topics: list[TopicInfo], chosen: Any) -> list[str]:
-    return [f"{t.name}-{p.partition}" for t in topics for p in t.partitions if chosen(p)]
+def offline(topics: list[TopicInfo]) -> list[str]:
+    """The partitions that nobody leads."""
+    return [f"{t.name}-{p.partition}" for t in topics for p in t.partitions if p.leader_id < 0]
+
+
+def under_replicated(topics: list[TopicInfo]) -> list[str]:
+    """The partitions that lack a replica in sync."""
+    return [
+        f"{t.name}-{p.partition}"
+        for t in topics
+        for p in t.partitions
+        if len(p.in_sync_replicas) < len(p.replicas)
+    ]
 
 
 async def _directories(admin: Admin) -> dict[int, list[dict[str, Any]]]:
@@ -114,10 +123,10 @@ async def _apis(admin: Admin) -> list[dict[str, Any]]:
 
 def _print(told: dict[str, Any], apis: bool) -> None:
     emit(f"cluster {told['cluster_id']}, controller {told['controller']}, {len(told['apis'])} APIs")
-    offline, lagging = told["offline_partitions"], told["under_replicated_partitions"]
+    unled, lagging = told["offline_partitions"], told["under_replicated_partitions"]
     emit(
         f"{told['topics']} topics and {told['internal_topics']} internal ones, "
-        f"{told['partitions']} partitions, {len(offline)} offline, {len(lagging)} under-replicated"
+        f"{told['partitions']} partitions, {len(unled)} offline, {len(lagging)} under-replicated"
     )
     rows = []
     for broker in told["brokers"]:
@@ -130,7 +139,7 @@ def _print(told: dict[str, Any], apis: bool) -> None:
              show_bytes(sum(free)) if free else None]
         )  # fmt: skip
     print_table(["broker", "address", "rack", "data", "used", "free"], rows)
-    for what, named in (("offline", offline), ("under-replicated", lagging)):
+    for what, named in (("offline", unled), ("under-replicated", lagging)):
         for partition in named:
             emit(f"{what}: {partition}")
     if apis:

@@ -89,8 +89,13 @@ class AdminCalls:
         found: dict[TopicPartition, T] = {}
         for topic in dict.fromkeys(tp.topic for tp in todo):
             await self._client.topic(topic, create=False)
+        is_again = False
 
         async def attempt() -> None:
+            nonlocal is_again
+            if is_again:  # a leader has moved
+                await self._client.refresh({tp.topic for tp in todo})
+            is_again = True
             for leader, led in self._by_leader(todo).items():
                 answer = await self._client.request(make(by_topic(led)), leader)
                 refused: list[Refusal] = []

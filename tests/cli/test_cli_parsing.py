@@ -9,7 +9,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalite.cli import output
+from kafkalite.cli import output, status
 from kafkalite.cli.options import (
     choose,
     parse_pairs,
@@ -24,6 +24,7 @@ from kafkalite.cli.records_in import LINE_BYTES_MAX, LineReader, Shape, parse_li
 from kafkalite.cli.records_out import json_lines, template_lines, text_lines
 from kafkalite.cli.values import Kind as ValueKind
 from kafkalite.cli.values import open_codec
+from kafkalite.core.metadata import PartitionInfo, TopicInfo
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ConfigError
 
@@ -206,3 +207,33 @@ def test_a_table_on_a_terminal_is_drawn(
     out = capsys.readouterr().out
     assert "[b]a" in out  # no markup
     assert "─" in out
+
+
+# ---- what a cluster may be in -------------------------------------------------------------------
+
+
+def test_a_partition_without_a_leader_is_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = {
+        "cluster_id": "c", "controller": -1, "apis": [], "brokers": [], "topics": 1,
+        "internal_topics": 0, "partitions": 2, "offline_partitions": ["t-0"],
+        "under_replicated_partitions": ["t-0", "t-1"],
+    }  # fmt: skip
+    monkeypatch.setattr(status, "ask", lambda *_: told)
+    with pytest.raises(typer.Exit) as end:
+        status.status("x")
+    assert end.value.exit_code == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("2 partitions, 1 offline, 2 under-replicated")
+    assert lines[-3:] == ["offline: t-0", "under-replicated: t-0", "under-replicated: t-1"]
+
+
+def test_offline_and_under_replicated() -> None:
+    partitions = (
+        PartitionInfo(0, -1, replicas=(1, 2), in_sync_replicas=(1,)),
+        PartitionInfo(1, 1, replicas=(1, 2), in_sync_replicas=(1, 2)),
+    )
+    topics = [TopicInfo("t", partitions)]
+    assert status.offline(topics) == ["t-0"]
+    assert status.under_replicated(topics) == ["t-0"]
