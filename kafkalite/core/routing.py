@@ -126,4 +126,5 @@ def checked(info: TopicInfo, partition: int) -> TopicPartition:
 
 
 def _has_no_keys(columns: Columns) -> bool:
-    return columns.keys[0] is None and all(key is None for key in columns.keys)
+    keys = columns.keys
+    return keys[0] is None and keys.count(None) == len(keys)
