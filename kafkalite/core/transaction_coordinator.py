@@ -62,7 +62,7 @@ from kafkalite.core.types import (
 from kafkalite.errors import ErrorCode
 
 RETRY_MS: Final = 500  # after markers that were not all written
-RECORDS_MAX: Final = 1_000  # in one step of the clock
+STEP_BYTES_MAX: Final = 262_144  # of the clock's records: a batch that is too large is refused
 # What a marker is no longer needed for: it is there, or what it would end is not.
 DONE: Final = frozenset(
     {
@@ -163,6 +163,11 @@ class _Step:
     records: list[Record] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     effects: list[object] = field(default_factory=list)
+    size_bytes: int = 0  # of the records
+
+    def append(self, record: Record) -> None:
+        self.records.append(record)
+        self.size_bytes += len(record[0]) + len(record[1] or b"")
 
     def outcome(self) -> Outcome[Record]:
         return Outcome(tuple(self.records), tuple(self.replies), tuple(self.effects))
@@ -369,10 +374,10 @@ class TransactionCoordinator:
                 wait_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
                 if entry.pending is None:
                     entry.pending = entry.transaction.forgotten()
-                    step.records.append(transaction_tombstone(transactional_id))
+                    step.append(transaction_tombstone(transactional_id))
             # Once the record is replayed there is another deadline; if it is refused, this one.
             self._deadlines.set(transactional_id, now_ms + wait_ms)
-            if len(step.records) >= RECORDS_MAX:
+            if step.size_bytes >= STEP_BYTES_MAX:
                 break
         return step.outcome()
 
@@ -458,7 +463,7 @@ class TransactionCoordinator:
     def _write(self, entry: Entry, after: Transaction, step: _Step) -> None:
         assert entry.pending is None, f"{after.transactional_id}: {entry.pending}, then {after}"
         entry.pending = after
-        step.records.append(transaction_record(after))
+        step.append(transaction_record(after))
 
 
 def _identity(transaction: Transaction) -> ProducerIdentity:

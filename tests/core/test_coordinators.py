@@ -14,9 +14,10 @@ from kafkalite.core.partition import Partition
 from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.replication import ACKS_ALL
+from kafkalite.core.transaction_coordinator import TransactionConfig, TransactionCoordinator
 from kafkalite.core.transaction_log import transaction_record
 from kafkalite.core.transactions import COMPLETE_COMMIT, ONGOING, Transaction
-from kafkalite.core.types import Columns, RequestContext
+from kafkalite.core.types import Columns, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.node import start_node
 
@@ -108,3 +109,22 @@ def test_a_log_that_cannot_be_read_is_not_coordinated(
 
     asyncio.run(story())
     assert "__transaction_state-0 cannot be loaded: the disk" in caplog.text
+
+
+def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None:
+    """A batch is refused as a whole: one that is too large would be so again and again."""
+    machine = TransactionCoordinator(TransactionConfig())
+    partitions = frozenset(TopicPartition("t" * 100, n) for n in range(5_000))
+    for number in range(60):
+        begun = Transaction(f"tx{number}", number, 1, 0, 0, ONGOING, partitions, 0)
+        machine.replay(*transaction_record(begun), 0)
+    aborted: list[int] = []
+    while not aborted or sum(aborted) < 60:
+        outcome = machine.tick(10)
+        assert outcome.records
+        assert sum(len(value or b"") for _, value in outcome.records) < 300_000
+        aborted.append(len(outcome.records))
+        assert len(outcome.effects) == len(outcome.records)
+        for record in outcome.records:
+            machine.replay(*record, 10)
+    assert len(aborted) > 3
