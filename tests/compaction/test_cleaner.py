@@ -526,3 +526,29 @@ def test_a_marker_is_one_of_the_two_kinds(model: MakeModel) -> None:
     log.end(7, COMMIT)
     segment = log.log.segments[0]
     assert marker_of(segment.log.read(0, segment.size_bytes)).control_type is COMMIT
+
+
+def test_a_swap_that_the_disk_refuses_halfway_is_completed_or_undone_at_the_next_opening(
+    loops: str, model: MakeModel
+) -> None:
+    for refused in range(1, 12):
+        log = filled(model)
+        wanted = {key: record.value for key, record in log.state().items()}
+        rename, seen = log.storage.rename, 0
+
+        def failing(old: str, new: str, rename: Any = rename, refused: int = refused) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == refused:
+                raise OSError(5, "EIO")
+            rename(old, new)
+
+        log.storage.rename = failing
+        with pytest.raises(StorageError, match="replacement of segments from"):
+            log.clean()
+        assert log.log.failure is not None, "it takes no more records"
+        log.storage.rename = rename
+        log.log.abandon()
+        again = log.open()
+        assert {r.key: r.value for r in log.committed(again)} == wanted, refused
+        assert again.log_end_offset == 28
