@@ -4,8 +4,8 @@
 
 All that grows with the records runs here without the GIL, so that the broker's event loop goes on
 while another thread cleans: a run of batches is read, hashed, looked up, filtered and written with
-one call. A batch that needs more than that (compressed, transactional, a marker, the last of a
-producer, or damaged) ends the call: its turn comes in Python, through the same primitives.
+one call. A batch that needs more than that (compressed, aborted, a marker, the last of a producer,
+or damaged) ends the call: its turn comes in Python, through the same primitives.
 
 Bytes are read through raw pointers; `parse_record` is the only reader of records and never passes
 the end that it is given. What it cannot parse is left to the strict decoder in Python, which says
@@ -237,6 +237,7 @@ cdef enum:
     DELTA_AT = 23
     BASE_TIMESTAMP_AT = 27
     MAX_TIMESTAMP_AT = 35
+    PRODUCER_ID_AT = 43
     COUNT_AT = 57
     RECORD_BYTES_MIN = 7
     GROWTH_MAX = 14  # of a record with another base timestamp: 10 bytes of delta, 4 of length
@@ -244,7 +245,8 @@ cdef enum:
 cdef enum:
     CODEC = 0x07
     LOG_APPEND_TIME = 0x08
-    TRANSACTIONAL_OR_CONTROL = 0x30
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
     DELETE_HORIZON = 0x40
 
 
@@ -343,6 +345,7 @@ cdef struct Filter:
     int64_t delete_retention_ms
     const int64_t *needed  # ascending
     int64_t needed_count
+    Py_buffer *aborted
 
 
 cdef enum:
@@ -516,18 +519,24 @@ cdef class OffsetMap:
         int64_t end_offset,
         int64_t first_offset,
         int64_t entries_max,
+        aborted,
     ):
         """Puts the records of plain batches from `position` on; see the twin."""
-        cdef Py_buffer view
+        cdef Py_buffer view, ranges
         cdef int stop = END_OF_RUN
-        PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
+        PyObject_GetBuffer(aborted, &ranges, PyBUF_SIMPLE)
         try:
-            with nogil:
-                stop = self.put_run(
-                    &view, &position, &next_offset, end_offset, first_offset, entries_max
-                )
+            PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
+            try:
+                with nogil:
+                    stop = self.put_run(
+                        &view, &position, &next_offset, end_offset, first_offset, entries_max,
+                        &ranges,
+                    )
+            finally:
+                PyBuffer_Release(&view)
         finally:
-            PyBuffer_Release(&view)
+            PyBuffer_Release(&ranges)
         return position, STOPS[stop], next_offset
 
     cdef int put_run(
@@ -538,6 +547,7 @@ cdef class OffsetMap:
         int64_t end_offset,
         int64_t first_offset,
         int64_t entries_max,
+        Py_buffer *aborted,
     ) noexcept nogil:
         cdef const uint8_t *start = <const uint8_t *> view.buf
         cdef const uint8_t *batch
@@ -547,6 +557,8 @@ cdef class OffsetMap:
             size = plain_size(batch, view.len - position[0], next_offset[0], end_offset)
             if size <= 0:
                 return END_OF_RUN if size == 0 else OTHER_BATCH
+            if is_aborted(batch, aborted):
+                return OTHER_BATCH
             base_offset = <int64_t> clean_get64(batch)
             left_out = self.put_body(
                 batch + HEADER_SIZE, batch + size, <int32_t> clean_get32(batch + COUNT_AT),
@@ -639,11 +651,13 @@ cdef class OffsetMap:
         int64_t now_ms,
         int64_t delete_retention_ms,
         needed,
+        aborted,
     ):
         """Appends to `output` what stays of plain batches from `position` on; see the twin."""
-        cdef Py_buffer view, offsets
+        cdef Py_buffer view, offsets, ranges
         cdef int stop = END_OF_RUN
         cdef Filter rule
+        rule.aborted = &ranges
         rule.mapped_until = mapped_until
         rule.now_ms = now_ms
         rule.delete_retention_ms = delete_retention_ms
@@ -651,14 +665,18 @@ cdef class OffsetMap:
         try:
             rule.needed = <const int64_t *> offsets.buf
             rule.needed_count = offsets.len // 8
-            PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
+            PyObject_GetBuffer(aborted, &ranges, PyBUF_SIMPLE)
             try:
-                with nogil:
-                    stop = self.filter_run(
-                        &view, &position, &next_offset, end_offset, output, &rule
-                    )
+                PyObject_GetBuffer(run, &view, PyBUF_SIMPLE)
+                try:
+                    with nogil:
+                        stop = self.filter_run(
+                            &view, &position, &next_offset, end_offset, output, &rule
+                        )
+                finally:
+                    PyBuffer_Release(&view)
             finally:
-                PyBuffer_Release(&view)
+                PyBuffer_Release(&ranges)
         finally:
             PyBuffer_Release(&offsets)
         if stop == NO_MEMORY:
@@ -703,6 +721,12 @@ cdef class OffsetMap:
         cdef Selection selection
         if is_among(last_offset, rule.needed, rule.needed_count):
             return OTHER_BATCH
+        if is_aborted(batch, rule.aborted):
+            return OTHER_BATCH
+        if attributes & TRANSACTIONAL and not output.saw(
+            <int64_t> clean_get64(batch + PRODUCER_ID_AT)
+        ):
+            return NO_MEMORY
         if not self.judge_body(
             batch + HEADER_SIZE, batch + size, count, base_offset, rule.mapped_until,
             has_horizon and base_timestamp <= rule.now_ms, &selection,
@@ -747,6 +771,26 @@ cdef inline bint is_among(int64_t number, const int64_t *numbers, int64_t count)
     return low < count and numbers[low] == number
 
 
+cdef bint is_aborted(const uint8_t *batch, Py_buffer *aborted) noexcept nogil:
+    """Whether it lies in one of the ranges: producer id, first and last offset, ascending."""
+    if not batch[ATTRIBUTES_AT + 1] & TRANSACTIONAL:
+        return False
+    cdef const int64_t *ranges = <const int64_t *> aborted.buf
+    cdef int64_t producer_id = <int64_t> clean_get64(batch + PRODUCER_ID_AT)
+    cdef int64_t offset = <int64_t> clean_get64(batch)
+    cdef int64_t low = 0, high = aborted.len // 24, middle
+    while low < high:  # to the first range that begins after the batch
+        middle = (low + high) >> 1
+        if ranges[3 * middle] < producer_id or (
+            ranges[3 * middle] == producer_id and ranges[3 * middle + 1] <= offset
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    low = 3 * (low - 1)
+    return low >= 0 and ranges[low] == producer_id and offset <= ranges[low + 2]
+
+
 cdef inline int64_t end_of(const uint8_t *batch) noexcept nogil:
     """The offset after the batch."""
     return <int64_t> clean_get64(batch) + <int32_t> clean_get32(batch + DELTA_AT) + 1
@@ -764,7 +808,7 @@ cdef int64_t plain_size(
         return -1
     if size > left:
         return 0
-    if batch[ATTRIBUTES_AT + 1] & (CODEC | TRANSACTIONAL_OR_CONTROL):
+    if batch[ATTRIBUTES_AT + 1] & (CODEC | CONTROL):
         return -1
     if not 0 <= count <= (size - HEADER_SIZE) // RECORD_BYTES_MIN:
         return -1
@@ -887,6 +931,9 @@ cdef class Output:
     cdef int64_t bytes_since
     cdef int64_t max_timestamp
     cdef int64_t max_timestamp_offset
+    cdef int64_t *producers
+    cdef int64_t producer_count
+    cdef int64_t producers_size
     cdef int lent
 
     def __cinit__(self, int64_t index_interval_bytes):
@@ -896,6 +943,7 @@ cdef class Output:
     def __dealloc__(self):
         free(self.data)
         free(self.places)
+        free(self.producers)
 
     def __len__(self):
         return self.used
@@ -908,6 +956,29 @@ cdef class Output:
     def latest(self):
         """The largest timestamp of all, and the last offset of the batch that bears it."""
         return self.max_timestamp, self.max_timestamp_offset
+
+    cdef bint saw(self, int64_t producer_id) noexcept nogil:
+        """Notes that a batch of the producer's transaction was met; false when memory is short."""
+        cdef int64_t *producers
+        if self.producer_count and self.producers[self.producer_count - 1] == producer_id:
+            return True
+        if self.producer_count == self.producers_size:
+            producers = <int64_t *> realloc(
+                self.producers, (2 * self.producers_size + 16) * sizeof(int64_t)
+            )
+            if producers == NULL:
+                return False
+            self.producers = producers
+            self.producers_size = 2 * self.producers_size + 16
+        self.producers[self.producer_count] = producer_id
+        self.producer_count += 1
+        return True
+
+    def take_producers(self):
+        """Producers of whose transactions batches were met since this was last asked."""
+        cdef list taken = [self.producers[i] for i in range(self.producer_count)]
+        self.producer_count = 0
+        return taken
 
     cdef bint reserve(self, int64_t more) noexcept nogil:
         """Room for `more` bytes; false when memory is short, or lent out."""

@@ -285,6 +285,7 @@ class _Mapping(_Walk):
         self._transactions = transactions
         self._first_offset = first_offset
         self._entries_max = entries_max
+        self._aborted = transactions.ranges
         self.full_at: int | None = None  # the first offset that found no place in the map
 
     def take(self, run: bytes) -> int:
@@ -292,7 +293,7 @@ class _Mapping(_Walk):
         while True:
             position, stop, self.next_offset = self._offsets.put_batches(
                 run, position, self.next_offset, self.end_offset, self._first_offset,
-                self._entries_max,
+                self._entries_max, self._aborted,
             )  # fmt: skip
             if stop is Stop.FULL:
                 self.full_at = self.next_offset
@@ -337,6 +338,7 @@ class _Filling(_Walk):
         self._horizon_ms = horizon_ms
         self._target = target
         self._pace = pace
+        self._aborted = transactions.ranges
         self._needed = memoryview(array("q", cleaned.needed_offsets()))
         self._output = Output(index_interval_bytes)
         self.has_changed = False
@@ -347,7 +349,9 @@ class _Filling(_Walk):
             position, stop, self.next_offset = self._offsets.filter_batches(
                 run, position, self.next_offset, self.end_offset, self._output,
                 self._mapped_until, self._cleaned.now_ms, self._delete_retention_ms, self._needed,
+                self._aborted,
             )  # fmt: skip
+            self._transactions.saw(self._output.take_producers())
             found = self.batch_at(run, position) if stop is Stop.OTHER else None
             if found is None:
                 break

@@ -4,7 +4,7 @@ Every name here has a twin in `_cleaning.pyx` with the same results; `offset_map
 native loops take runs of plain batches in one call; here each batch is left to the caller, who does
 it through the same primitives: `put_records`, `judge_records`, `copy_records`.
 
-A plain batch has records that are not compressed, belong to no transaction and are no marker; its
+A plain batch has records that are not compressed, of no aborted transaction, and is no marker; its
 framing and CRC are true.
 
 Fails  with CorruptBatchError where records are not what their batch says.
@@ -104,9 +104,11 @@ class OffsetMap:
         end_offset: int,
         first_offset: int,
         entries_max: int,
+        aborted: Buffer,
     ) -> tuple[int, Stop, int]:
         """Puts the records of plain batches from `position` on, until a stop: where, why, and up to
-        which offset all is in the map. Batches ascend within [next_offset, end_offset)."""
+        which offset all is in the map. Batches ascend within [next_offset, end_offset).
+        `aborted` are those of `Transactions.ranges`."""
         return position, Stop.OTHER, next_offset
 
     # ---- second pass ---------------------------------------------------------------------------
@@ -143,11 +145,12 @@ class OffsetMap:
         now_ms: int,
         delete_retention_ms: int,
         needed: Buffer,
+        aborted: Buffer,
     ) -> tuple[int, Stop, int]:
         """Appends to `output` what stays of plain batches from `position` on, until a stop: where,
         why, and the offset after the last batch. Batches ascend within [next_offset, end_offset).
         `needed`, ascending int64 in native order, are the last offsets of batches that may stay
-        although empty: these are not plain."""
+        although empty: these are not plain, nor are those in `aborted`."""
         return position, Stop.OTHER, next_offset
 
 
@@ -168,6 +171,10 @@ class Output:
     def view(self) -> memoryview:
         """The bytes, to be released before the next batch comes."""
         return memoryview(self._data).toreadonly()
+
+    def take_producers(self) -> list[int]:
+        """Producers of whose transactions batches were met since this was last asked."""
+        return []
 
     def append(self, batch: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Adds a batch as it is."""

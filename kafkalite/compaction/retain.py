@@ -24,9 +24,11 @@ Source KIP-534, KIP-98; apache/kafka Cleaner.cleanInto, CleanedTransactionMetada
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 from kafkalite.core.log.transaction_index import AbortedTransaction
@@ -77,12 +79,19 @@ class Transactions:
 
     aborted: Iterable[AbortedTransaction]  # with a record in the part that is walked, in any order
     still_aborted: list[AbortedTransaction] = field(default_factory=list)  # by their markers
+    ranges: memoryview = field(init=False)  # of the aborted: producer id, first, last offset; int64
     _coming: list[AbortedTransaction] = field(init=False)
     _open_aborted: dict[int, AbortedTransaction] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)  # producers whose open transaction has a batch
 
     def __post_init__(self) -> None:
         self._coming = sorted(self.aborted, key=lambda aborted: -aborted.first_offset)
+        rows = sorted(aborted[:3] for aborted in self._coming)
+        self.ranges = memoryview(array("q", chain.from_iterable(rows)))
+
+    def saw(self, producer_ids: Iterable[int]) -> None:
+        """Batches of transactions of these producers were met, none of them aborted."""
+        self._seen.update(producer_ids)
 
     def _open_up_to(self, last_offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= last_offset:

@@ -22,6 +22,7 @@ from kafkalite.errors import CorruptBatchError
 native = pytest.importorskip("kafkalite.compaction._cleaning", reason="built without a compiler")
 SECRET = bytes(range(16))
 FAR = 1 << 60
+NONE = array("q")
 blobs = st.none() | st.binary(max_size=40)
 
 
@@ -98,10 +99,10 @@ def test_a_batch_of_any_size_is_told_from_a_damaged_one(size: int) -> None:
     """The CRC in stretches is the CRC."""
     batch = bytearray(encode(Columns([b"k"], [Random(size).randbytes(size)], [0])))
     offsets = native.OffsetMap(10, SECRET)
-    assert offsets.put_batches(batch, 0, 0, FAR, 0, 10) == (len(batch), Stop.END, 1)
+    assert offsets.put_batches(batch, 0, 0, FAR, 0, 10, NONE) == (len(batch), Stop.END, 1)
     for at in {22, 60, len(batch) // 2, len(batch) - 1}:
         batch[at] ^= 4
-        assert offsets.put_batches(batch, 0, 0, FAR, 0, 10) == (0, Stop.OTHER, 0)
+        assert offsets.put_batches(batch, 0, 0, FAR, 0, 10, NONE) == (0, Stop.OTHER, 0)
         batch[at] ^= 4
 
 
@@ -110,23 +111,44 @@ def test_what_is_not_plain_is_left_to_the_caller() -> None:
     plain = encode(columns)
     others = {
         "compressed": encode(columns, compression=Compression.LZ4),
-        "transactional": encode(columns, producer_id=1, producer_epoch=0, transactional=True),
+        "aborted": encode(columns, producer_id=1, producer_epoch=0, transactional=True),
         "control": encode(columns, control=True),
         "not before": encode(columns, base_offset=1),
         "beyond the end": encode(columns, base_offset=FAR),
         "old": plain[:16] + b"\1" + plain[17:],
     }
+    aborted = array("q", [0, 0, 9, 1, 0, 0, 1, 3, 9, 2, 0, 9])
     for what, other in others.items():
         offsets, output = native.OffsetMap(10, SECRET), native.Output(100)
         first = 2 if what == "not before" else 0
-        found = offsets.put_batches(other, 0, first, FAR, 0, 10)
+        found = offsets.put_batches(other, 0, first, FAR, 0, 10, aborted)
         assert found == (0, Stop.OTHER, first), what
-        kept = offsets.filter_batches(other, 0, first, FAR, output, 9, 0, 0, array("q"))
+        kept = offsets.filter_batches(other, 0, first, FAR, output, 9, 0, 0, NONE, aborted)
         assert kept == (0, Stop.OTHER, first), what
     offsets, output = native.OffsetMap(10, SECRET), native.Output(100)
     needed = array("q", [-5, 1, 99])
-    assert offsets.filter_batches(plain, 0, 0, FAR, output, 9, 0, 0, needed)[1] is Stop.OTHER
-    assert offsets.put_batches(plain[:-1], 0, 0, FAR, 0, 10) == (0, Stop.END, 0)
+    assert offsets.filter_batches(plain, 0, 0, FAR, output, 9, 0, 0, needed, NONE)[1] is Stop.OTHER
+    assert offsets.put_batches(plain[:-1], 0, 0, FAR, 0, 10, NONE) == (0, Stop.END, 0)
+
+
+def test_batches_of_transactions_are_plain_unless_they_are_aborted() -> None:
+    aborted = array("q", [5, 10, 20, 7, 0, 3, 7, 10, 20, 7, 30, 40])
+    for producer_id, offset, is_plain in (
+        (5, 9, True), (5, 10, False), (5, 20, False), (5, 21, True), (6, 15, True), (4, 0, True),
+        (7, 0, False), (7, 3, False), (7, 4, True), (7, 29, True), (7, 30, False), (8, 35, True),
+    ):  # fmt: skip
+        columns = Columns([b"k"], [b"v"], [0])
+        named = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
+        for transactional in (True, False):
+            batch = encode(columns, base_offset=offset, transactional=transactional, **named)
+            wanted = Stop.END if is_plain or not transactional else Stop.OTHER
+            offsets, output = native.OffsetMap(10, SECRET), native.Output(100)
+            assert offsets.put_batches(batch, 0, 0, FAR, 0, 10, aborted)[1] is wanted
+            found = offsets.filter_batches(batch, 0, 0, FAR, output, 0, 0, 0, NONE, aborted)
+            assert found[1] is wanted
+            seen = [producer_id] if is_plain and transactional else []
+            assert output.take_producers() == seen
+            assert output.take_producers() == []
 
 
 def test_the_first_batch_after_every_stretch_gets_a_mark(loops: Any) -> None:
@@ -196,7 +218,7 @@ def test_bytes_that_are_no_records_are_refused_by_both(body: bytes, count: int) 
 def test_no_bytes_take_the_walk_beyond_its_run(data: bytes) -> None:
     run = encode(Columns([b"k"], [b"v"], [0])) + data
     offsets, output = native.OffsetMap(100, SECRET), native.Output(10)
-    at, _, _ = offsets.put_batches(run, 0, 0, FAR, 0, 100)
+    at, _, _ = offsets.put_batches(run, 0, 0, FAR, 0, 100, NONE)
     assert 0 <= at <= len(run)
-    at, _, _ = offsets.filter_batches(run, 0, 0, FAR, output, 50, 0, 0, array("q"))
+    at, _, _ = offsets.filter_batches(run, 0, 0, FAR, output, 50, 0, 0, NONE, NONE)
     assert 0 <= at <= len(run)
