@@ -213,6 +213,10 @@ class Reading:
         enough = self.plan.records_max is not None and self.printed >= self.plan.records_max
         return enough or (self.knows_ends and not self.ends)
 
+    def has_ended(self) -> bool:
+        """Whether the user, or whoever reads what we print, wants no more."""
+        return self.stop.event.is_set() or self.out.gone.is_set()
+
 
 async def _consume(plan: Plan) -> int | None:
     """Reads until there is an end. The signal that made one, if one did."""
@@ -282,21 +286,20 @@ def _join(reading: Reading) -> None:
 
 async def _read(reading: Reading) -> None:
     """Polls and prints, until it is done, told to stop, or nobody listens."""
+    from kafkalite.cli.standard_io import first_of
+
     _drop_reached(reading)
     while not reading.is_done:
         poll = asyncio.ensure_future(reading.consumer.poll(POLL_MS))
-        ends = [asyncio.ensure_future(e.wait()) for e in (reading.stop.event, reading.out.gone)]
-        await asyncio.wait([poll, *ends], return_when=asyncio.FIRST_COMPLETED)
-        ended = any(end.done() for end in ends)
-        for end in ends:
-            end.cancel()
-        if ended:
+        await first_of(poll, reading.stop.event, reading.out.gone)
+        if reading.has_ended():
             poll.cancel()
-            await asyncio.gather(poll, return_exceptions=True)
+            (polled,) = await asyncio.gather(poll, return_exceptions=True)
+            if isinstance(polled, dict):  # it had some in the same moment
+                _put_back(reading, list(polled.items()))
             return
-        try:
-            await _print(reading, poll.result())
-        except BrokenPipeError:
+        await _print(reading, poll.result())
+        if reading.has_ended():
             return
         _drop_reached(reading)
 
@@ -324,14 +327,40 @@ async def _print(reading: Reading, polled: dict[TopicPartition, Columns]) -> Non
             reading.consumer.seek(tp, offsets[count])
         if not count:
             continue
+        is_written = False
         try:
-            await reading.out.write(await _formatted(reading.plan, tp, columns.slice(0, count)))
-        except BaseException:
-            for unprinted, of_it in list(polled.items())[index:]:
-                assert of_it.offsets is not None
-                reading.consumer.seek(unprinted, of_it.offsets[0])
-            raise
+            is_written = await _write(reading, tp, columns.slice(0, count))
+        finally:
+            if not is_written:
+                _put_back(reading, list(polled.items())[index:])
+        if not is_written:
+            return
         reading.printed += count
+
+
+def _put_back(reading: Reading, unprinted: list[tuple[TopicPartition, Columns]]) -> None:
+    """Records that were taken and not printed are to come again: a group commits positions."""
+    for tp, columns in unprinted:
+        assert columns.offsets is not None
+        reading.consumer.seek(tp, columns.offsets[0])
+
+
+async def _write(reading: Reading, tp: TopicPartition, columns: Columns) -> bool:
+    """Whether the records are written; not, when nobody reads, or the user ends it before."""
+    from kafkalite.cli.standard_io import first_of
+
+    lines = await _formatted(reading.plan, tp, columns)
+    writing = asyncio.ensure_future(reading.out.write(lines))
+    await first_of(writing, reading.stop.event)
+    if not writing.done():
+        writing.cancel()
+        return False
+    try:
+        writing.result()
+    except BrokenPipeError:
+        reading.out.gone.set()
+        return False
+    return True
 
 
 async def _formatted(plan: Plan, tp: TopicPartition, columns: Columns) -> bytes:

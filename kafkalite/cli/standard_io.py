@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from kafkalite.errors import ConfigError
 
@@ -51,9 +51,27 @@ class Stop:
             loop.add_signal_handler(number, told, number)
         try:
             yield self
+        except asyncio.CancelledError:
+            if self.signal is None:
+                raise
+            raise KeyboardInterrupt from None
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+async def first_of(*events: asyncio.Event | asyncio.Future[Any]) -> None:
+    """Returns when one of these is set or done; none is cancelled but the waiting for events."""
+    waits = [
+        asyncio.ensure_future(event.wait()) if isinstance(event, asyncio.Event) else event
+        for event in events
+    ]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait, event in zip(waits, events, strict=True):
+            if wait is not event:
+                wait.cancel()
 
 
 class Source:
@@ -101,10 +119,7 @@ class Source:
         except PermissionError:  # such as /dev/null: it never makes anyone wait
             return True
         try:
-            waits = [asyncio.ensure_future(e.wait()) for e in (ready, stop.event)]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for wait in waits:
-                wait.cancel()
+            await first_of(ready, stop.event)
         finally:
             loop.remove_reader(self._fd)
         return not stop.event.is_set()

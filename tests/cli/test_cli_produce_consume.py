@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,6 +275,16 @@ def test_a_group_goes_on_after_what_was_printed(kafkalite: Run, lettered: str, g
     assert new.lines == []
 
 
+def test_a_group_does_not_pass_what_could_not_be_read(
+    kafkalite: Run, make_topic: Run, group: str
+) -> None:
+    topic = make_topic(1)
+    kafkalite("produce", topic, "-q", stdin=b"1\nplain\n2\n")
+    consume = ["consume", topic, "--group", group, "--until-end"]
+    kafkalite(*consume, "--value", "json", code=1)
+    assert kafkalite(*consume).lines == ["1", "plain", "2"]
+
+
 # ---- signals and pipes ---------------------------------------------------------------------------
 
 
@@ -332,6 +344,47 @@ def test_a_pipe_that_closes_while_much_is_printed(
         running.stdout.close()
         assert running.wait(30) == 0
         assert running.stderr.read() == b""
+
+
+def test_ctrl_c_ends_a_consumer_whose_reader_sleeps(
+    kafkalite: Run, start_command: Run, make_topic: Run, group: str
+) -> None:
+    topic = make_topic(1)
+    kafkalite("produce", topic, "-q", stdin=(b"y" * 99 + b"\n") * 50_000)
+    running = start_command("consume", topic, "--group", group)
+    assert running.stdout.read(1) == b"y"  # and the pipe is full soon
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 130
+    assert running.stderr.read() == b""
+    assert running.stdout.read(100)
+    (told,) = kafkalite("groups", "describe", group, "--json").json
+    assert told["lag"] in (0, 50_000)  # 0: where the pipe took it all
+
+
+def test_a_second_ctrl_c_gives_up_what_no_broker_takes(serve: Run, tmp_path: Path) -> None:
+    server = serve(tmp_path / "data")
+    command = [sys.executable, "-m", "kafkalite.cli", "produce", "t", "--create"]
+    running = subprocess.Popen(
+        [*command, "-b", server.address], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert running.stdin is not None
+    running.stdin.write(b"a\n")
+    running.stdin.flush()
+    read = ["consume", "t", "-n", "1", "-b", server.address]
+    while b"a" not in subprocess.run([*command[:3], *read], capture_output=True).stdout:
+        pass
+    os.kill(server.pid, signal.SIGSTOP)
+    running.stdin.write(b"b\n")
+    running.stdin.flush()
+    while fcntl.ioctl(running.stdin, termios.FIONREAD, bytes(4)) != bytes(4):
+        pass  # until it has read it
+    running.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(1)  # it waits for the acknowledgement
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 130
+    assert b"Traceback" not in running.communicate()[1]
+    server.kill()
 
 
 def test_a_list_in_a_closed_pipe(kafkalite: Run, start_command: Run, make_topic: Run) -> None:
