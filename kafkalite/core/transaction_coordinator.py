@@ -82,7 +82,7 @@ class TransactionConfig:
     transactional_id_expiration_ms: int = 604_800_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
-    transactional_ids_max: int = 1_000_000  # of one coordinator
+    transactional_ids_max: int = 100_000  # of one coordinator
 
 
 # ---- what comes from within the broker ---------------------------------------------------------
