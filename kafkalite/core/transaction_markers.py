@@ -89,8 +89,9 @@ class LocalMarkers:
                 done(errors)
 
         def write_all() -> Iterator[None]:
+            batch = _encode(marker, self._host.now_ms())
             for number, where in enumerate(sorted(partitions), start=1):
-                self._write_one(marker, where, learned)
+                self._write_one(marker, batch, where, learned)
                 if number % MARKERS_PER_SLICE == 0:
                     yield
 
@@ -101,21 +102,14 @@ class LocalMarkers:
     def _write_one(
         self,
         marker: Marker,
+        batch: bytes,
         where: TopicPartition,
         learned: Callable[[TopicPartition, ErrorCode], None],
     ) -> None:
         host = self._host
-        now_ms = host.now_ms()
-        kind = ControlType.COMMIT if marker.commit else ControlType.ABORT
-        batch = encode_end_transaction_marker(
-            EndTransactionMarker(kind, marker.coordinator_epoch),
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            timestamp_ms=now_ms,
-        )
         try:
             partition = host.partition(*where)
-            appended = partition.append(batch, ACKS_ALL, now_ms, from_client=False)
+            appended = partition.append(batch, ACKS_ALL, host.now_ms(), from_client=False)
         except ApiError as error:
             if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 host.note(f"{where}: the marker of producer {marker.producer_id}: {error}")
@@ -137,3 +131,14 @@ class LocalMarkers:
             learned(where, ErrorCode.KAFKA_STORAGE_ERROR)
 
         host.when_committed(partition, appended.last_offset + 1, committed, lost)
+
+
+def _encode(marker: Marker, now_ms: int) -> bytes:
+    """The control batch, the same for every partition until its log sets the offset."""
+    kind = ControlType.COMMIT if marker.commit else ControlType.ABORT
+    return encode_end_transaction_marker(
+        EndTransactionMarker(kind, marker.coordinator_epoch),
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        timestamp_ms=now_ms,
+    )
