@@ -65,6 +65,10 @@ class Node:
     _cleaner: LogCleaner
     registry: RegistryServer | None = None
 
+    def gauges(self) -> dict[str, int]:
+        """What goes up and down in the broker and beside it, as it is now."""
+        return self.broker.gauges() | self._cleaner.gauges()
+
     async def close(self) -> None:
         """Stops gracefully: answers what was asked, writes what is not on the disk, and says so.
 
@@ -139,7 +143,7 @@ async def _open_registry(node: Node, door: RegistryServer) -> None:
     node.registry, broker = door, node.broker
     try:
         await asyncio.to_thread(
-            door.start, str(node.address), broker=broker.metrics, gauges=broker.gauges
+            door.start, str(node.address), broker=broker.metrics, gauges=node.gauges
         )
     except BaseException:
         await node.close()

@@ -92,6 +92,7 @@ class LogCleaner:
         self._running: dict[TopicPartition, asyncio.Future[None]] = {}
         self._resting: dict[TopicPartition, int] = {}  # until when, epoch ms
         self._looked_ms = host.now_ms()
+        self._max_ratio = 0.0  # of the logs that were last looked at
         self.uncleanable: dict[TopicPartition, str] = {}  # and why
 
     def start(self) -> None:
@@ -99,6 +100,14 @@ class LogCleaner:
         if self._host.config["log.cleaner.enable"]:
             interval_ms = max(1, min(LOOK_MS, self._host.config["log.cleaner.backoff.ms"]))
             self._host.add_duty(Duty("log cleaner", interval_ms, self._look_in_time))
+
+    def gauges(self) -> dict[str, int]:
+        """What goes up and down, as it is now, for whoever shows it."""
+        return {
+            "cleaner_running": len(self._running),
+            "cleaner_max_dirty_percent": round(100 * self._max_ratio),
+            "cleaner_uncleanable_partitions": len(self.uncleanable),
+        }
 
     async def close(self) -> None:
         """Breaks off what is being cleaned, and returns when nothing touches a log any more."""
@@ -124,6 +133,7 @@ class LogCleaner:
         while len(self._running) < threads and not self._stopping.is_set():
             found: list[Candidate] = []
             yield from self._candidates(now_ms, found)
+            self._max_ratio = max((each.ratio for each in found), default=0.0)
             chosen = filthiest([each for each in found if self._is_free(each.log)])
             if chosen is None or self._stopping.is_set() or len(self._running) >= threads:
                 return

@@ -192,6 +192,11 @@ def test_a_damaged_log_is_told_once_and_others_are_cleaned(
             await host.look(cleaner)
         assert offsets(sound) == [24]
         assert list(cleaner.uncleanable) == [STATE]
+        assert cleaner.gauges() == {
+            "cleaner_running": 0,
+            "cleaner_max_dirty_percent": 0,
+            "cleaner_uncleanable_partitions": 1,
+        }
         told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
         assert len(told) == 1
         assert told[0].startswith("state-0: not compacted until the broker starts again: ")
@@ -247,6 +252,8 @@ def test_stopping_breaks_off_what_is_being_cleaned() -> None:
         running = asyncio.ensure_future(host.look(cleaner))
         while not cleaner._running:
             await asyncio.sleep(0)
+        assert cleaner.gauges()["cleaner_running"] == 1
+        assert cleaner.gauges()["cleaner_max_dirty_percent"] == 100
         await cleaner.close()  # it would take an hour
         assert offsets(log) == list(range(25))
         assert not [name for name in host.storage.files("state-0") if "cleaned" in name]
