@@ -5,7 +5,7 @@ Owns   what was counted and found wrong; `core.log.inspection` says what wrong i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from kafkalite.core.log.inspection import Fault, Seen, SegmentCheck
 from kafkalite.core.log.segment import LOG_SUFFIX, offset_name
 from kafkalite.errors import StorageError
 
+Show = Callable[[int, int], None]  # is told how many bytes and records are done
 INDEXES: Final = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -27,13 +28,13 @@ class Check:
         self.faults: list[dict[str, Any]] = []
         self._segments = self._batches = self._records = self._bytes = 0
 
-    def run(self) -> None:
+    def run(self, show: Show) -> None:
         """Checks segments in the order of their offsets, then the other files."""
         of_segments = (FileKind.LOG, *INDEXES)
         bases = {f.base_offset for f in self.directory.files if f.kind in of_segments}
         next_offset = 0
         for base_offset in sorted(bases):
-            next_offset = self._segment(base_offset, next_offset)
+            next_offset = self._segment(base_offset, next_offset, show)
         for file in self.directory.files:
             if file.kind not in of_segments:
                 self._small(file)
@@ -49,7 +50,12 @@ class Check:
             "faults": len(self.faults),
         }
 
-    def _segment(self, base_offset: int, next_offset: int) -> int:
+    @property
+    def log_bytes(self) -> int:
+        """The size of all that is to be read record by record."""
+        return sum(f.path.stat().st_size for f in self.directory.files if f.kind is FileKind.LOG)
+
+    def _segment(self, base_offset: int, next_offset: int, show: Show) -> int:
         """Checks a log and then its indexes; where the next segment may begin at the earliest.
 
         Indexes are held to a log that is sound: what they promise of another nobody can say.
@@ -65,6 +71,7 @@ class Check:
             for found in check.log(readable):
                 if isinstance(found, Seen):
                     seen.append(found)
+                    show(self._bytes + found.position, self._records + check.records)
                 else:
                     faults.append(found)
             size_bytes = readable.size_bytes

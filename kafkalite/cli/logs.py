@@ -15,6 +15,7 @@ import typer
 
 from kafkalite.cli.options import AsJson, examples
 from kafkalite.cli.output import emit, print_json, print_table, say, to_json
+from kafkalite.cli.progress import Progress
 
 cli = typer.Typer(help="Look into a data directory, with no broker running.", no_args_is_help=True)
 
@@ -88,8 +89,11 @@ def verify(paths: Paths, json: AsJson = False) -> None:
     from kafkalite.cli.log_verify import Check
 
     checked = [Check(directory) for path in paths for directory in directories(path)]
-    for check in checked:
-        check.run()
+    size = records = 0  # of the directories that are done
+    with Progress(sum(check.log_bytes for check in checked), enabled=not json) as progress:
+        for check in checked:
+            check.run(progress.after(size, records))
+            size, records = size + check.document()["bytes"], records + check.document()["records"]
     faults = [fault for check in checked for fault in check.faults]
     if json:
         print_json({"logs": [check.document() for check in checked], "faults": faults})

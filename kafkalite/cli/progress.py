@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -50,6 +51,10 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def after(self, done_bytes: int, records: int) -> Callable[[int, int], None]:
+        """What shows progress on top of that which is done already."""
+        return lambda more_bytes, more: self.show(done_bytes + more_bytes, records + more)
 
     def show(self, done_bytes: int, records: int) -> None:
         """So far so much."""
