@@ -66,6 +66,7 @@ from kafkalite.core.protocol.topics import (
 )
 from kafkalite.core.purgatory import DelayedProduce, Operation, Purgatory
 from kafkalite.core.replication import PartitionReplication
+from kafkalite.core.shared_write import SharedWrite
 from kafkalite.core.transaction_coordinators import TransactionCoordinators
 from kafkalite.core.transaction_markers import LocalMarkers
 from kafkalite.core.types import RequestContext, TopicPartition
@@ -111,6 +112,7 @@ class Broker:
         self.logs = logs
         self.metrics = BrokerMetrics()
         self.loggers = Loggers()
+        self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self.producer_ids = ProducerIds(self._request_producer_ids)

@@ -27,6 +27,7 @@ from kafkalite.core.log.flushing import Flush
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.partition import Partition
+from kafkalite.core.shared_write import SharedWrite
 from kafkalite.errors import ApiError, StorageError
 
 HOUSEKEEPING_MS: Final = 10_000
@@ -38,6 +39,7 @@ class Host(Protocol):
     """What the upkeep asks of its broker."""
 
     logs: LogStore
+    log_starts: SharedWrite
 
     def now_ms(self) -> int:
         """The time, epoch ms."""
@@ -160,8 +162,13 @@ class Upkeep:
         yield from self._write(self._host.logs.recovery_points_writer())
 
     def _write_log_start_offsets(self, now_ms: int) -> Slices:
-        """Writes where logs begin, as DeleteRecords may have said."""
-        yield from self._write(self._host.logs.log_start_offsets_writer())
+        """Writes where logs begin, as retention may have moved it."""
+        self._host.log_starts.ask(self._note)
+        yield None
+
+    def _note(self, error: StorageError | None) -> None:
+        if error is not None:
+            self._host.note(str(error))
 
     def _flush_all(self, partitions: Iterable[Partition]) -> Slices:
         """Flushes some; LOGS_PER_SLICE wait for the disk at once."""

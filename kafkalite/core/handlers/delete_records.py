@@ -1,17 +1,19 @@
 """DeleteRecords: gives up the records below an offset, for good.                           [P]
 
-Where a log starts is durable before it is told. Whole segments below it go at the next look for
-old ones.
+Where a log starts is durable before it is told; requests that come together share a write. Whole
+segments below it go at the next look for old ones.
 
 Source KIP-107; apache/kafka `ReplicaManager.deleteRecords`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.image import INTERNAL_TOPICS
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.topics import (
     DeleteRecordsPartitionResult,
@@ -32,27 +34,13 @@ NO_LOW_WATERMARK: Final = -1
 @handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
 def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
-) -> DeleteRecordsResponse:
+) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
     """Where each log starts now. Of a partition named twice the last offset counts."""
     wanted = {
         TopicPartition(topic.name, partition.partition_index): partition.offset
         for topic in request.topics
         for partition in topic.partitions
     }
-    results: dict[str, list[DeleteRecordsPartitionResult]] = {}
-    for where, result in _delete(broker, wanted).items():
-        results.setdefault(where.topic, []).append(result)
-    return DeleteRecordsResponse(
-        topics=tuple(
-            DeleteRecordsTopicResult(name, tuple(partitions))
-            for name, partitions in results.items()
-        )
-    )
-
-
-def _delete(
-    broker: Broker, wanted: dict[TopicPartition, int]
-) -> dict[TopicPartition, DeleteRecordsPartitionResult]:
     starts: dict[TopicPartition, int] = {}
     codes: dict[TopicPartition, ErrorCode] = {}
     for where, offset in wanted.items():
@@ -60,18 +48,37 @@ def _delete(
             starts[where] = _delete_one(broker, where, offset)
         except ApiError as error:
             codes[where] = error.error_code
-    if starts:
-        try:
-            broker.logs.write_log_start_offsets()
-        except StorageError as error:
+    if not starts:
+        return _response(wanted, starts, codes)
+    pending: Pending[DeleteRecordsResponse] = Pending()
+
+    def written(error: StorageError | None) -> None:
+        if error is not None:
             broker.note(str(error))
-            codes |= dict.fromkeys(starts, ErrorCode.KAFKA_STORAGE_ERROR)
-    return {
-        where: DeleteRecordsPartitionResult(where.partition, NO_LOW_WATERMARK, codes[where])
-        if where in codes
-        else DeleteRecordsPartitionResult(where.partition, starts[where])
-        for where in wanted
-    }
+            codes.update(dict.fromkeys(starts, ErrorCode.KAFKA_STORAGE_ERROR))
+        pending.complete(_response(wanted, starts, codes))
+
+    broker.log_starts.ask(written)
+    return pending
+
+
+def _response(
+    wanted: Iterable[TopicPartition],
+    starts: Mapping[TopicPartition, int],
+    codes: Mapping[TopicPartition, ErrorCode],
+) -> DeleteRecordsResponse:
+    results: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    for where in wanted:
+        code = codes.get(where, ErrorCode.NONE)
+        start = NO_LOW_WATERMARK if code else starts[where]
+        result = DeleteRecordsPartitionResult(where.partition, start, code)
+        results.setdefault(where.topic, []).append(result)
+    return DeleteRecordsResponse(
+        topics=tuple(
+            DeleteRecordsTopicResult(name, tuple(partitions))
+            for name, partitions in results.items()
+        )
+    )
 
 
 def _delete_one(broker: Broker, where: TopicPartition, offset: int) -> int:

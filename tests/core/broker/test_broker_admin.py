@@ -44,7 +44,7 @@ from kafkalite.core.protocol.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from kafkalite.errors import ErrorCode, StorageError
+from kafkalite.errors import ErrorCode
 from kafkalite.node import start_node
 
 Start = Any
@@ -237,10 +237,10 @@ def test_a_log_start_that_cannot_be_written_is_told(
             await peer.create("t", 2)
             await peer.produce("t", b"a", b"b")
 
-            def full() -> None:
-                raise StorageError("log-start-offset-checkpoint: no space left on device")
+            def full(*_: object) -> None:
+                raise OSError(28, "No space left on device")
 
-            monkeypatch.setattr(running.broker.logs, "write_log_start_offsets", full)
+            monkeypatch.setattr(checkpoints, "write_offsets", full)
             told = await delete_records(peer, "t", 1, 7)
             assert told == [(-1, "KAFKA_STORAGE_ERROR"), (-1, "OFFSET_OUT_OF_RANGE")]
             monkeypatch.undo()

@@ -1,0 +1,62 @@
+"""A small file written in a thread: one write at a time, shared by all who asked meanwhile.  [D]
+
+    ask ──> a write of what is so now ──────> done: all who asked before it began are told
+    ask ─────── waits ──> the next write ────────────────> done
+
+So an older state never replaces a newer one, and the one who asks learns that what was so when it
+asked is on the disk.
+
+Owns   who waits. The state is read by `make_write`, on the loop, when a write begins.
+Fails  by telling whoever waited for the write; the next one tries anew.
+Source group commit, as `upkeep` has it for logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kafkalite.errors import StorageError
+
+MakeWrite = Callable[[], Callable[[], None] | None]  # None: what is so is on the disk already
+Told = Callable[[StorageError | None], None]
+
+
+class SharedWrite:
+    """The writes of one file. `in_thread` runs one and returns a future of its end."""
+
+    def __init__(self, make_write: MakeWrite, in_thread: Callable[[Callable[[], None]], Any]):
+        self._make_write = make_write
+        self._in_thread = in_thread
+        self._waiting: list[Told] = []
+        self._is_writing = False
+
+    def ask(self, told: Told) -> None:
+        """Calls `told` once what is so now is on the disk, or with why it is not."""
+        self._waiting.append(told)
+        if not self._is_writing:
+            self._begin()
+
+    def _begin(self) -> None:
+        waited, self._waiting = self._waiting, []
+        write = self._make_write()
+        if write is None:
+            _tell(waited, None)
+            return
+        self._is_writing = True
+        self._in_thread(write).add_done_callback(partial(self._written, waited))
+
+    def _written(self, waited: list[Told], future: Any) -> None:
+        self._is_writing = False
+        error = future.exception()
+        if error is not None and not isinstance(error, StorageError):
+            error = StorageError(f"not written: {error!r}")
+        if self._waiting:
+            self._begin()
+        _tell(waited, error)
+
+
+def _tell(waited: list[Told], error: StorageError | None) -> None:
+    for told in waited:
+        told(error)
