@@ -62,6 +62,7 @@ from kafkalite.core.types import (
 from kafkalite.errors import ErrorCode
 
 RETRY_MS: Final = 500  # after markers that were not all written
+SILENCE_MS: Final = 30_000  # markers of which nobody has said a word are written again
 STEP_BYTES_MAX: Final = 262_144  # of the clock's records: a batch that is too large is refused
 # What a marker is no longer needed for: it is there, or what it would end is not.
 DONE: Final = frozenset(
@@ -111,10 +112,10 @@ class ProducerIdTaken:
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """A request: what became of the markers of one producer. It needs no answer."""
+    """A request: what became of the markers that `WriteMarkers` asked for. It needs no answer."""
 
     transactional_id: str
-    identity: ProducerIdentity
+    attempt: int
     errors: Mapping[TopicPartition, ErrorCode]
 
 
@@ -128,12 +129,17 @@ class TakeProducerId:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """An effect: the partitions are to be told how the transaction ends."""
+    """An effect: the partitions are to be told how the transaction ends.
+
+    Each `attempt` of an id has a number: what is heard of an earlier one may be about the
+    transaction before, which had the same producer and epoch.
+    """
 
     transactional_id: str
     identity: ProducerIdentity
     commit: bool
     partitions: frozenset[TopicPartition]
+    attempt: int
 
 
 # ---- the machine -------------------------------------------------------------------------------
@@ -147,7 +153,8 @@ class Entry:
     pending: Transaction | None = None  # its record is on the way to the log
     fenced_epoch: int = NO_EPOCH  # whose record may be in the log, though it was refused
     markers_missing: set[TopicPartition] = field(default_factory=set)
-    is_writing_markers: bool = False
+    writing_since_ms: int | None = None  # markers are on their way
+    attempt: int = 0  # at markers, the last one
 
     @property
     def epoch(self) -> int:
@@ -322,7 +329,7 @@ class TransactionCoordinator:
             if entry.transaction.state is ONGOING:
                 after = entry.transaction.decided(commit=request.committed, now_ms=step.now_ms)
                 self._write(entry, after, step)
-                step.effects.append(_markers(after, after.partitions))
+                _ask_for_markers(entry, after, after.partitions, step)
             else:
                 error = _why_not_end(entry.transaction, commit=request.committed)
         step.replies.append(Reply(context.token, EndTxnResponse(error_code=error)))
@@ -332,7 +339,7 @@ class TransactionCoordinator:
         fenced = entry.transaction.fenced(entry.fenced_epoch)
         after = fenced.decided(commit=False, now_ms=step.now_ms)
         self._write(entry, after, step)
-        step.effects.append(_markers(after, after.partitions))
+        _ask_for_markers(entry, after, after.partitions, step)
 
     # -- markers
 
@@ -343,9 +350,9 @@ class TransactionCoordinator:
         entry = self.entries.get(written.transactional_id)
         if entry is None or entry.transaction.state not in DECIDED:
             return
-        if written.identity != _identity(entry.transaction):
+        if written.attempt != entry.attempt:
             return
-        entry.is_writing_markers = False
+        entry.writing_since_ms = None
         done = {partition for partition, error in written.errors.items() if error in DONE}
         entry.markers_missing -= done
         if not entry.markers_missing and entry.pending is None:
@@ -383,9 +390,10 @@ class TransactionCoordinator:
 
     def _go_on(self, entry: Entry, step: _Step) -> None:
         """Does what is left to do of a transaction whose end is decided."""
-        if entry.markers_missing and not entry.is_writing_markers:
-            entry.is_writing_markers = True
-            step.effects.append(_markers(entry.transaction, entry.markers_missing))
+        since_ms = entry.writing_since_ms
+        if entry.markers_missing and (since_ms is None or step.now_ms - since_ms >= SILENCE_MS):
+            entry.writing_since_ms = step.now_ms
+            _ask_for_markers(entry, entry.transaction, entry.markers_missing, step)
         elif not entry.markers_missing and entry.pending is None:
             self._write(entry, entry.transaction.completed(step.now_ms), step)
 
@@ -411,7 +419,7 @@ class TransactionCoordinator:
         entry.transaction = pending if pending is not None and is_ours else transaction
         decided = transaction.state in DECIDED
         entry.markers_missing = set(transaction.partitions) if decided else set()
-        entry.is_writing_markers = decided and is_ours  # the step's effect follows
+        entry.writing_since_ms = now_ms if decided and is_ours else None  # its effect follows
         self._deadlines.set(transactional_id, self._due_ms(transaction, now_ms))
 
     def _due_ms(self, transaction: Transaction, now_ms: int) -> int:
@@ -493,12 +501,18 @@ def _says(replayed: Transaction, pending: Transaction) -> bool:
     return replace(replayed, last_producer_id=last[0], last_producer_epoch=last[1]) == pending
 
 
-def _markers(transaction: Transaction, partitions: Iterable[TopicPartition]) -> WriteMarkers:
-    return WriteMarkers(
-        transaction.transactional_id,
-        _identity(transaction),
-        transaction.is_commit,
-        frozenset(partitions),
+def _ask_for_markers(
+    entry: Entry, transaction: Transaction, partitions: Iterable[TopicPartition], step: _Step
+) -> None:
+    entry.attempt += 1
+    step.effects.append(
+        WriteMarkers(
+            transaction.transactional_id,
+            _identity(transaction),
+            transaction.is_commit,
+            frozenset(partitions),
+            entry.attempt,
+        )
     )
 
 

@@ -121,7 +121,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         errors: Errors,
     ) -> None:
         if not coordinator.is_gone:
-            written = MarkersWritten(effect.transactional_id, effect.identity, errors)
+            written = MarkersWritten(effect.transactional_id, effect.attempt, errors)
             self.step(coordinator, written, NOBODY)
 
 

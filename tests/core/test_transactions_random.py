@@ -82,7 +82,7 @@ class World:
             if place not in self.loses:
                 errors[place] = ErrorCode.NONE
                 self.mark(place, effect)
-        written = MarkersWritten(effect.transactional_id, effect.identity, errors)
+        written = MarkersWritten(effect.transactional_id, effect.attempt, errors)
         self.settle(self.machine.handle(written, RequestContext(0), self.now_ms))
 
     def mark(self, place: TopicPartition, effect: WriteMarkers) -> None:

@@ -111,7 +111,7 @@ class Coordination:
 
     def written(self, effect: WriteMarkers, errors: dict[str, str]) -> Iterator[str]:
         codes = {p: ErrorCode[errors.get(str(p), "NONE")] for p in effect.partitions}
-        done = MarkersWritten(effect.transactional_id, effect.identity, codes)
+        done = MarkersWritten(effect.transactional_id, effect.attempt, codes)
         yield from self.ask(done, "nobody")
 
     # -- what is shown
@@ -243,9 +243,11 @@ class Coordination:
             self.held = []
         yield from ()
 
-    def do_markers(self, **errors: str) -> Iterator[str]:
-        held, self.held_markers = self.held_markers or [], []
-        for effect in held:
+    def do_markers(self, *which: str, **errors: str) -> Iterator[str]:
+        """All that are held, or the `first` alone; it is heard of again with the next."""
+        held = self.held_markers or []
+        self.held_markers = held[:1] if which else []
+        for effect in held[:1] if which else held:
             yield from self.written(effect, errors)
 
     def do_land(self) -> Iterator[str]:
