@@ -198,6 +198,7 @@ def _recover(
             _delete_from(segments, number)  # the end of the segment before it never got synced
             break
         segment.clear_indexes()
+        segment.transaction_index.clear()
         segment.begin_writing()
         end_offset, valid_bytes = segment.base_offset, 0
         for position, header, data in segment.verified():

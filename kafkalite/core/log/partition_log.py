@@ -238,6 +238,7 @@ class PartitionLog:
                 )
             data = view[position : position + header.size_bytes]
             last_offset, max_timestamp = header.last_offset, header.max_timestamp
+            self.log_end_offset = header.base_offset  # over what the leader has compacted away
             try:
                 segment = self._writable_segment(len(data), last_offset, max_timestamp, now_ms)
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -381,7 +382,7 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Removes the batches from the one that holds `offset` on, durably.
 
-        What a follower does with records that the leader does not have.
+        What a follower does with records that the leader has not, through `LogStore.truncate`.
         """
         if offset >= self.log_end_offset:
             return

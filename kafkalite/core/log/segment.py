@@ -486,11 +486,13 @@ class Segment:
         return self.index.is_sane(self.size_bytes) and self.time_index.is_sane()
 
     def clear_indexes(self) -> None:
-        """Empties the indexes, for `reindex` to fill while the log is walked."""
+        """Empties the indexes, for `reindex` to fill while the log is walked.
+
+        Not that of aborted transactions, for which one must know what was open before.
+        """
         self._cursors.clear()
         self.index.clear()
         self.time_index.clear()
-        self.transaction_index.clear()
         self._max_timestamp, self._max_timestamp_offset = -1, self.base_offset
         self._bytes_since_entry = 0
 

@@ -137,12 +137,15 @@ class Segments:
     def truncate_to(self, offset: int) -> int:
         """Removes the batches from the one that holds `offset` on; where the log now ends.
 
-        The newest go first, so that a crash leaves no gap.
+        The newest go first, durably, before the one that is cut: else a crash could bring them back
+        behind a gap.
         """
         kept = bisect_right(self._bases, offset)
         assert kept, f"{self._place.partition}: offset {offset} is below {self._bases[0]}"
         for segment in reversed(self.all[kept:]):
             segment.delete()
+        if kept < len(self.all):
+            self._place.storage.sync_directory(self._place.directory)
         del self.all[kept:], self._bases[kept:]
         self.active = self.all[-1]
         self.active.begin_writing()

@@ -55,6 +55,7 @@ class LogStore:
                 checkpoints.LOG_START_OFFSETS: dict(self._start_offsets),
                 checkpoints.CLEANED_OFFSETS: dict(self.cleaned_offsets),
             }
+            self._newest = dict(self._written)  # what each is to have
             self._directories = self._find_directories()
         except OSError as error:
             raise StorageError(f"data directory: {error}") from error
@@ -103,6 +104,7 @@ class LogStore:
         self._failed_to_open.discard(where)
         log.high_watermark = self._watermarks.get(where, 0)
         self.logs[where] = log
+        self._take_back(log)
         return log
 
     def _open(
@@ -174,6 +176,11 @@ class LogStore:
         ]
         return [where for where in partitions if where not in self.logs]
 
+    def truncate(self, log: PartitionLog, offset: int) -> None:
+        """Cuts a log, as its `truncate_to`, and takes back what was promised of the rest."""
+        log.truncate_to(offset)
+        self._take_back(log)
+
     def delete(self, log: PartitionLog) -> None:
         """Lets go of a log. Its directory gets another name at once and goes after the delay."""
         log.abandon()
@@ -237,7 +244,18 @@ class LogStore:
     def write_high_watermarks(self) -> None:
         """Writes the high watermarks."""
         self._watermarks |= {where: log.high_watermark for where, log in self.logs.items()}
-        self._write(checkpoints.HIGH_WATERMARKS, self._watermarks)
+        if write := self._writer(checkpoints.HIGH_WATERMARKS, self._watermarks):
+            write()
+
+    def _take_back(self, log: PartitionLog) -> None:
+        """Writes the checkpoints if they promise more of `log` than is true: it was cut, or has the
+        name of one that was deleted. After a crash they would hide what is torn, or take the rest.
+        """
+        where, written = log.topic_partition, self._written
+        if written[checkpoints.RECOVERY_POINTS].get(where, 0) > log.recovery_point:
+            self.write_recovery_points()
+        if written[checkpoints.LOG_START_OFFSETS].get(where, 0) > log.log_start_offset:
+            self.write_log_start_offsets()
 
     def recovery_points_writer(self) -> Callable[[], None] | None:
         """What writes them as they are now, also in another thread; None where the file has them.
@@ -261,14 +279,20 @@ class LogStore:
     def _writer(self, name: str, offsets: checkpoints.Offsets) -> Callable[[], None] | None:
         if self._written.get(name) == offsets:
             return None
-        return partial(self._write, name, dict(offsets))
+        self._newest[name] = snapshot = dict(offsets)
+        return partial(self._write, name, snapshot)
 
     def _write(self, name: str, offsets: checkpoints.Offsets) -> None:
-        try:
-            checkpoints.write_offsets(self._storage, name, offsets)
-        except OSError as error:
-            raise StorageError(f"{name}: {error}") from error
-        self._written[name] = offsets
+        """Two threads may write one checkpoint: the last sees to it that the newest stays."""
+        while True:
+            try:
+                checkpoints.write_offsets(self._storage, name, offsets)
+            except OSError as error:
+                raise StorageError(f"{name}: {error}") from error
+            self._written[name] = offsets
+            if offsets is self._newest[name]:
+                return
+            offsets = self._newest[name]
 
     def close(self, now_ms: int) -> None:
         """Closes all logs. When all went well the next start need not look into them.

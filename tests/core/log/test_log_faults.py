@@ -254,6 +254,47 @@ def test_checkpoints_are_written_when_they_differ(memory: MemoryStorage, batch: 
     assert checkpoints.read_offsets(memory, checkpoints.LOG_START_OFFSETS) == {ORDERS: 2}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_deleted_topics_checkpoints_say_nothing_of_its_successor(
+    memory: MemoryStorage, batch: MakeBatch, seed: int
+) -> None:
+    """Its log start offset would take all records of the new one, its recovery point hide tears."""
+    store = LogStore(memory)
+    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    fill(log, batch, 9)
+    log.increment_log_start_offset(8)
+    log.flush()
+    store.write_recovery_points()
+    store.write_log_start_offsets()
+    store.delete(log)
+    log = store.open(ORDERS, UUID(int=8), CONFIG, 2_000)
+    fill(log, batch, 3)
+    log.flush()
+    survivor = memory.after_crash(Random(seed)) if seed else memory.after_kill()
+    again = LogStore(survivor).open(ORDERS, UUID(int=8), CONFIG, 3_000)
+    assert (again.log_start_offset, again.log_end_offset, again.loss) == (0, 3, None)
+    for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS):
+        assert not checkpoints.read_offsets(survivor, name).get(ORDERS)
+
+
+def test_the_newest_checkpoint_stays_whoever_writes_last(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    store = LogStore(memory)
+    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    fill(log, batch, 4)
+    log.flush()
+    early = store.recovery_points_writer()
+    fill(log, batch, 1)
+    log.flush()
+    late = store.recovery_points_writer()
+    assert early is not None
+    assert late is not None
+    late()
+    early()
+    assert checkpoints.read_offsets(memory, checkpoints.RECOVERY_POINTS) == {ORDERS: 5}
+
+
 def test_half_written_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = FileStorage(tmp_path)
 

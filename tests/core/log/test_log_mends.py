@@ -1,0 +1,212 @@
+"""What a start mends, cuts or refuses to believe, one by one: each was once taken for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from kafkalite.core.config import LogConfig
+from kafkalite.core.log.index import RELATIVE_OFFSET_MAX
+from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.store import LogStore
+from kafkalite.core.protocol.records import (
+    ControlType,
+    EndTransactionMarker,
+    encode_end_transaction_marker,
+    patch,
+)
+from kafkalite.core.types import TopicPartition
+from kafkalite.testing.storage import MemoryStorage, PowerLoss
+
+MakeBatch = Callable[..., bytearray]
+OpenLog = Callable[..., PartitionLog]
+LARGE = 1 << 30
+ORDERS = TopicPartition("orders", 0)
+LOG = "orders-0/00000000000000000000"
+
+
+def fill(log: PartitionLog, batch: MakeBatch, count: int) -> None:
+    for _ in range(count):
+        log.append_as_leader(batch(), 0, 1_000)
+    log.high_watermark = log.log_end_offset
+
+
+def at(batch: bytearray, base_offset: int) -> bytearray:
+    """The batch as a leader sends it whose log ends at `base_offset`."""
+    patch(batch, 0, base_offset, 0)
+    return batch
+
+
+# ---- what was lost is told ---------------------------------------------------------------------
+
+
+def test_bytes_that_were_cut_are_told(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    fill(log, batch, 3)
+    assert open_log(memory.after_kill()).loss is None
+    memory.names[LOG + ".log"].data += b"torn"
+    again = open_log(memory.after_kill())
+    assert again.loss == "4 bytes from offset 3 on were torn or corrupt, and cut"
+
+
+def test_records_that_were_on_the_disk_and_are_gone_are_told(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    fill(log, batch, 3)
+    log.flush()
+    size = len(memory.names[LOG + ".log"].data) // 3
+    del memory.names[LOG + ".log"].data[2 * size :]
+    for clean in (True, False):
+        again = open_log(memory.after_kill(), at=3, clean=clean)
+        assert again.loss == "it ends at offset 2, though all below 3 was on the disk"
+    del memory.names[LOG + ".log"].data[2 * size - 5 :]
+    again = open_log(memory.after_kill(), at=3)
+    assert again.loss == (
+        f"{size - 5} bytes from offset 1 on were torn or corrupt, and cut; "
+        "it ends at offset 1, though all below 3 was on the disk"
+    )
+
+
+# ---- indexes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", [b"\0\0\0\0\x7f\xff\xff\xff", b"\xff\xff\xff\xff\0\0\0\1"])
+def test_the_last_segments_index_is_mended_on_a_clean_start(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch, entry: bytes
+) -> None:
+    """The end of a log that was closed is found through it."""
+    log = open_log(memory, index_interval_bytes=100)
+    fill(log, batch, 20)
+    log.close()
+    index = memory.names[LOG + ".index"].data
+    good = bytes(index)
+    index[-8:] = entry
+    again = open_log(memory.after_kill(), clean=True, index_interval_bytes=100)
+    assert (again.log_end_offset, again.loss) == (20, None)
+    survivor = memory.after_kill()
+    open_log(survivor, clean=True, index_interval_bytes=100).close()
+    assert survivor.read_small(LOG + ".index") == good
+
+
+def test_mending_an_index_keeps_the_aborted_transactions(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    """A segment that was flushed and then rolled: its last index entries were never synced, and
+    nobody reads it again to learn which transactions were aborted."""
+    ids = {"producer_id": 7, "producer_epoch": 0}
+    log = open_log(memory)
+    log.append_as_leader(batch(2, base_sequence=0, transactional=True, **ids), 0, 1_000)
+    marker = encode_end_transaction_marker(
+        EndTransactionMarker(ControlType.ABORT, 0), timestamp_ms=1_000, **ids
+    )
+    log.append_as_leader(bytearray(marker), 0, 1_000, from_client=False)
+    log.flush()
+    log.roll(1_000)
+    memory.sync_directory("orders-0")
+    for path in (LOG + ".index", LOG + ".timeindex"):
+        memory.names[path].data.clear()
+    again = open_log(memory.after_kill(), at=log.recovery_point)
+    assert [a.producer_id for a in again.aborted_transactions(0, LARGE)] == [7]
+    assert len(again.segments) == 2
+
+
+def test_an_empty_checkpoint_of_epochs_is_none(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    memory.make_directory("orders-0")
+    memory.open("orders-0/leader-epoch-checkpoint").create()
+    log = open_log(memory, clean=True)
+    assert log.epochs.entries == []
+    fill(log, batch, 1)
+    assert log.epochs.entries == [(0, 0)]
+
+
+# ---- offsets too far from their segment's ------------------------------------------------------
+
+
+def test_an_offset_that_no_index_entry_can_hold_begins_a_segment(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory, index_interval_bytes=1)
+    fill(log, batch, 2)
+    log.append_as_follower(at(batch(), RELATIVE_OFFSET_MAX - 1), 1_000)
+    assert len(log.segments) == 1
+    appended = log.append_as_leader(batch(2), 0, 1_000)  # its last offset is one too far
+    assert [segment.base_offset for segment in log.segments] == [0, RELATIVE_OFFSET_MAX]
+    assert appended.last_offset == RELATIVE_OFFSET_MAX + 1
+    log.append_as_follower(at(batch(), 3 * RELATIVE_OFFSET_MAX), 1_000)
+    assert log.segments[-1].base_offset == 3 * RELATIVE_OFFSET_MAX
+    log.close()
+    again = open_log(memory, clean=True, cleanup_policy=("compact",))
+    assert again.log_end_offset == 3 * RELATIVE_OFFSET_MAX + 1
+    assert again.read(RELATIVE_OFFSET_MAX, LARGE, again.log_end_offset) is not None
+
+
+def test_a_base_offset_that_no_index_entry_can_hold_is_damage(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    """The CRC does not cover it."""
+    log = open_log(memory)
+    fill(log, batch, 3)
+    data = memory.names[LOG + ".log"].data
+    size = len(data) // 3
+    data[2 * size : 2 * size + 8] = (RELATIVE_OFFSET_MAX + 1).to_bytes(8, "big")
+    again = open_log(memory.after_kill())
+    assert again.log_end_offset == 2
+    assert again.loss == f"{size} bytes from offset 2 on were torn or corrupt, and cut"
+
+
+# ---- truncation --------------------------------------------------------------------------------
+
+
+def test_a_power_cut_in_a_truncation_leaves_no_gap(batch: MakeBatch) -> None:
+    """Segments that it removed must not come back behind the one that it cut."""
+    config = LogConfig(segment_bytes=300)
+    change, is_over = 0, False
+    while not is_over:
+        change += 1
+        memory = MemoryStorage()
+        store = LogStore(memory)
+        log = store.open(ORDERS, UUID(int=7), config, 1_000)
+        fill(log, batch, 12)
+        log.flush()
+        store.write_recovery_points()
+        memory.crash_after(change)
+        try:
+            store.truncate(log, 4)
+            is_over = True
+        except PowerLoss:
+            pass
+        for seed in range(12):
+            again = LogStore(memory.after_crash(Random(seed))).open(
+                ORDERS, UUID(int=7), config, 1_000
+            )
+            headers = [header for s in again.segments for _, header in s.headers(0)]
+            found = [header.base_offset for header in headers]
+            assert found == list(range(again.log_end_offset)), f"change {change}, seed {seed}"
+            assert again.log_end_offset in ((4,) if is_over else range(4, 13))
+    assert change > 4
+
+
+def test_a_recovery_point_beyond_a_truncation_is_taken_back(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    """Else what is appended there next would not be looked at after a crash."""
+    store = LogStore(memory)
+    config = LogConfig(segment_bytes=300)
+    log = store.open(ORDERS, UUID(int=7), config, 1_000)
+    fill(log, batch, 12)
+    log.flush()
+    store.write_recovery_points()
+    store.truncate(log, 1)
+    fill(log, batch, 8)
+    memory.names[log.segments[0].log.path].data[-1] ^= 1
+    again = LogStore(memory.after_kill()).open(ORDERS, UUID(int=7), config, 1_000)
+    assert again.log_end_offset < 5
+    assert again.loss is not None
