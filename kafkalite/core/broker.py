@@ -44,6 +44,7 @@ from kafkalite.core.handlers.metadata import without_placeholder
 from kafkalite.core.image import (
     ClusterImage,
     ClusterRecord,
+    PartitionImage,
     TopicImage,
     is_broker_configs,
     topic_of,
@@ -422,7 +423,13 @@ class Broker:
                 partition = Partition(where, opened, PartitionReplication(where, self.node_id))
                 held[index] = partition
             partition.log.config = log_config
-            partition.replay(image)
+            self._replay_partition(partition, image)
+
+    def _replay_partition(self, partition: Partition, image: PartitionImage) -> None:
+        """Takes a new image; what was found in the log may have to be flushed before it counts."""
+        partition.replay(image)
+        if partition.log.flush_is_due:
+            self._upkeep.await_flush(partition, partition.log.size_bytes)
 
     def try_again(self) -> None:
         """Opens the logs that could not be opened or have failed, where that may help."""
@@ -445,7 +452,9 @@ class Broker:
         if partition.log.loss is not None:
             log.warning("%s: %s", where, partition.log.loss)
         partition.replication = PartitionReplication(where, self.node_id)
-        partition.replay(self.image.topics[where.topic].partitions[where.partition])
+        self._replay_partition(
+            partition, self.image.topics[where.topic].partitions[where.partition]
+        )
 
     def _drop(self, topic: TopicImage) -> None:
         """Lets go of a topic that is gone; whoever waits for it is told."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,9 +30,13 @@ from confluent_kafka.admin import (  # noqa: E402
     ResourceType,
 )
 
+from kafkalite.core.producer import Producer as OurProducer  # noqa: E402
+from kafkalite.core.types import Columns  # noqa: E402
+
 SECONDS_MAX = 60.0
 PARTITIONS = 4
 RECORDS_PER_ROUND = 20_000
+KILLS = 8
 # Small segments, so that a crash finds several; a small index interval, so that they have entries.
 SEGMENTS = {"segment.bytes": "65536", "index.interval.bytes": "1024"}
 # A broker that is gone is asked again soon, and silently.
@@ -106,9 +111,9 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
-def create_topic(bootstrap: str, topic: str) -> None:
+def create_topic(bootstrap: str, topic: str, more: Mapping[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    new = NewTopic(topic, PARTITIONS, 1, config=SEGMENTS)
+    new = NewTopic(topic, PARTITIONS, 1, config={**SEGMENTS, **(more or {})})
     admin.create_topics([new])[topic].result(SECONDS_MAX)
 
 
@@ -134,6 +139,7 @@ def segment_bytes_of(bootstrap: str, topic: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1])
 def test_what_was_acknowledged_survives_kill_9_once_and_in_order(
     serve: Callable[..., Any], tmp_path: Path, topic: str, group: str, seed: int
@@ -145,7 +151,7 @@ def test_what_was_acknowledged_survives_kill_9_once_and_in_order(
     create_topic(address, "short-lived")
     ids = topic_ids(address)
     load = Load(address, topic)
-    for round_number in range(3):
+    for round_number in range(KILLS):
         commit(address, group, topic, 100 * round_number)
         if round_number == 1:
             delete_topic(address, "short-lived")
@@ -164,6 +170,59 @@ def test_what_was_acknowledged_survives_kill_9_once_and_in_order(
 
     assert len(load.acknowledged) == load.sent
     check(read_to_the_end(address, topic), load)
+    assert "Traceback" not in server.stderr
+    assert server.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("flush_messages", ["9223372036854775807", "100"])
+def test_our_producer_loses_and_repeats_nothing_under_kill_9(
+    serve: Callable[..., Any], tmp_path: Path, topic: str, flush_messages: str
+) -> None:
+    """Records are columns sent without a pause; the last word is what a flush said."""
+    random = Random(3)
+    server = serve(tmp_path)
+    create_topic(server.address, topic, {"flush.messages": flush_messages})
+    address, sent, flushed = server.address, 0, 0
+
+    async def load(enough: asyncio.Event, stop: asyncio.Event) -> None:
+        nonlocal sent, flushed
+        async with OurProducer(address, linger_ms=1, batch_bytes=2_000) as producer:
+            while not stop.is_set():
+                values: list[bytes | None] = [b"%d" % (sent + i) for i in range(40)]
+                columns = Columns([None] * 40, values, [1_000 + sent] * 40)
+                await producer.send_columns(
+                    topic, columns, partitions=[(sent + i) % PARTITIONS for i in range(40)]
+                )
+                sent += 40
+                if sent % 2_000 == 0:
+                    await producer.flush()
+                    flushed = sent
+                    enough.set()
+            await producer.flush()
+            flushed = sent
+
+    async def story() -> None:
+        nonlocal server
+        enough, stop = asyncio.Event(), asyncio.Event()
+        loading = asyncio.create_task(load(enough, stop))
+        for _ in range(KILLS):
+            enough.clear()
+            await enough.wait()
+            await asyncio.sleep(random.random() / 20)
+            server.kill()
+            assert not loading.done(), loading
+            server = await asyncio.to_thread(serve, tmp_path, address)
+        stop.set()
+        await loading
+
+    asyncio.run(story())
+    assert flushed == sent
+    read = read_to_the_end(address, topic)
+    for partition, records in read.items():
+        assert [offset for offset, _ in records] == list(range(len(records)))
+        assert [number for _, number in records] == list(range(partition, sent, PARTITIONS))
     assert "Traceback" not in server.stderr
     assert server.stop() == 0
 

@@ -101,8 +101,8 @@ class Durability:
         """A segment was added: its name is not on the disk yet."""
         self._files_are_new = True
 
-    def truncated(self, offset: int) -> None:
-        """The log was cut, and synced, at `offset`."""
+    def retract(self, offset: int) -> None:
+        """From `offset` on nothing is promised any more: the log is cut there."""
         self.recovery_point = min(self.recovery_point, offset)
         self._generation += 1
 

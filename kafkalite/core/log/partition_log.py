@@ -379,6 +379,10 @@ class PartitionLog:
 
     # ---- truncate ------------------------------------------------------------------------------
 
+    def retract(self, offset: int) -> None:
+        """Promises nothing from `offset` on: before it is cut there, and for a crash in between."""
+        self._durability.retract(offset)
+
     def truncate_to(self, offset: int) -> None:
         """Removes the batches from the one that holds `offset` on, durably.
 
@@ -413,11 +417,11 @@ class PartitionLog:
 
     def _after_truncation(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
-        self._durability.truncated(end_offset)
+        self._durability.retract(end_offset)
         self.epochs.truncate_to(end_offset)
         self.epochs.write()
         self._snapshots.drop(lambda snapshot: snapshot > end_offset)
-        self._segments.active.sync()
+        self._segments.active.sync(after_truncation=True)
         self._place.storage.sync_directory(self._place.directory)
         self.high_watermark = min(self._high_watermark, end_offset)
 

@@ -247,14 +247,15 @@ class Segment:
         self.end_writing()
         self.sync()
 
-    def sync(self) -> None:
+    def sync(self, *, after_truncation: bool = False) -> None:
         """Returns when the segment is on the disk, all but what indexes have in memory alone.
 
-        An active segment's are made anew after a crash, so its entries may wait.
+        An active segment's are made anew after a crash, so its entries may wait. A truncation may
+        have emptied some, and they must stay so.
         """
         self.log.sync()  # also when empty: it may have been cut
         for file in self._files()[1:]:
-            if file.size_bytes:
+            if file.size_bytes or after_truncation:
                 file.sync()
 
     def close(self) -> None:

@@ -177,7 +177,10 @@ class LogStore:
         return [where for where in partitions if where not in self.logs]
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """Cuts a log, as its `truncate_to`, and takes back what was promised of the rest."""
+        """Cuts a log, as its `truncate_to`, and takes back what was promised of the rest: first,
+        as a crash in between may leave any part of it."""
+        log.retract(offset)
+        self._take_back(log)
         log.truncate_to(offset)
         self._take_back(log)
 

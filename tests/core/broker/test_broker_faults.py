@@ -415,3 +415,29 @@ def test_a_broker_that_stops_on_a_full_disk_says_so_and_loses_nothing(
             assert (await peer.produce("t", b"20")).base_offset == 20
 
     asyncio.run(story())
+
+
+def test_what_a_start_finds_unflushed_is_flushed_before_it_counts(
+    start: Start, tmp_path: Path
+) -> None:
+    """Else a batch that is sent again, and stored already, would wait for ever."""
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", flush_messages="2")
+            again = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+            await peer.produce("t", b"v", **again)
+            await peer.produce("t", b"w")
+        checkpoint = tmp_path / "data" / "recovery-point-offset-checkpoint"
+        checkpoint.write_text("0\n0\n")  # as after a kill
+        (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+        async with start() as running:
+            peer = await running.connect()
+            log = running.broker.partition("t", 0).log
+            answer = await peer.produce("t", b"v", **again)
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+            assert log.recovery_point == 2
+            assert await peer.values("t") == [b"v", b"w"]
+
+    asyncio.run(story())

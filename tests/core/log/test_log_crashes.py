@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kafkalite.core.config import LogConfig
@@ -418,10 +418,18 @@ def test_a_crash_at_every_change_of_a_long_history(batch: MakeBatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
 )
 @example(steps=[("append_in_transaction", 1), ("roll", 0), ("flush", 0), ("end_transaction", 0),
                 ("checkpoint", 0), ("append", 1)])  # fmt: skip
+@example(
+    steps=[("append_in_transaction", 0), ("end_transaction", 0), ("append", 0), ("append", 0),
+           ("append", 0), ("append", 0), ("append_in_transaction", 0), ("end_transaction", 0),
+           ("close", 0), ("truncate", 1)]
+)  # fmt: skip
 @given(steps=STEPS)
 def test_a_crash_at_every_change_of_any_history(batch: MakeBatch, steps: list[Step]) -> None:
     crash_everywhere(steps, batch, 4)
