@@ -132,6 +132,54 @@ def test_a_record_without_a_key_is_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def transact(address: str, topic: str, count: int) -> dict[bytes, bytes]:
+    """Transactions in turn committed and aborted; what is committed of each key."""
+    producer = confluent.Producer(
+        {"bootstrap.servers": address, "transactional.id": "t", "linger.ms": 0}
+    )
+    producer.init_transactions(30)
+    state = {}
+    for i in range(count):
+        producer.begin_transaction()
+        rows = {b"%d" % (i * j % 23): b"%d " % i * 20 for j in range(1, 6)}
+        for key, value in rows.items():
+            producer.produce(topic, value, key)
+        if i % 3:
+            producer.commit_transaction(30)
+            state |= rows
+        else:
+            producer.flush(30)
+            producer.abort_transaction(30)
+    return state
+
+
+def test_committed_readers_find_what_was_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await start_node(tmp_path, "127.0.0.1:0", SETTINGS)
+        address = str(node.address)
+        await asyncio.to_thread(
+            create, address, "state", cleanup_policy="compact", segment_bytes="4000",
+            min_cleanable_dirty_ratio="0.01", delete_retention_ms="100",
+        )  # fmt: skip
+        state = await asyncio.to_thread(transact, address, "state", 120)
+        log = node.broker.partition("state", 0).log
+        cleaned = node.broker.logs.cleaned_offsets
+        where = log.topic_partition
+        await wait_until(lambda: cleaned.get(where) == log.segments[-1].base_offset)
+        found = await asyncio.to_thread(consume, address, "state")
+        assert {key: value for _, key, value in found} == state
+        assert len(found) < 120 * 5 / 2
+        await node.close()
+        again = await start_node(tmp_path, "127.0.0.1:0", {"log.cleaner.enable": "false"})
+        assert await asyncio.to_thread(consume, str(again.address), "state") == found
+        more = await asyncio.to_thread(transact, str(again.address), "state", 2)
+        found = await asyncio.to_thread(consume, str(again.address), "state")
+        assert {key: value for _, key, value in found} == state | more, "the producer goes on"
+        await again.close()
+
+    asyncio.run(main())
+
+
 def commit(address: str, group: str, offsets: range) -> None:
     """One commit for each offset."""
     consumer = confluent.Consumer({"bootstrap.servers": address, "group.id": group})
