@@ -23,11 +23,17 @@ from cpython.buffer cimport (
     PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
-from kafkalite.compaction.cleaning_pure import ENTRY_BYTES, Stop, refuse_full, refuse_records
+from kafkalite.compaction.cleaning_pure import (
+    ENTRY_BYTES,
+    LIKELY_TIME_MAX,
+    Stop,
+    refuse_full,
+    refuse_records,
+)
 from kafkalite.core.log.segment import Mark
 
 cdef extern from *:
@@ -336,7 +342,17 @@ cdef struct Keyed:
 cdef struct Selection:
     int64_t kept
     int64_t tombstones  # of the kept
-    int64_t max_delta  # the largest timestamp delta of the kept
+    int64_t min_delta  # the least and the largest timestamp delta of the kept
+    int64_t max_delta
+
+
+cdef inline bint is_likely_time(int64_t number) noexcept nogil:
+    """Whether sums and differences of such times and deltas are within 64 bits."""
+    return -LIKELY_TIME <= number <= LIKELY_TIME
+
+
+cdef inline bint has_likely_times(const Selection *selection) noexcept nogil:
+    return is_likely_time(selection.min_delta) and is_likely_time(selection.max_delta)
 
 
 cdef struct Filter:
@@ -356,7 +372,6 @@ STOPS = (Stop.END, Stop.OTHER, Stop.FULL)
 cdef char *UNSIGNED_BYTES = b"B"
 
 
-
 # ---- the map ---------------------------------------------------------------------------------
 
 
@@ -366,6 +381,7 @@ cdef struct Entry:
     int64_t next  # the offset after the key's latest record; 0: no entry
 
 assert sizeof(Entry) == ENTRY_BYTES
+cdef int64_t LIKELY_TIME = LIKELY_TIME_MAX
 
 
 @cython.final
@@ -591,6 +607,7 @@ cdef class OffsetMap:
         cdef int i, parsed
         cdef bint keep
         selection.kept = selection.tombstones = 0
+        selection.min_delta = INT64_MAX
         selection.max_delta = INT64_MIN
         if count > self.mask_size:
             self.mask = <uint8_t *> realloc(self.mask, count)
@@ -614,6 +631,7 @@ cdef class OffsetMap:
                 if keep:
                     selection.kept += 1
                     selection.tombstones += record.value_size < 0
+                    selection.min_delta = min(selection.min_delta, record.timestamp_delta)
                     selection.max_delta = max(selection.max_delta, record.timestamp_delta)
             done += parsed
         return at == end
@@ -638,7 +656,7 @@ cdef class OffsetMap:
         if not parsed:
             refuse_records(count, base_offset)
         mask = PyBytes_FromStringAndSize(<char *> self.mask, count)
-        return mask, selection.tombstones > 0
+        return mask, selection.tombstones > 0 and has_likely_times(&selection)
 
     def filter_batches(
         self,
@@ -734,12 +752,13 @@ cdef class OffsetMap:
             return OTHER_BATCH
         if not selection.kept:
             return END_OF_RUN
-        if selection.tombstones and not has_horizon:
+        cdef bint is_likely = is_likely_time(base_timestamp) and has_likely_times(&selection)
+        if selection.tombstones and not has_horizon and is_likely:
             attributes |= DELETE_HORIZON
             new_base = rule.now_ms + rule.delete_retention_ms
         elif selection.kept == count:
             return output.add(batch, size, last_offset, max_timestamp)
-        if not attributes & LOG_APPEND_TIME:
+        if is_likely and not attributes & LOG_APPEND_TIME:
             max_timestamp = base_timestamp + selection.max_delta
         if not output.reserve(size + selection.kept * GROWTH_MAX):
             return NO_MEMORY
@@ -850,12 +869,12 @@ cdef uint8_t *copy_kept(
 
 
 def copy_records(body, bytes mask, int64_t shift):
-    """The records that `mask` keeps, and their largest timestamp delta before; see the twin."""
+    """The records that `mask` keeps, and the range of their timestamp deltas; see the twin."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef const uint8_t *end
     cdef const uint8_t *kept = <const uint8_t *> PyBytes_AS_STRING(mask)
-    cdef int64_t count = len(mask), i, largest = INT64_MIN
+    cdef int64_t count = len(mask), i, least = INT64_MAX, largest = INT64_MIN
     cdef Record record
     cdef bint parsed = True
     cdef uint8_t *output = NULL
@@ -870,6 +889,7 @@ def copy_records(body, bytes mask, int64_t shift):
                 if not parsed:
                     break
                 if kept[i]:
+                    least = min(least, record.timestamp_delta)
                     largest = max(largest, record.timestamp_delta)
                 at = record.end
             parsed = parsed and at == end
@@ -883,7 +903,7 @@ def copy_records(body, bytes mask, int64_t shift):
         if output == NULL:
             raise MemoryError
         try:
-            return PyBytes_FromStringAndSize(<char *> output, end - output), largest
+            return PyBytes_FromStringAndSize(<char *> output, end - output), least, largest
         finally:
             free(output)
     finally:

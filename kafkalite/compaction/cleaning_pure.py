@@ -18,7 +18,7 @@ from typing import Final, NoReturn, TypeAlias
 
 from kafkalite.compaction.retain import keeps
 from kafkalite.core.log.segment import Mark
-from kafkalite.core.protocol.records_pure import INT64_MIN, decode_records
+from kafkalite.core.protocol.records_pure import INT64_MAX, INT64_MIN, decode_records
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, Columns
 from kafkalite.errors import CorruptBatchError
 
@@ -27,6 +27,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 ENTRY_BYTES: Final = 24  # of the native map: a hash of 16 and an offset
 PURE_ENTRY_BYTES: Final = 200  # of a dictionary: its share, a digest, an integer
 SECRET_BYTES: Final = 16
+LIKELY_TIME_MAX: Final = 1 << 61  # ms: of two such times sum and difference are within 64 bits
 
 
 class Stop(Enum):
@@ -35,6 +36,11 @@ class Stop(Enum):
     END = "no whole batch is left"
     OTHER = "the batch here is not a plain one"
     FULL = "the map takes no more"
+
+
+def is_likely_time(number: int) -> bool:
+    """Whether a time or a difference of times, in ms, is one that clocks may show."""
+    return -LIKELY_TIME_MAX <= number <= LIKELY_TIME_MAX
 
 
 def refuse_full(slots: int) -> NoReturn:
@@ -116,7 +122,9 @@ class OffsetMap:
     def judge_records(
         self, body: Buffer, count: int, base_offset: int, mapped_until: int, tombstones_go: bool
     ) -> tuple[bytes, bool]:
-        """Which records stay (a byte each, 1 or 0), and whether tombstones are among them."""
+        """Which records stay (a byte each, 1 or 0), and whether tombstones are among them. A
+        tombstone beside a record of an absurd time does not count: no other base timestamp can
+        take that one's place, so it gets no delete horizon and stays."""
         columns = _columns(body, count, base_offset)
         rows = zip(columns.keys, columns.values, columns.offsets or (), strict=True)
         stays = [
@@ -132,7 +140,8 @@ class OffsetMap:
         tombstones = any(
             stay and value is None for stay, value in zip(stays, columns.values, strict=True)
         )
-        return bytes(stays), tombstones
+        kept = columns.where(stays).timestamps
+        return bytes(stays), tombstones and all(map(is_likely_time, kept))
 
     def filter_batches(
         self,
@@ -196,10 +205,11 @@ class Output:
         self._marks = []
 
 
-def copy_records(body: Buffer, mask: bytes, shift: int) -> tuple[bytes, int]:
-    """The records that `mask` keeps, `shift` added to each timestamp delta, and the largest of
-    their timestamp deltas before that. All else of a record is copied as it is."""
-    largest = max(_columns(body, len(mask), 0).where(mask).timestamps, default=INT64_MIN)
+def copy_records(body: Buffer, mask: bytes, shift: int) -> tuple[bytes, int, int]:
+    """The records that `mask` keeps, `shift` added to each timestamp delta, and the least and the
+    largest of their deltas before that. All else of a record is copied as it is."""
+    deltas = _columns(body, len(mask), 0).where(mask).timestamps
+    least, largest = min(deltas, default=INT64_MAX), max(deltas, default=INT64_MIN)
     output = bytearray()
     position = 0
     for kept in mask:
@@ -214,7 +224,7 @@ def copy_records(body: Buffer, mask: bytes, shift: int) -> tuple[bytes, int]:
         elif kept:
             output += body[position:end]
         position = end
-    return bytes(output), largest
+    return bytes(output), least, largest
 
 
 def _columns(body: Buffer, count: int, base_offset: int) -> Columns:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kafkalite.compaction.cleaning_pure import is_likely_time
 from kafkalite.compaction.offset_map import OffsetMap, copy_records
 from kafkalite.compaction.retain import Stays, Verdict
 from kafkalite.core.protocol.checksum import crc32c
@@ -82,12 +83,15 @@ def clean_batch(
     if not kept:
         return _empty(header) if verdict.keep_empty else None
     begins = header.delete_horizon_ms is None and (has_tombstones or verdict.begins_to_go)
+    begins = begins and is_likely_time(header.base_timestamp)
     if kept == header.record_count and not begins:
         return batch, header
     base_timestamp = delete_horizon_ms if begins else header.base_timestamp
-    body, largest = copy_records(body, mask, header.base_timestamp - base_timestamp)
+    body, least, largest = copy_records(body, mask, header.base_timestamp - base_timestamp)
     max_timestamp = header.max_timestamp
-    if header.timestamp_type is TimestampType.CREATE_TIME:
+    if header.timestamp_type is TimestampType.CREATE_TIME and all(
+        map(is_likely_time, (header.base_timestamp, least, largest))
+    ):
         max_timestamp = header.base_timestamp + largest
     return _packed(
         header._replace(

@@ -135,6 +135,25 @@ def test_tombstones_keep_the_time_of_their_append(loops: str, model: MakeModel) 
     assert header.delete_horizon_ms == 1_100
 
 
+@pytest.mark.parametrize("absurd", [-(2**63) + 2_000, -(2**62)])
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
+def test_absurd_times_survive_and_get_no_delete_horizon(
+    loops: str, model: MakeModel, absurd: int, codec: Compression
+) -> None:
+    """A client may write them. No other base timestamp can stand for them in 64 bits."""
+    log = model()
+    for times in ([absurd] * 3, [0, absurd, 0]):
+        log.append([(b"x", b"1")], timestamps=[5], compression=codec)
+        log.append([(b"a", b"1"), (b"b", None), (b"c", b"1")], timestamps=times, compression=codec)
+        log.append([(b"a", b"2"), (b"x", b"2")], timestamps=[5, 6], compression=codec)
+    log.roll()
+    log.clean()
+    check(log)
+    tombstone = next(header for header, columns in log.batches() if None in columns.values)
+    assert tombstone.delete_horizon_ms is None
+    assert len(log.records()) == 4
+
+
 def test_aborted_records_go_and_hide_nothing(loops: str, model: MakeModel) -> None:
     log = model()
     log.append([(b"a", b"true")])
