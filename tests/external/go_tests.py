@@ -30,6 +30,7 @@ def run_tests(
     environment: Mapping[str, str],
     seconds_max: int,
     more: tuple[str, ...] = (),
+    source: Path | None = None,
 ) -> Iterator[Result]:
     """The results of one package's tests, subtests by their paths. A test that did not end failed.
 
@@ -40,7 +41,8 @@ def run_tests(
     command = [go, "test", "-json", "-count=1", f"-timeout={seconds_max}s", *more]
     if run.excluded:
         command.append(f"-skip={'|'.join(map(exactly, run.excluded))}")
-    record([*command, package], run, run.source / "source", environment, seconds_max + 300)
+    folder = source or run.source / "source"
+    record([*command, package], run, folder, environment, seconds_max + 300)
     outcomes: dict[str, Outcome] = {}
     for line in run.log.read_text(errors="replace").splitlines():
         if not line.startswith("{"):

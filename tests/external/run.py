@@ -11,6 +11,7 @@ Exit code 0: all that ran passed; 1: not so; 3: nothing ran, because programs ar
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -19,14 +20,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import franz_go
+import kafka_go
 import kafka_python
 import librdkafka
+import sarama
 from suite import Outcome, Run, Suite, Target, cached
 
 from kafkalite.embedded import EmbeddedBroker
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (kafka_python.SUITE, franz_go.SUITE, librdkafka.SUITE)
+    module.SUITE.name: module.SUITE
+    for module in (kafka_python, franz_go, librdkafka, sarama, kafka_go)
 }
 OUR_VERSION = "3.8"  # of Apache Kafka, by the versions of the APIs that we serve
 NOT_RUN = 3
@@ -35,6 +39,7 @@ NOT_RUN = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns its exit code."""
     options = parsed(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # children end too
     verdicts = []
     for name in options.suites or SUITES:
         suite = SUITES[name]

@@ -7,6 +7,7 @@ Never  decides whether a run was good: `run.py` does.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -68,6 +69,7 @@ class Suite:
     passing_min: int
     excluded: Mapping[str, str]  # a test, and why it is not run
     settings: Mapping[str, str] = field(default_factory=dict)  # of our broker
+    recipe: int = 1  # raised when `fetch` makes something else of the same version
 
     @property
     def missing_programs(self) -> list[str]:
@@ -88,7 +90,7 @@ def program_path(program: str) -> str | None:
 def cached(suite: Suite) -> Path:
     """The suite's folder in the user's cache; a fetch that broke off leaves nothing there."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "kafkalite" / "external" / f"{suite.name}-{suite.version}"
+    place = cache / "kafkalite" / "external" / f"{suite.name}-{suite.version}-{suite.recipe}"
     if not place.exists():
         unfinished = place.with_name(f"{place.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -107,6 +109,13 @@ def call(command: Sequence[str | Path], cwd: Path | None = None) -> str:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
         raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{tail}")
     return done.stdout
+
+
+def change(path: Path, old: str, new: str, *, may_be_absent: bool = False) -> None:
+    """Replaces what a regular expression matches in a file of the suite."""
+    text, count = re.subn(old, new, path.read_text())
+    assert count or may_be_absent, f"{path}: nothing matches {old}"
+    path.write_text(text)
 
 
 def record(
