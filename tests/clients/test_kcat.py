@@ -189,3 +189,42 @@ def test_a_group_goes_on_where_it_committed(bootstrap: str, topic: str, group: s
 
     assert some(4) == [0, 1, 2, 3]
     assert some(6) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_pattern_chooses_topics(bootstrap: str, topic: str, group: str) -> None:
+    for name in (f"{topic}-one", f"not-{topic}", f"{topic}-two"):
+        kcat(bootstrap, "-P", "-t", name, stdin=b"1\n2\n")
+    config = ["-X", "auto.offset.reset=earliest", "-c", "4"]
+    printed = kcat(bootstrap, "-G", group, "-q", "-f", "%t %o\n", *config, f"^{topic}-.*")
+    chosen = [f"{topic}-{which} {offset}" for which in ("one", "two") for offset in (0, 1)]
+    assert sorted(printed.decode().splitlines()) == chosen
+
+
+def test_a_static_member_returns_at_once(bootstrap: str, topic: str, group: str) -> None:
+    """kcat's member does not leave; the next one with its id takes its place."""
+    kcat(bootstrap, "-P", "-t", topic, stdin=b"".join(b"%d\n" % i for i in range(10)))
+    static = ["-X", "group.instance.id=kcat", "-X", "session.timeout.ms=300000"]
+    for expected in ([0, 1, 2], [3, 4, 5], [6, 7, 8]):
+        config = ["-X", "auto.offset.reset=earliest", "-c", "3", *static]
+        printed = kcat(bootstrap, "-G", group, "-q", "-f", "%o\n", *config, topic)
+        assert [int(line) for line in printed.split()] == expected
+
+
+@pytest.mark.needs("AddPartitionsToTxn", "EndTxn")
+def test_only_committed_records_are_read(bootstrap: str, topic: str) -> None:
+    confluent_kafka = pytest.importorskip("confluent_kafka", reason="it writes the transactions")
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(SECONDS_MAX)
+    for value, end in (
+        (b"kept", producer.commit_transaction),
+        (b"thrown away", producer.abort_transaction),
+        (b"kept too", producer.commit_transaction),
+    ):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=0)
+        assert producer.flush(SECONDS_MAX) == 0
+        end(SECONDS_MAX)
+    isolation = ["-X", "isolation.level=read_committed"]
+    assert consume(bootstrap, topic, *isolation) == b"kept\nkept too\n"
+    isolation = ["-X", "isolation.level=read_uncommitted"]
+    assert consume(bootstrap, topic, *isolation) == b"kept\nthrown away\nkept too\n"
