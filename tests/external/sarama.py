@@ -120,7 +120,7 @@ SUITE = Suite(
     programs=("go",),
     fetch=fetch,
     run=run,
-    passing_min=55,
+    passing_min=57,
     excluded=EXCLUDED,
     settings={"auto.create.topics.enable": "false"},  # as in the brokers that the suite starts
 )
