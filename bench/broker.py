@@ -7,7 +7,8 @@
 The kit is a folder outside this project: `broker.sh` (starts Apache Kafka), `bench_broker.py` (runs
 one case against one broker and prints JSON) and `rkbench.c` (the client, on librdkafka); `lab` is
 where its `setup.sh kafka client` put the jars and the client. CPU and memory are the kernel's, of
-the broker's process alone.
+the broker's process alone. Our modules are imported where they are needed: what `start` takes is
+within the time to the first record.
 
 Ratios are ours ÷ Kafka's, from neighbouring minutes of one machine; nothing else is comparable.
 Of several rounds each side's best counts. `python bench/broker.py start|stop|kill DIR PORT` runs
@@ -30,19 +31,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-
-from kafkalite.core.protocol.connection import ClientConnection
-from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from kafkalite.core.protocol.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from kafkalite.core.protocol.records import encode
-from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
-from kafkalite.core.types import Columns
 
 PRODUCE: Final = (
     "p100-a1-none", "p100-aall-none", "p100-aall-lz4", "p1k-a1-none", "p1k-aall-none",
@@ -309,6 +300,8 @@ class Client:
 
     def frame(self, request: Any, version: int) -> bytes:
         """A request's bytes; all have correlation id 0."""
+        from kafkalite.core.protocol.connection import ClientConnection
+
         parts = ClientConnection("bench").send(request, version)[1]
         return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
 
@@ -365,51 +358,47 @@ def alone(options: argparse.Namespace) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+def _produce_frame(client: Client, topic: str, partition: int, batch: bytes) -> bytes:
+    from kafkalite.core.protocol.produce import (
+        PartitionProduceData,
+        ProduceRequest,
+        TopicProduceData,
+    )
+
+    data = (TopicProduceData(topic, (PartitionProduceData(partition, batch),)),)
+    return client.frame(ProduceRequest(None, -1, 30_000, data), 9)
+
+
+def _fetch_frame(client: Client, topic: str, partition: int, offset: int) -> bytes:
+    from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+
+    wanted = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topics = (FetchTopic(topic, partitions=(wanted,)),)
+    return client.frame(FetchRequest(max_wait_ms=0, topics=topics), 12)
+
+
 def _produce_and_fetch(
     client: Client, pid: int, batch_bytes: int, record_bytes: int, scale: float
 ) -> None:
+    from kafkalite.core.protocol.records import encode
+    from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
+    from kafkalite.core.types import Columns
+
     topic, records = f"t{batch_bytes}-{record_bytes}", batch_bytes // record_bytes
     creation = CreateTopicsRequest((CreatableTopic(topic, 6, 1, (), ()),))
     client.ask_all(iter([client.frame(creation, 5)]))
     batch = encode(Columns([None] * records, [os.urandom(record_bytes)] * records, [1] * records))
     count = int(scale * 2_000_000_000) // len(batch)
-    produced = [
-        client.frame(
-            ProduceRequest(
-                None, -1, 30_000, (TopicProduceData(topic, (PartitionProduceData(i, batch),)),)
-            ),
-            9,
-        )
-        for i in range(6)
-    ]
-    what = f"{batch_bytes // 1024} KB batches of {record_bytes} B"
-    _measured(f"produce {what}", pid, count * len(batch), count * records, lambda: client.ask_all(
-        produced[i % 6] for i in range(count)
-    ))  # fmt: skip
+    produced = [_produce_frame(client, topic, i, batch) for i in range(6)]
     per_fetch = max(1, (1 << 20) // len(batch))
-    fetches = (
-        client.frame(
-            FetchRequest(
-                max_wait_ms=0,
-                topics=(
-                    FetchTopic(
-                        topic,
-                        partitions=(
-                            FetchPartition(
-                                i, fetch_offset=first * records, partition_max_bytes=1 << 20
-                            ),
-                        ),
-                    ),
-                ),
-            ),
-            12,
-        )
+    fetched = (
+        _fetch_frame(client, topic, i, first * records)
         for first in range(0, count // 6, per_fetch)
         for i in range(6)
     )
-    _measured(f"fetch {what}", pid, count * len(batch), count * records, lambda: client.ask_all(
-        fetches
-    ))  # fmt: skip
+    for what, frames in (("produce", (produced[i % 6] for i in range(count))), ("fetch", fetched)):
+        name = f"{what} {batch_bytes // 1024} KB batches of {record_bytes} B"
+        _measured(name, pid, count * len(batch), count * records, partial(client.ask_all, frames))
 
 
 def _measured(what: str, pid: int, byte_count: int, records: int, act: Callable[[], None]) -> None:

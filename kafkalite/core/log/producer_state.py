@@ -112,6 +112,8 @@ class ProducerState:
         if entry is None or entry.producer_epoch != header.producer_epoch:
             return None
         last_sequence = header.last_sequence
+        if header.base_sequence == (entry.last_sequence + 1) & SEQUENCE_MAX:
+            return None  # it follows, as nearly all do
         for batch in entry.batches:
             if batch.last_sequence == last_sequence and batch.base_sequence == header.base_sequence:
                 return batch

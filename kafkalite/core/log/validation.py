@@ -37,7 +37,7 @@ _CODECS: Final = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
-_LONG_MAX: Final = (1 << 63) - 1
+_SCRATCH: Final = bytearray(1 << 18)  # appends are one thread's, and nothing of it is kept
 _LOG_APPEND_TIME: Final = 0x08  # of the attributes
 
 
@@ -53,7 +53,7 @@ def validated(
         _refuse_size(partition, size, config)
     try:
         if from_client:
-            produced = check_produced(records, keys_required=config.is_compacted)
+            produced = check_produced(records, keys_required=config.is_compacted, scratch=_SCRATCH)
             header = produced.header
         else:
             header = _brokers_own(records)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import cramjam
 
@@ -83,9 +83,16 @@ def compress(data: Buffer, compression: Compression, *, level: int | None = None
 
 
 def decompress(
-    data: Buffer, compression: Compression, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+    data: Buffer,
+    compression: Compression,
+    *,
+    decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    scratch: bytearray | None = None,
 ) -> Buffer:
     """The bytes that `compress` was given.
+
+    With `scratch` they may lie in it, and are good until it is used again: new memory of such
+    sizes costs more than an lz4 batch takes to decompress.
 
     CorruptBatchError when `data` is not what the codec writes, or holds more than
     `decompressed_bytes_max` bytes.
@@ -98,30 +105,35 @@ def decompress(
             return _snappy_decompress(view, decompressed_bytes_max)
         case Compression.LZ4:
             size = _lz4_size_at_most(view)
-            return _decompress(cramjam.lz4, "lz4", view, size, decompressed_bytes_max)
+            return _decompress(cramjam.lz4, "lz4", view, size, decompressed_bytes_max, scratch)
         case Compression.GZIP:
             size = _UINT32_LITTLE.unpack_from(view, len(view) - 4)[0] if len(view) >= 18 else 0
-            return _decompress(cramjam.gzip, "gzip", view, size, decompressed_bytes_max)
+            return _decompress(cramjam.gzip, "gzip", view, size, decompressed_bytes_max, scratch)
         case Compression.ZSTD:
             size = _zstd_content_size(view)
-            return _decompress(cramjam.zstd, "zstd", view, size, decompressed_bytes_max)
+            return _decompress(cramjam.zstd, "zstd", view, size, decompressed_bytes_max, scratch)
 
 
-def _decompress(codec: Any, name: str, view: memoryview, size: int, limit: int) -> bytearray:
+def _decompress(
+    codec: Any, name: str, view: memoryview, size: int, limit: int, scratch: bytearray | None
+) -> Buffer:
     """Decompresses into a buffer of `size` bytes (a claim, 0: unknown), grown up to `limit`."""
     if not len(view):
         raise CorruptBatchError(f"{name}: no bytes to decompress")
     capacity = min(size or _GROWTH * len(view), _LIKELY_RATIO * len(view), limit)
     while True:
-        output = bytearray(capacity)
+        is_lent = scratch is not None and capacity <= len(scratch)
+        output: Any = memoryview(scratch or b"")[:capacity] if is_lent else bytearray(capacity)
         try:
             written = codec.decompress_into(view, output)
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
                 raise CorruptBatchError(f"{name}: {error} in {len(view)} bytes") from error
         else:
+            if is_lent:
+                return cast(memoryview, output[:written])
             del output[written:]
-            return output
+            return cast(bytearray, output)
         if capacity >= limit:
             raise CorruptBatchError(
                 f"{name}: {len(view)} bytes decompress to more than the allowed {limit}"

@@ -271,6 +271,7 @@ def skim(
     *,
     keys_required: bool = False,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    scratch: bytearray | None = None,
 ) -> tuple[int, int]:
     """Checks that a batch tells the truth about its records, without building one.
 
@@ -287,7 +288,12 @@ def skim(
     try:
         data: Buffer = _records_of(buffer, position, header)
         if compression is not Compression.NONE:
-            data = decompress(data, compression, decompressed_bytes_max=decompressed_bytes_max)
+            data = decompress(
+                data,
+                compression,
+                decompressed_bytes_max=decompressed_bytes_max,
+                scratch=scratch,
+            )
         deltas = skim_records(data, header.record_count, header.last_offset_delta, keys_required)
         if header.record_count == 0:
             raise CorruptBatchError("no records")
@@ -309,11 +315,13 @@ def check_produced(
     *,
     keys_required: bool = False,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    scratch: bytearray | None = None,
 ) -> Produced:
     """All that a leader checks of what a client produced: one true batch, and nothing else.
 
     ApiError with the code that Apache Kafka answers: CORRUPT_MESSAGE for a bad CRC, an unknown
-    magic or a batch length no batch can have, INVALID_RECORD for the rest.
+    magic or a batch length no batch can have, INVALID_RECORD for the rest. `scratch` is memory to
+    decompress in, used by nobody else meanwhile.
     """
     glance = check_batch(buffer, keys_required, crc32c, BatchHeader)
     if glance is None:
@@ -330,6 +338,7 @@ def check_produced(
         header,
         keys_required=keys_required,
         decompressed_bytes_max=decompressed_bytes_max,
+        scratch=scratch,
     )
     return Produced(header, header.base_timestamp + oldest, header.base_timestamp + newest)
 

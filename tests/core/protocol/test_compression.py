@@ -226,3 +226,16 @@ def test_a_level_changes_the_bytes_and_not_the_content(codec):
     light, heavy = compress(data, codec, level=1), compress(data, codec, level=9)
     assert bytes(heavy) != bytes(light)
     assert decompress(light, codec) == decompress(heavy, codec) == data
+
+
+@pytest.mark.parametrize("codec", Compression)
+@pytest.mark.parametrize("room", [0, 100, 100_000, 1 << 20])
+def test_decompressed_into_lent_memory_it_is_the_same(codec: Compression, room: int) -> None:
+    data = b"all the same " * 20_000
+    packed = compress(data, codec)
+    scratch = bytearray(room)
+    for _ in range(2):
+        assert bytes(decompress(packed, codec, scratch=scratch)) == data
+    if codec is not Compression.NONE:
+        with pytest.raises(CorruptBatchError):
+            decompress(packed, codec, decompressed_bytes_max=len(data) - 1, scratch=scratch)
