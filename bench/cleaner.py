@@ -120,9 +120,9 @@ def both_in_turn(options: argparse.Namespace) -> None:
 
 def compact(side: Side, kit: Path, lab: Path) -> tuple[float, str]:
     """One broker from its start to its end; the cleaner's MB/s, and what else the kit says."""
-    side.up()
     log, data = side.directory / "log", side.directory / "data"
     try:
+        side.up()
         (result,) = side.run(
             kit, lab, "--cases", "compact", "--data-dir", str(data), "--log", str(log)
         )
