@@ -76,6 +76,10 @@ def say_which_codec() -> None:
 
 def main() -> None:
     """The console script `kafkalite`."""
-    from kafkalite.cli.app import build
+    try:
+        from kafkalite.cli.app import build
 
-    run_command(build(sys.argv[1] if len(sys.argv) > 1 else None))
+        cli = build(sys.argv[1] if len(sys.argv) > 1 else None)
+    except KeyboardInterrupt:  # so soon
+        sys.exit(SIGNALLED + signal.SIGINT)
+    run_command(cli)
