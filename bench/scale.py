@@ -194,9 +194,15 @@ def partitions(side: Side, count: int) -> dict[str, float]:
 
 
 def write(port: int, names: list[str], batch: bytes) -> None:
-    """The batch to every partition of the topics."""
-    client = Client(port)
-    client.ask_all(client.frame(produce(name, range(PER_TOPIC), batch), 9) for name in names)
+    """The batch to every partition of the topics, again where a new leader is not ready yet."""
+    peer, began = Peer(port), time.monotonic()
+    for name in names:
+        left = list(range(PER_TOPIC))
+        while left:
+            answers = peer.ask(produce(name, left, batch), 9).responses[0].partition_responses
+            left = [answer.index for answer in answers if answer.error_code is not ErrorCode.NONE]
+            assert time.monotonic() < began + SECONDS_MAX, answers
+    peer.close()
 
 
 def crash(side: Side, gigabytes: float) -> dict[str, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,7 +47,8 @@ PATIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "log_lev
 class Load:
     """An idempotent producer under acks=all, and what it was told."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, padding: int = 0) -> None:
+        self._padding = b" " * padding
         config = {"enable.idempotence": True, "message.timeout.ms": 120_000, "linger.ms": 1}
         self.acknowledged: dict[int, tuple[int, int]] = {}  # record -> partition, offset
         self.sent = 0
@@ -58,7 +60,7 @@ class Load:
         number = self.sent
         self._producer.produce(
             self._topic,
-            b"%d" % number,
+            b"%d" % number + self._padding,
             partition=number % PARTITIONS,
             on_delivery=self._delivered,
         )
@@ -223,6 +225,47 @@ def test_our_producer_loses_and_repeats_nothing_under_kill_9(
     for partition, records in read.items():
         assert [offset for offset, _ in records] == list(range(len(records)))
         assert [number for _, number in records] == list(range(partition, sent, PARTITIONS))
+    assert "Traceback" not in server.stderr
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MB."""
+    where = tmp_path / "small"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(where)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small file system takes root")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_full_disk_and_kill_9_on_it_lose_nothing(
+    serve: Callable[..., Any], small_disk: Path, topic: str, group: str
+) -> None:
+    """The disk fills up under load, the broker is killed and started on it, and room is made."""
+    server = serve(small_disk / "data")
+    address = server.address
+    create_topic(address, topic, {"segment.bytes": "2097152"})
+    commit(address, group, topic, 7)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(12 << 20))
+    load = Load(address, topic, padding=200)
+    for _ in range(120_000):  # more than fits
+        load.send()
+        if "No space left on device" in server.stderr:
+            break
+    assert "No space left on device" in server.stderr
+    server.kill()
+    server = serve(small_disk / "data", address)
+    filler.unlink()
+    load.wait()
+    assert len(load.acknowledged) == load.sent
+    check(read_to_the_end(address, topic), load)
+    assert committed(address, group, topic) == [7, 8, 9, 10]
     assert "Traceback" not in server.stderr
     assert server.stop() == 0
 
