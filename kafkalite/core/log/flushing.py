@@ -11,7 +11,7 @@ Source apache/kafka UnifiedLog.flush; PostgreSQL's "fsyncgate" (2018).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,12 +106,13 @@ class Durability:
         self.recovery_point = min(self.recovery_point, offset)
         self._generation += 1
 
-    def begin(self, segments: Sequence[Segment], end_offset: int) -> Flush:
-        """What must reach the disk for the recovery point to move up to `end_offset`."""
+    def begin(self, since: Callable[[int], Sequence[Segment]], end_offset: int) -> Flush:
+        """What must reach the disk for the recovery point to move up to `end_offset`; `since` gives
+        the segments that hold an offset and all after it."""
         flush = Flush(
             end_offset,
             self._generation,
-            tuple(segments),
+            tuple(since(self.recovery_point)),
             self._place,
             self._epochs.unwritten(),
             self._files_are_new,

@@ -59,6 +59,7 @@ class PartitionLog:
     __slots__ = (
         "_durability",
         "_expired_ms",
+        "_flush_due_at",
         "_health",
         "_high_watermark",
         "_place",
@@ -84,10 +85,10 @@ class PartitionLog:
         self.loss: Final = loaded.loss  # what opening it found missing or cut, in words
         self._high_watermark = loaded.log_start_offset
         self._health: Final = Health(place.partition)
-        self._durability = Durability(
-            place, loaded.epochs, loaded.recovery_point, now_ms, is_new=is_new
-        )
+        recovery_point = loaded.recovery_point
+        self._durability = Durability(place, loaded.epochs, recovery_point, now_ms, is_new=is_new)
         self._expired_ms = now_ms
+        self._set_flush_due()
 
     @classmethod
     def open(
@@ -134,6 +135,7 @@ class PartitionLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._place.config = config
+        self._set_flush_due()
 
     @property
     def directory(self) -> str:
@@ -382,6 +384,10 @@ class PartitionLog:
     def retract(self, offset: int) -> None:
         """Promises nothing from `offset` on: before it is cut there, and for a crash in between."""
         self._durability.retract(offset)
+        self._set_flush_due()
+
+    def _set_flush_due(self) -> None:
+        self._flush_due_at = self.recovery_point + self._place.config.flush_messages
 
     def truncate_to(self, offset: int) -> None:
         """Removes the batches from the one that holds `offset` on, durably.
@@ -417,7 +423,7 @@ class PartitionLog:
 
     def _after_truncation(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
-        self._durability.retract(end_offset)
+        self.retract(end_offset)
         self.epochs.truncate_to(end_offset)
         self.epochs.write()
         self._snapshots.drop(lambda snapshot: snapshot > end_offset)
@@ -499,7 +505,7 @@ class PartitionLog:
     @property
     def flush_is_due(self) -> bool:
         """Whether flush.messages asks for a flush before the last append is acknowledged."""
-        return self.log_end_offset - self.recovery_point >= self._place.config.flush_messages
+        return self.log_end_offset >= self._flush_due_at
 
     @property
     def acknowledged_end(self) -> int:
@@ -513,24 +519,24 @@ class PartitionLog:
 
     def begin_flush(self) -> Flush:
         """What must reach the disk for the recovery point to move up to the log's end."""
-        segments = self._segments.since(self.recovery_point)
-        return self._durability.begin(segments, self.log_end_offset)
+        return self._durability.begin(self._segments.since, self.log_end_offset)
 
     def end_flush(
         self, flush: Flush, error: OSError | StorageError | None, now_ms: int | None = None
     ) -> None:
         """`flush.run` has returned `error`. Without one, nothing below its offset can be lost any
         more. StorageError otherwise; after a failed sync the log has failed, for good."""
+        if self._health.failure is not None:  # closed meanwhile, or an earlier sync failed
+            return
         if error is None:
-            if self._health.failure is None:  # else a sync before this one may have failed
-                self._durability.end(flush, now_ms)
+            self._durability.end(flush, now_ms)
+            self._set_flush_due()
             return
         self._durability.undo(flush)
         if isinstance(error, StorageError):
             raise error
-        if self._health.failure is None:  # it was not closed meanwhile
-            what = f"flush at offset {flush.offset}"
-            self._health.fail(what, error, readable_end=self.recovery_point, is_final=True)
+        what, end = f"flush at offset {flush.offset}", self.recovery_point
+        self._health.fail(what, error, readable_end=end, is_final=True)
 
     def flush(self, now_ms: int | None = None) -> None:
         """Waits until all that was appended is on the disk; as `end_flush`."""
