@@ -32,6 +32,7 @@ from kafkalite.errors import ApiError, StorageError
 
 HOUSEKEEPING_MS: Final = 10_000
 FLUSH_CHECK_MS: Final = 1_000
+FLUSH_CHECK_MS_MIN: Final = 10
 LOGS_PER_SLICE: Final = 32
 
 
@@ -77,7 +78,8 @@ class Upkeep:
         config = self._config
         yield Duty("retention", config["log.retention.check.interval.ms"], self._retain)
         yield Duty("housekeeping", HOUSEKEEPING_MS, self._keep_house)
-        interval_ms = min(FLUSH_CHECK_MS, config["log.flush.scheduler.interval.ms"])
+        interval_ms = config["log.flush.scheduler.interval.ms"]  # may be 0, or less
+        interval_ms = max(FLUSH_CHECK_MS_MIN, min(FLUSH_CHECK_MS, interval_ms))
         yield Duty("flush", interval_ms, self._flush_overdue)
         interval_ms = config["log.flush.offset.checkpoint.interval.ms"]
         yield Duty("recovery points", interval_ms, self._move_recovery_points)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kafkalite.core import upkeep
+from kafkalite.core.config import BrokerConfig
 from kafkalite.core.coordinators import partition_for
 from kafkalite.core.log.flushing import Flush
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
@@ -155,6 +156,13 @@ def test_flush_ms_is_kept_off_the_loop(start: Start, monkeypatch: pytest.MonkeyP
             assert other.recovery_point == 0
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("interval_ms", ["0", "-1", "5"])
+def test_a_flush_scheduler_without_a_pause_does_not_spin(interval_ms: str) -> None:
+    config = BrokerConfig.parse({"log.flush.scheduler.interval.ms": interval_ms})
+    host: Any = None  # asked for nothing before a duty is due
+    assert min(duty.interval_ms for duty in upkeep.Upkeep(host, config).duties()) == 10
 
 
 def test_a_stop_waits_for_the_flushes_under_way(
