@@ -24,7 +24,7 @@ from kafkalite.core.protocol import (
     topics,
     transactions,
 )
-from kafkalite.core.protocol.codec import NEVER_FLEXIBLE, Request, definition
+from kafkalite.core.protocol.codec import Request, definition
 
 
 class ApiKey(IntEnum):
@@ -163,7 +163,8 @@ def response_header_version(key: ApiKey, version: int) -> int:
     return 1 if version >= _ANSWERS_FLEXIBLE_SINCE[key] else 0
 
 
+NO_VERSION: Final = 1 << 15  # above all that 16 bits can say: a client may ask in any
 _ANSWERS_FLEXIBLE_SINCE: Final = {
-    api.key: NEVER_FLEXIBLE if api.key is ApiKey.API_VERSIONS else api.flexible_since
+    api.key: NO_VERSION if api.key is ApiKey.API_VERSIONS else api.flexible_since
     for api in API.values()
 }
