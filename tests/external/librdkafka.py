@@ -1,7 +1,9 @@
 """librdkafka's own test program, built from the source in the crate rdkafka-sys.
 
 Tests marked local need no broker and are left out, and so are those that librdkafka itself lists
-as known issues. The tests of the scenario "default" run, in quick mode, two at a time.
+as known issues, and those that break connections through a socket layer of their own (sockem): on a
+busy machine the program has ended without a report in one of them. The tests of the scenario
+"default" run, in quick mode, two at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +34,6 @@ EXCLUDED = {
     "0109_auto_create_topics": SCRIPTS,
     "0115_producer_auth": SCRIPTS,
     "0119_consumer_auth": SCRIPTS,
-    "0011_produce_batch": "produce answers name no single records yet (KIP-467)",
 }
 
 # (file, what to replace, by what): a cluster of one node without an authorizer; and a session of
@@ -76,7 +77,7 @@ def run(run: Run) -> Iterator[Result]:
         "TEST_LEVEL": "2",
         "TESTS_SKIP": ",".join(name.partition("_")[0] for name in run.excluded),
     }
-    options = ["-p2", "-Q", "-L", "-K", "-D"]
+    options = ["-p2", "-Q", "-L", "-K", "-D", "-E"]
     record([tests / "test-runner", *options], run, tests, environment, SECONDS_MAX)
     if report.exists():
         for name, told in json.loads(report.read_text())["tests"].items():
@@ -90,7 +91,7 @@ SUITE = Suite(
     programs=("cargo", "cc", "c++", "make"),
     fetch=fetch,
     run=run,
-    passing_min=83,
+    passing_min=75,
     excluded=EXCLUDED,
     settings={"num.partitions": "4"},
 )
