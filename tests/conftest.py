@@ -19,7 +19,18 @@ from kafkalite.embedded import READY, EmbeddedBroker
 # An empty group waits three seconds for more members by default; no test has the time.
 QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
 EXIT_SECONDS_MAX = 60
+TESTS = Path(__file__).parent
 Settings = Mapping[str, str] | None
+
+# The fast tier is what runs in the test's own process or asks one broker; these begin processes of
+# their own for nearly every test, or wait for the clocks of other clients.
+SLOW_ROOMS = {"cli", "clients", "jvm"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW_ROOMS & set(item.path.relative_to(TESTS).parts):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -161,12 +161,18 @@ def test_nobody_answers() -> None:
         (["a/b"], ["a/b"]),
         (["t", "--config", "no.such=1"], ["no.such"]),
         (["t", "--config", "retention.ms=long"], ["retention.ms"]),
-        (["t", "--config", "retention.ms"], ["retention.ms"]),
     ],
 )
 def test_topics_that_cannot_be(bootstrap: str, arguments: list[str], words: list[str]) -> None:
     at = ["--bootstrap-servers", bootstrap]
     assert_one_line(kafkalite("topics", "create", *at, *arguments), *words)
+
+
+def test_a_setting_without_a_value(bootstrap: str) -> None:
+    create = ["topics", "create", "--bootstrap-servers", bootstrap, "t"]
+    code, stderr = kafkalite(*create, "--config", "retention.ms")
+    assert code == MISUSED
+    assert "'retention.ms' is not KEY=VALUE" in stderr
 
 
 def test_a_topic_that_exists(bootstrap: str, topic: str) -> None:
