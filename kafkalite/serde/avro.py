@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, TypeAlias
 from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_codec import AvroCodec, SubjectStrategy
 from kafkalite.serde.avro_schema import FULL_NAME, PRIMITIVES, kind, parse_schema
-from kafkalite.serde.serde import Codec, SerdeContext, glimpse
+from kafkalite.serde.glimpse import glimpse
+from kafkalite.serde.serde import Codec, SerdeContext
 
 StrategyName: TypeAlias = Literal["topic", "record", "topic_record"]
 

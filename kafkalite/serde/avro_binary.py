@@ -36,7 +36,7 @@ from fastavro import _read_py, _validation_py, _write_py, validation
 from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_schema import Schema, default_value, parse_schema, type_name
 from kafkalite.serde.avro_zones import Check, zone_check
-from kafkalite.serde.serde import glimpse
+from kafkalite.serde.glimpse import glimpse
 
 PARSED_MAX: Final = 256
 ROOT: Final = "value"  # the field that the schema is the type of

@@ -35,8 +35,8 @@ from kafkalite.errors import SchemaError, SerdeError
 from kafkalite.serde.avro_binary import Binary, binary
 from kafkalite.serde.avro_infer import evolve, infer, record_name
 from kafkalite.serde.avro_schema import Schema, kind, parse_schema
+from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.registry import SchemaRegistry
-from kafkalite.serde.serde import glimpse
 
 MAGIC: Final = 0
 HEADER: Final = struct.Struct(">bi")

@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_schema import INT_RANGE, NAME, at, takes_no_bytes
-from kafkalite.serde.serde import glimpse
+from kafkalite.serde.glimpse import glimpse
 
 NOTHING: Final = "nothing"  # no Avro type: the items of an empty list; becomes null
 SMALL: Final = "integer"  # of 32 bits; no Avro type: becomes int or long

@@ -30,7 +30,7 @@ import orjson
 from fastavro.read import LOGICAL_READERS
 
 from kafkalite.errors import SchemaError
-from kafkalite.serde.serde import glimpse
+from kafkalite.serde.glimpse import glimpse
 
 PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}

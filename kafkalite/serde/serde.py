@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.errors import SerdeError
+from kafkalite.serde.glimpse import glimpse
 
 if TYPE_CHECKING:
     from kafkalite.serde.registry import SchemaRegistry
@@ -103,9 +104,3 @@ def refusal(what: str, topic: str, index: int, value: object, error: Exception) 
     failure = SerdeError(f"{what} {glimpse(value)} of topic {topic!r}: {reason}", index)
     failure.__cause__ = error
     return failure
-
-
-def glimpse(value: object, length_max: int = 80) -> str:
-    """A value's repr, cut to fit a line."""
-    text = repr(value)
-    return text if len(text) <= length_max else f"{text[: length_max - 1]}…"
