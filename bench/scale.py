@@ -193,11 +193,11 @@ def partitions(side: Side, count: int) -> dict[str, float]:
     return figures
 
 
-def write(port: int, names: list[str], batch: bytes) -> None:
+def write(port: int, names: list[str], batch: bytes, partitions: int = PER_TOPIC) -> None:
     """The batch to every partition of the topics, again where a new leader is not ready yet."""
     peer, began = Peer(port), time.monotonic()
     for name in names:
-        left = list(range(PER_TOPIC))
+        left = list(range(partitions))
         while left:
             answers = peer.ask(produce(name, left, batch), 9).responses[0].partition_responses
             left = [answer.index for answer in answers if answer.error_code is not ErrorCode.NONE]
@@ -213,6 +213,7 @@ def crash(side: Side, gigabytes: float) -> dict[str, float]:
     records = 128
     batch = encode(Columns([None] * records, [os.urandom(1_000)] * records, [1] * records))
     count = int(gigabytes * 1e9) // len(batch)
+    write(port, [name], batch, 6)
     client = Client(port)
     frames = [client.frame(produce(name, (index,), batch), 9) for index in range(6)]
     began = time.monotonic()
@@ -221,7 +222,7 @@ def crash(side: Side, gigabytes: float) -> dict[str, float]:
     subprocess.run(shlex.split(side.kill), check=True)
     figures["crash_first_s"] = start_and_first(side, name)
     figures["crash_cpu_s"] = cpu_s(pid_of(side))
-    check(ends(port, [name], 6), count * records + 1)
+    check(ends(port, [name], 6), (6 + count) * records + 1)
     return figures
 
 
