@@ -127,10 +127,8 @@ def test_groups_go(kafkalite: Run, refused: Run, read_group: Run, group: str) ->
     assert refused("groups", "describe", group) == f"group {group}: GROUP_ID_NOT_FOUND"
 
 
+@pytest.mark.needs("OffsetDelete")
 def test_offsets_go(kafkalite: Run, refused: Run, read_group: Run, group: str) -> None:
-    apis = {a["name"] for a in kafkalite("server", "status", "--json").json["apis"]}
-    if "OffsetDelete" not in apis:
-        pytest.skip("the broker does not serve OffsetDelete")
     topic = read_group()
     forget = ["groups", "delete-offsets", group, "--topic", f"{topic}:0", "--yes", "--json"]
     assert kafkalite(*forget).json == [{"topic": topic, "partition": 0, "deleted": True}]

@@ -10,18 +10,6 @@ import pytest
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def serves(kafkalite: Run) -> Callable[[str], None]:
-    """Skips the test where the broker does not serve an API."""
-    names = {api["name"] for api in kafkalite("server", "status", "--json").json["apis"]}
-
-    def check(name: str) -> None:
-        if name not in names:
-            pytest.skip(f"the broker does not serve {name}")
-
-    return check
-
-
 def test_a_topic_comes_is_shown_and_goes(kafkalite: Run, topic: str) -> None:
     made = kafkalite("topics", "create", topic, "--partitions", "3", "--config", "retention.ms=9")
     assert made.lines == [f"{topic}: created"]
@@ -71,9 +59,8 @@ def test_deleting_asks_first(kafkalite: Run, refused: Run, make_topic: Run, topi
     assert told == [f"{topic}-x: does not exist"]
 
 
-def test_topics_grow_and_change(kafkalite: Run, refused: Run, serves: Run, make_topic: Run) -> None:
-    serves("CreatePartitions")
-    serves("IncrementalAlterConfigs")
+@pytest.mark.needs("CreatePartitions", "IncrementalAlterConfigs")
+def test_topics_grow_and_change(kafkalite: Run, refused: Run, make_topic: Run) -> None:
     topic = make_topic(1, {"retention.ms": "9"})
     kafkalite("topics", "alter", topic, "--partitions", "3", "--dry-run")
     kafkalite("topics", "alter", topic, "--partitions", "2", "--set", "segment.bytes=2000000",
@@ -85,8 +72,8 @@ def test_topics_grow_and_change(kafkalite: Run, refused: Run, serves: Run, make_
     assert "INVALID_CONFIG" in refused("topics", "alter", topic, "--set", "segment.bytes=x")
 
 
-def test_trimming(kafkalite: Run, refused: Run, serves: Run, make_topic: Run) -> None:
-    serves("DeleteRecords")
+@pytest.mark.needs("DeleteRecords")
+def test_trimming(kafkalite: Run, refused: Run, make_topic: Run) -> None:
     topic = make_topic(2)
     kafkalite("produce", topic, "-p", "0", "-q", stdin=b"a\nb\nc\nd\n")
     assert "say --yes" in refused("topics", "trim", topic, "--before", "2", "-p", "0")
@@ -142,8 +129,8 @@ def test_settings_are_shown(kafkalite: Run, refused: Run, make_topic: Run) -> No
     assert "log.retention.ms" in {c["name"] for c in broker}
 
 
-def test_settings_are_changed(kafkalite: Run, refused: Run, serves: Run, make_topic: Run) -> None:
-    serves("IncrementalAlterConfigs")
+@pytest.mark.needs("IncrementalAlterConfigs")
+def test_settings_are_changed(kafkalite: Run, refused: Run, make_topic: Run) -> None:
     topic = make_topic(1, {"retention.ms": "9"})
 
     def value(name: str) -> str:

@@ -30,16 +30,6 @@ Run = Callable[[Any], None]
 Name = Callable[[], str]
 
 
-async def or_skip(call: Any) -> Any:
-    """What the call gives; skips the test where the broker does not know the API."""
-    try:
-        return await call
-    except ApiError as error:
-        if error.error_code is ErrorCode.UNSUPPORTED_VERSION:
-            pytest.skip(str(error))
-        raise
-
-
 async def until(condition: Callable[[], Any]) -> None:
     """Waits for what brokers come to know a little later."""
     for _ in range(200):
@@ -83,7 +73,7 @@ def test_all_records_are_deleted(run: Run, name: Name) -> None:
         async with Client(bootstrap) as client, Admin(client) as admin:
             tp = TopicPartition(name(), 0)
             await fill(client, admin, tp.topic, [1, 2, 3])
-            assert await or_skip(admin.delete_records({tp: HIGH_WATERMARK})) == {tp: 3}
+            assert await admin.delete_records({tp: HIGH_WATERMARK}) == {tp: 3}
             with pytest.raises(ApiError, match=f"{tp}: OFFSET_OUT_OF_RANGE"):
                 await admin.delete_records({tp: 4})
 
@@ -124,7 +114,7 @@ def test_lists_grow_and_shrink_and_validation_changes_nothing(run: Run, name: Na
 
                 await until(told)
 
-            await or_skip(admin.alter_configs(there, append={"cleanup.policy": "compact"}))
+            await admin.alter_configs(there, append={"cleanup.policy": "compact"})
             await policy_is("delete,compact")
             await admin.alter_configs(there, subtract={"cleanup.policy": "delete"})
             await policy_is("compact")
@@ -150,7 +140,7 @@ def test_settings_of_one_broker_and_of_all(run: Run) -> None:
 
                 await until(told)
 
-            await or_skip(admin.alter_configs(every, {"log.cleaner.threads": "2"}))
+            await admin.alter_configs(every, {"log.cleaner.threads": "2"})
             await value_is("2", ConfigSource.DYNAMIC_DEFAULT_BROKER)
             await admin.alter_configs(one, {"log.cleaner.threads": "1"})
             await value_is("1", ConfigSource.DYNAMIC_BROKER)
@@ -168,7 +158,7 @@ def test_partitions_are_counted_before_they_are_made(run: Run, name: Name) -> No
         async with Admin(bootstrap) as admin:
             topic = name()
             await admin.create_topics([NewTopic(topic, 2)])
-            await or_skip(admin.create_partitions({topic: 4}, validate_only=True))
+            await admin.create_partitions({topic: 4}, validate_only=True)
             (described,) = await admin.describe_topics([topic])
             assert described.partition_count == 2
             with pytest.raises(ApiError, match=f"topic {topic}, .*: INVALID_PARTITIONS"):
@@ -193,7 +183,7 @@ def test_log_directories_tell_what_partitions_take(run: Run, name: Name) -> None
             topic = name()
             await fill(client, admin, topic, [1, 2, 3])
             (node,) = (await admin.describe_cluster()).nodes
-            (directory,) = (await or_skip(admin.describe_log_dirs()))[node.node_id]
+            (directory,) = (await admin.describe_log_dirs())[node.node_id]
             assert directory.path
             assert directory.error_code is ErrorCode.NONE
             assert directory.total_bytes >= directory.usable_bytes > 0
@@ -210,7 +200,7 @@ def test_an_election_is_not_needed_where_the_leader_is_right(run: Run, name: Nam
         async with Admin(bootstrap) as admin:
             tp = TopicPartition(name(), 0)
             await admin.create_topics([NewTopic(tp.topic)])
-            told = await or_skip(admin.elect_leaders([tp, tp._replace(partition=7)]))
+            told = await admin.elect_leaders([tp, tp._replace(partition=7)])
             assert told[tp][0] is ErrorCode.ELECTION_NOT_NEEDED
             unknown = told[tp._replace(partition=7)][0]
             assert unknown is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -225,7 +215,7 @@ def test_a_partition_stays_where_no_other_broker_is(run: Run, name: Name) -> Non
             tp = TopicPartition(name(), 0)
             await admin.create_topics([NewTopic(tp.topic)])
             (node,) = (await admin.describe_cluster()).nodes
-            await or_skip(admin.alter_partition_reassignments({tp: [node.node_id]}))
+            await admin.alter_partition_reassignments({tp: [node.node_id]})
             assert await admin.list_partition_reassignments() == {}
             assert await admin.list_partition_reassignments([tp]) == {}
             nobody = node.node_id + 1
@@ -250,7 +240,7 @@ def test_a_group_s_offsets_are_deleted_one_by_one(run: Run, name: Name) -> None:
                 while not consumer.assignment:
                     await consumer.poll(10)
                 with pytest.raises(ApiError, match=f"offset of {read}: GROUP_SUBSCRIBED_TO_TOPIC"):
-                    await or_skip(admin.delete_group_offsets(group, [read]))
+                    await admin.delete_group_offsets(group, [read])
                 await admin.delete_group_offsets(group, [unread])
                 assert [*await admin.list_group_offsets(group)] == [read]
             with pytest.raises(ApiError, match="GROUP_ID_NOT_FOUND"):

@@ -38,9 +38,7 @@ class Begun(NamedTuple):
 
 
 async def begin(client: Client, admin: Admin, name: Name) -> Begun:
-    """Opens a transaction; skips the test where the broker has none."""
-    if 24 not in await admin.api_versions():
-        pytest.skip("the broker does not know AddPartitionsToTxn")
+    """Opens a transaction."""
     transactional_id, tp = name(), TopicPartition(name(), 0)
     await admin.create_topics([NewTopic(tp.topic)])
 
