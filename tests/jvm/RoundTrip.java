@@ -84,7 +84,8 @@ public class RoundTrip {
         List<ConsumerRecord<byte[], byte[]>> records = new ArrayList<>();
         long deadline = System.currentTimeMillis() + 60_000;
         while (records.size() < count) {
-            expect(System.currentTimeMillis() < deadline, records.size() + " records");
+            expect(System.currentTimeMillis() < deadline, records.size() + " records of "
+                + consumer.assignment() + ", " + consumer.groupMetadata());
             consumer.poll(Duration.ofMillis(200)).forEach(records::add);
         }
         expect(records.size() == count, records.size() + " records, not " + count);

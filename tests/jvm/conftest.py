@@ -25,7 +25,7 @@ SECONDS_MAX = 100
 # Java programs of a second or two: no time to optimise, little memory.
 QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-Xshare:auto"]
 LOGGING = """status = error
-rootLogger.level = error
+rootLogger.level = info
 rootLogger.appenderRef.out.ref = err
 appender.out.type = Console
 appender.out.name = err
