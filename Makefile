@@ -43,7 +43,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
-SOURCES := pyproject.toml $(wildcard kafkalite/*/*.pyx kafkalite/*/*/*.pyx)
+SOURCES := pyproject.toml $(wildcard $(foreach kind,pyx pxd h,kafkalite/*/*.$(kind) kafkalite/*/*/*.$(kind)))
 
 $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet -e '.[spark,examples]'

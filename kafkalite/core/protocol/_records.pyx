@@ -3,7 +3,7 @@
 """The record codec in native code: the twin of records_pure.py, where records are drawn.  [P]
 
 Bytes are read through raw pointers, so bounds are checked here by hand: every read of a field goes
-through `read_varint`, `read_length` or `read_blob`, and those never pass `Reader.end`. A failed
+through `read_number`, `read_length` or `read_blob`, and those never pass `Reader.end`. A failed
 read leaves its reason in the `Reader`; `raise_fault` makes it the error that the twin raises.
 
 Columns are read through borrowed references. That is safe while no Python code runs, so numbers
@@ -26,6 +26,14 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
+
+from kafkalite.core.protocol._varint cimport (
+    read_varint,
+    unlikely,
+    varint_bytes_max,
+    varint_size,
+    write_varint,
+)
 
 from kafkalite.core.protocol.records_pure import (
     ATTRIBUTES_POSITION,
@@ -56,8 +64,6 @@ cdef extern from *:
     #if defined(__GNUC__) || defined(__clang__)
     #define record_add(a, b, sum) __builtin_add_overflow(a, b, sum)
     #define record_subtract(a, b, difference) __builtin_sub_overflow(a, b, difference)
-    #define record_bits(number) (64 - __builtin_clzll((number) | 1))
-    #define record_unlikely(condition) __builtin_expect(!!(condition), 0)
     #else
     static int record_add(int64_t a, int64_t b, int64_t *sum) {
         *sum = (int64_t)((uint64_t)a + (uint64_t)b);
@@ -67,18 +73,10 @@ cdef extern from *:
         *difference = (int64_t)((uint64_t)a - (uint64_t)b);
         return b < 0 ? *difference < a : *difference > a;
     }
-    static int record_bits(uint64_t number) {
-        int bits = 1;
-        while (number >>= 1) bits++;
-        return bits;
-    }
-    #define record_unlikely(condition) (condition)
     #endif
     """
     bint record_add(int64_t a, int64_t b, int64_t *total) noexcept nogil
     bint record_subtract(int64_t a, int64_t b, int64_t *difference) noexcept nogil
-    int record_bits(uint64_t number) noexcept nogil
-    bint record_unlikely(bint condition) noexcept nogil
 
 cdef extern from "Python.h":
     ctypedef struct PyObject:
@@ -187,6 +185,12 @@ cdef int note(Reader *reader, int fault, int field, int64_t number, int64_t limi
     return -1
 
 
+cdef int note_no_number(Reader *reader, int field, int bits) noexcept nogil:
+    if reader.end - reader.position < varint_bytes_max(bits):
+        return note(reader, TRUNCATED, field, 0, reader.end - reader.start)
+    return note(reader, OVERLONG, field, 0, varint_bytes_max(bits))
+
+
 cdef object raise_fault(Reader *reader, Py_ssize_t record):
     fail(
         FAULTS[reader.fault],
@@ -198,38 +202,22 @@ cdef object raise_fault(Reader *reader, Py_ssize_t record):
     )
 
 
-cdef inline int read_varint(Reader *reader, int field, int bits, int64_t *number) noexcept nogil:
-    """A zigzag varint of at most `bits` bits; -1 and the position unmoved on failure."""
-    cdef const uint8_t *position = reader.position
-    cdef uint64_t raw = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while True:
-        if record_unlikely(position == reader.end):
-            return note(reader, TRUNCATED, field, 0, reader.end - reader.start)
-        byte = position[0]
-        position += 1
-        raw |= <uint64_t> (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-        if record_unlikely(shift >= bits):
-            return note(reader, OVERLONG, field, 0, (bits + 6) // 7)
-    # What the last possible byte may hold: 4 bits of 32, 1 bit of 64.
-    if record_unlikely(shift > bits and byte >> (bits + 7 - shift)):
-        return note(reader, OVERLONG, field, 0, (bits + 6) // 7)
-    reader.position = position
-    number[0] = <int64_t> ((raw >> 1) ^ (0 - (raw & 1)))
+cdef inline int read_number(Reader *reader, int field, int bits, int64_t *number) noexcept nogil:
+    """A varint of at most `bits` bits; -1 and the position unmoved on failure."""
+    cdef const uint8_t *after = read_varint(reader.position, reader.end, bits, number)
+    if unlikely(after == NULL):
+        return note_no_number(reader, field, bits)
+    reader.position = after
     return 0
 
 
 cdef inline int read_length(Reader *reader, int field, int least, int64_t *length) noexcept nogil:
     """A length in [least, bytes left]; -1 and the position unmoved on failure."""
     cdef const uint8_t *at = reader.position
-    if record_unlikely(read_varint(reader, field, 32, length) < 0):
+    if unlikely(read_number(reader, field, 32, length) < 0):
         return -1
     cdef int64_t left = reader.end - reader.position
-    if record_unlikely(length[0] < least or length[0] > left):
+    if unlikely(length[0] < least or length[0] > left):
         reader.position = at
         return note(reader, NEGATIVE if length[0] < least else PAST_END, field, length[0], left)
     return 0
@@ -237,7 +225,7 @@ cdef inline int read_length(Reader *reader, int field, int least, int64_t *lengt
 
 cdef inline int read_blob(Reader *reader, int field, int least, Blob *blob) noexcept nogil:
     """A length and its bytes, which are passed over."""
-    if record_unlikely(read_length(reader, field, least, &blob.size) < 0):
+    if unlikely(read_length(reader, field, least, &blob.size) < 0):
         return -1
     blob.data = <const char *> reader.position
     if blob.size > 0:
@@ -253,12 +241,12 @@ cdef inline int begin_record(
     if read_length(reader, LENGTH, 0, &length) < 0:
         return -1
     reader.end = reader.position + length
-    if record_unlikely(length == 0):
+    if unlikely(length == 0):
         return note(reader, TRUNCATED, ATTRIBUTES, 0, reader.end - reader.start)
     reader.position += 1
-    if read_varint(reader, TIMESTAMP_DELTA, 64, timestamp_delta) < 0:
+    if read_number(reader, TIMESTAMP_DELTA, 64, timestamp_delta) < 0:
         return -1
-    return read_varint(reader, OFFSET_DELTA, 32, delta)
+    return read_number(reader, OFFSET_DELTA, 32, delta)
 
 
 cdef inline int read_header_count(Reader *reader, int64_t *count) noexcept nogil:
@@ -266,7 +254,7 @@ cdef inline int read_header_count(Reader *reader, int64_t *count) noexcept nogil
     if read_length(reader, HEADER_COUNT, 0, count) < 0:
         return -1
     cdef int64_t left = reader.end - reader.position
-    if record_unlikely(count[0] * 2 > left):
+    if unlikely(count[0] * 2 > left):
         reader.position = at
         return note(reader, PAST_END, HEADER_COUNT, count[0], left)
     return 0
@@ -274,7 +262,7 @@ cdef inline int read_header_count(Reader *reader, int64_t *count) noexcept nogil
 
 cdef inline int end_record(Reader *reader, const uint8_t *end) noexcept nogil:
     """The record ends where its length said; the next is bounded by `end` again."""
-    if record_unlikely(reader.position != reader.end):
+    if unlikely(reader.position != reader.end):
         return note(reader, UNREAD, 0, reader.end - reader.position, 0)
     reader.end = end
     return 0
@@ -333,7 +321,7 @@ cdef int skim_loop(
     while skim.records < record_count:
         if begin_record(reader, &timestamp_delta, &delta) < 0:
             return -1
-        if record_unlikely(delta <= skim.last_delta or (skim.records == 0 and delta != 0)):
+        if unlikely(delta <= skim.last_delta or (skim.records == 0 and delta != 0)):
             if skim.records == 0:
                 return note(reader, FIRST_DELTA, 0, delta, 0)
             return note(reader, ORDER, 0, delta, skim.last_delta + 1)
@@ -346,7 +334,7 @@ cdef int skim_loop(
             skim.oldest = timestamp_delta
         if read_blob(reader, KEY_LENGTH, -1, &blob) < 0:
             return -1
-        if record_unlikely(keys_required and blob.size < 0):
+        if unlikely(keys_required and blob.size < 0):
             return note(reader, NULL_KEY, 0, 0, 0)
         if read_blob(reader, VALUE_LENGTH, -1, &blob) < 0:
             return -1
@@ -484,17 +472,17 @@ cdef object decode_view(
     for i in range(count):
         if begin_record(&reader, &timestamp_delta, &delta) < 0:
             return raise_fault(&reader, i)
-        if record_unlikely(record_add(base_timestamp, timestamp_delta, &timestamp)):
+        if unlikely(record_add(base_timestamp, timestamp_delta, &timestamp)):
             note(&reader, TIMESTAMP, 0, timestamp_delta, base_timestamp)
             return raise_fault(&reader, i)
-        if record_unlikely(record_add(base_offset, delta, &offset)):
+        if unlikely(record_add(base_offset, delta, &offset)):
             note(&reader, OFFSET, 0, delta, base_offset)
             return raise_fault(&reader, i)
         if i == 0:
             first = delta
         if offsets is not None:
             offsets.append(offset)
-        elif record_unlikely(delta != first + i):
+        elif unlikely(delta != first + i):
             offsets = list(range(base_offset + first, base_offset + first + i))
             offsets.append(offset)
         if (
@@ -512,7 +500,7 @@ cdef object decode_view(
             else:
                 Py_INCREF(last_int)
             PyList_SET_ITEM(<PyObject *> timestamps, i, last_int)
-        if record_unlikely(header_count > 0):
+        if unlikely(header_count > 0):
             if headers is None:
                 headers = [()] * count
             headers[i] = decode_headers(&reader, header_count, i)
@@ -568,21 +556,6 @@ cdef struct Record:
     int64_t size  # after its length
 
 
-cdef inline int varint_size(int64_t number) noexcept nogil:
-    cdef uint64_t raw = (<uint64_t> number << 1) ^ <uint64_t> (number >> 63)
-    return (record_bits(raw) + 6) // 7
-
-
-cdef inline uint8_t *write_varint(uint8_t *output, int64_t number) noexcept nogil:
-    cdef uint64_t raw = (<uint64_t> number << 1) ^ <uint64_t> (number >> 63)
-    while raw > 0x7F:
-        output[0] = <uint8_t> (raw | 0x80)
-        output += 1
-        raw >>= 7
-    output[0] = <uint8_t> raw
-    return output + 1
-
-
 cdef inline uint8_t *write_blob(uint8_t *output, PyObject *blob) noexcept:
     """A key or value: null, or bytes."""
     if blob == Py_None:
@@ -597,7 +570,7 @@ cdef inline int64_t blob_size(PyObject *blob) noexcept:
     """Bytes that `write_blob` takes, -1 for what is neither bytes nor None."""
     if blob == Py_None:
         return 1
-    if record_unlikely(not PyBytes_Check(blob)):
+    if unlikely(not PyBytes_Check(blob)):
         return -1
     return varint_size(bytes_size(blob)) + bytes_size(blob)
 
@@ -676,21 +649,21 @@ cdef class _Rows:
         self.total = 0
         for i in range(self.count):
             record = &self.records[i]
-            if record_unlikely(record_subtract(record.timestamp, base, &timestamp_delta)):
+            if unlikely(record_subtract(record.timestamp, base, &timestamp_delta)):
                 refuse_timestamp(i, record.timestamp, base)
             record.timestamp = timestamp_delta
             key = blob_size(keys[i])
-            if record_unlikely(key < 0):
+            if unlikely(key < 0):
                 refuse_blob("key", i, <object> keys[i])
             value = blob_size(values[i])
-            if record_unlikely(value < 0):
+            if unlikely(value < 0):
                 refuse_blob("value", i, <object> values[i])
             record.size = (
                 1 + varint_size(timestamp_delta) + varint_size(record.delta) + key + value
                 + (1 if headers == NULL else headers_size(headers[i], i))
             )
             self.total += varint_size(record.size) + record.size
-            if record_unlikely(self.total > INT32_MAX):
+            if unlikely(self.total > INT32_MAX):
                 check_size(self.total)
         return 0
 
