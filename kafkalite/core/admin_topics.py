@@ -8,13 +8,13 @@ Source KIP-4, KIP-107, KIP-195, KIP-396; apache/kafka `KafkaAdminClient`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kafkalite.core.admin_calls import TIMEOUT_MS, AdminCalls
 from kafkalite.core.fetcher import OffsetAndTimestamp
-from kafkalite.core.metadata import TopicInfo
+from kafkalite.core.metadata import Cluster, TopicInfo
 from kafkalite.core.positions import CONSUMER_REPLICA_ID, EARLIEST, LATEST
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
@@ -77,8 +77,10 @@ class TopicCalls(AdminCalls):
             lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.topics],
         )
         if not validate_only:
-            for topic in wanted:
-                await self._client.topic(topic.name, create=False)
+            names = [topic.name for topic in wanted]
+            await self._until(
+                names, lambda now, t: now.partition_count(t) > 0, "is not told of yet"
+            )
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Deletes topics and all their records, and returns once brokers tell of them no more."""
@@ -92,14 +94,7 @@ class TopicCalls(AdminCalls):
             request,
             lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.responses],
         )
-
-        async def are_gone() -> None:
-            cluster = await self._client.refresh(wanted)
-            for name in wanted:
-                if name in cluster.topics:
-                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name} is still there")
-
-        await self._client.retrying("deleted topics", are_gone)
+        await self._until(wanted, lambda now, t: t not in now.topics, "is still told of")
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
@@ -110,16 +105,27 @@ class TopicCalls(AdminCalls):
             CreatePartitionsRequest(topics, TIMEOUT_MS, validate_only),
             lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.results],
         )
-        if validate_only:
-            return
+        if not validate_only:
+            await self._until(
+                counts, lambda now, t: now.partition_count(t) >= counts[t], "has not grown yet"
+            )
 
-        async def are_there() -> None:
-            cluster = await self._client.refresh(counts)
-            for name, count in counts.items():
-                if cluster.partition_count(name) < count:
-                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name} has not grown")
+    async def _until(
+        self, names: Collection[str], is_so: Callable[[Cluster, str], bool], otherwise: str
+    ) -> None:
+        """Asks for these topics until brokers tell of each what a change has made of it.
 
-        await self._client.retrying("new partitions", are_there)
+        A broker hears of the controller's changes with a delay, a long one where it has just
+        started. REQUEST_TIMED_OUT where it takes too long: the change is made all the same.
+        """
+
+        async def attempt() -> None:
+            cluster = await self._client.refresh(names)
+            for name in names:
+                if not is_so(cluster, name):
+                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name} {otherwise}")
+
+        await self._client.retrying("topics", attempt)
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""

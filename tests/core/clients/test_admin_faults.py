@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
 
 from kafkalite.core.admin import Admin, NewTopic
-from kafkalite.core.client import Client
+from kafkalite.core.client import UNKNOWN_TOPIC_TRIES, Client
 from kafkalite.core.positions import LATEST
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
@@ -26,6 +27,7 @@ from kafkalite.core.protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kafkalite.core.protocol.metadata import MetadataResponseTopic
 from kafkalite.core.protocol.topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
@@ -107,6 +109,41 @@ def test_who_is_not_the_controller_has_done_nothing(fake_broker: Any) -> None:
             async with Admin(broker.address) as admin:
                 await admin.create_topics([NewTopic("t")])
             assert not answers
+
+    asyncio.run(scenario())
+
+
+def test_a_new_topic_is_waited_for_until_brokers_tell_of_it(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            broker.handlers[CreateTopicsRequest] = lambda _: created(ErrorCode.NONE)
+            late = itertools.count()
+            told = broker.topic
+
+            def topic(name: str) -> MetadataResponseTopic:
+                if next(late) == UNKNOWN_TOPIC_TRIES:
+                    broker.topics["t"] = [1]
+                return told(name)
+
+            broker.topic = topic
+            async with Client(broker.address) as client:
+                client.timing.retry_backoff_max_ms = 1
+                await Admin(client).create_topics([NewTopic("t")])
+                assert client.cluster.partition_count("t") == 1
+            assert broker.count(CreateTopicsRequest) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_new_topic_that_no_broker_tells_of_is_named(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with (
+            fake_broker() as broker,
+            Client(broker.address, request_timeout_ms=300) as client,
+        ):
+            broker.handlers[CreateTopicsRequest] = lambda _: created(ErrorCode.NONE)
+            with pytest.raises(ApiError, match="topic t is not told of yet: REQUEST_TIMED_OUT"):
+                await Admin(client).create_topics([NewTopic("t")])
 
     asyncio.run(scenario())
 
