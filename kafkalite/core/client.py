@@ -31,7 +31,14 @@ from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinat
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kafkalite.core.retry import Backoff
 from kafkalite.core.types import Node
-from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode
+from kafkalite.errors import (
+    ApiError,
+    BrokerUnavailable,
+    ConfigError,
+    ErrorCode,
+    KafkaliteError,
+    WireError,
+)
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -209,14 +216,23 @@ class Client:
         return slot
 
     async def _connect_until(self, slots: Sequence[Slot]) -> BrokerConnection:
-        """Tries these in turn, again and again until time is up."""
+        """Tries these in turn, again and again until time is up.
+
+        WireError or ApiError where one answers as no broker does, and the others do not either.
+        """
         started = time.monotonic()
         until = started + self.timing.unavailable_after_ms / 1000
         while True:
+            refusal: KafkaliteError | None = None
             for tried, slot in enumerate(sorted(slots, key=_retry_at)):
                 now = time.monotonic()  # a silent address leaves time for the others
-                if found := await self._try(slot, now + (until - now) / (len(slots) - tried)):
-                    return found
+                try:
+                    if found := await self._try(slot, now + (until - now) / (len(slots) - tried)):
+                        return found
+                except (ApiError, WireError) as error:
+                    refusal = error
+            if refusal is not None:
+                raise refusal
             pause = min(slot.retry_at for slot in slots) - time.monotonic()
             if time.monotonic() + pause >= until:
                 break
@@ -238,9 +254,11 @@ class Client:
                     request_timeout_ms=self.timing.request_timeout_ms,
                     connect_timeout_ms=max(1, round((until - now) * 1000)),
                 )
-            except BrokerUnavailable as error:
+            except KafkaliteError as error:
                 slot.retry_at = time.monotonic() + slot.backoff.failed() / 1000
                 log.debug("%s", error)
+                if not isinstance(error, BrokerUnavailable):
+                    raise
                 return None
             if self._closed:
                 connection.close()

@@ -192,6 +192,22 @@ def test_one_silent_bootstrap_server_does_not_use_up_the_time(fake_broker: Any, 
     asyncio.run(scenario())
 
 
+GARBAGE = struct.pack(">ii", 4, 99)  # an answer to a request that nobody made
+
+
+def test_a_bootstrap_server_that_is_no_broker_is_passed_over(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as stranger, fake_broker() as broker:
+            stranger.handlers[ApiVersionsRequest] = lambda _: GARBAGE
+            async with Client([stranger.address, broker.address]) as client:
+                assert list(client.cluster.nodes) == [1]
+            assert stranger.asked
+            with pytest.raises(WireError, match=f"{stranger.address} sent what is no answer"):
+                await Client(stranger.address).start()
+
+    asyncio.run(scenario())
+
+
 def test_nobody_there_names_all_addresses() -> None:
     async def scenario() -> None:
         client = Client("127.0.0.1:1,127.0.0.1:2", unavailable_after_ms=100)

@@ -11,6 +11,7 @@ import pytest
 from kafkalite.core.client import Client
 from kafkalite.core.producer import Producer
 from kafkalite.core.protocol import records
+from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafkalite.core.protocol.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -148,6 +149,27 @@ def test_a_leader_that_moved_is_followed(fake_broker: Any) -> None:
                 await producer.flush()
             assert log.values == [b"a"]
             assert old.count(ProduceRequest) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_refuses_connections_is_not_stormed(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, Client(broker.address) as client:
+            broker.topics["t"] = [1]
+            broker.handlers[ApiVersionsRequest] = lambda _: ApiVersionsResponse(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            )
+            before = broker.count(ApiVersionsRequest)
+            async with Producer(
+                client, enable_idempotence=False, delivery_timeout_ms=300
+            ) as producer:
+                sent = await producer.send("t", b"a")
+                with pytest.raises(ApiError, match="not acknowledged"):
+                    await producer.flush()
+                assert sent.exception() is not None
+            # Pauses of 50, 100, 200 ms: hundreds of attempts would mean that there were none.
+            assert broker.count(ApiVersionsRequest) - before < 20
 
     asyncio.run(scenario())
 
