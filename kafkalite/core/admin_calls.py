@@ -143,8 +143,7 @@ class AdminCalls:
         """Asks the coordinator of a group, or with TRANSACTION_KEY of a transactional id."""
 
         async def attempt() -> R:
-            node_id = await self._client.coordinator(key, kind)
-            response = await self._client.request(request, node_id)
+            response = await self._client.ask_coordinator(request, key, kind)
             raise_for(read(response))
             return response
 

@@ -105,8 +105,8 @@ class GroupCalls(AdminCalls):
 
         async def attempt() -> dict[TopicPartition, OffsetAndMetadata]:
             request = offset_fetch_request(group_id, None, stable=False)
-            node_id = await self._client.coordinator(group_id)
-            return read_committed_offsets(await self._client.request(request, node_id), group_id)
+            response = await self._client.ask_coordinator(request, group_id)
+            return read_committed_offsets(response, group_id)
 
         return await self._at_coordinator(group_id, attempt)
 

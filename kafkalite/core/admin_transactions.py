@@ -167,8 +167,7 @@ class TransactionCalls(AdminCalls):
         request = InitProducerIdRequest(transactional_id, FENCING_TIMEOUT_MS)
 
         async def attempt() -> tuple[int, int]:
-            node_id = await self._client.coordinator(transactional_id, TRANSACTION_KEY)
-            told = await self._client.request(request, node_id)
+            told = await self._client.ask_coordinator(request, transactional_id, TRANSACTION_KEY)
             raise_for([(f"transactional id {transactional_id}", told.error_code, None)])
             return told.producer_id, told.producer_epoch
 

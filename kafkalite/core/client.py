@@ -396,6 +396,26 @@ class Client:
         self._coordinators[kind, key] = node.node_id
         return node.node_id
 
+    async def ask_coordinator(
+        self,
+        message: Request[R],
+        key: str,
+        kind: int = GROUP_KEY,
+        *,
+        lane: str = CONTROL,
+        timeout_ms: int | None = None,
+    ) -> R:
+        """Asks the coordinator of a key. The answer's error codes are the caller's.
+
+        One that is out of reach is looked for anew by whoever asks next.
+        """
+        node_id = await self.coordinator(key, kind)
+        try:
+            return await self.request(message, node_id, lane=lane, timeout_ms=timeout_ms)
+        except BrokerUnavailable:
+            self.forget_coordinator(key, kind)
+            raise
+
     def forget_coordinator(self, key: str, kind: int = GROUP_KEY) -> None:
         """The coordinator has moved or is gone; whoever needs it looks for it anew."""
         self._coordinators.pop((kind, key), None)

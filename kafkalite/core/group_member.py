@@ -156,7 +156,11 @@ class GroupMember:
         """One join and, if it goes well, one sync."""
         membership = self.membership
         timeout_ms = membership.config.max_poll_interval_ms + JOIN_MARGIN_MS
-        joined = await self._ask(membership.join_request, timeout_ms=timeout_ms)
+        node_id = await self._client.coordinator(self._group_id)
+        await self._client.connect(
+            node_id, self._lane
+        )  # which takes time: the request is to be new
+        joined = await self._ask(membership.join_request(), timeout_ms=timeout_ms)
         step = membership.joined(joined, self._now_ms())
         if step not in (Next.LEAD, Next.SYNC):
             return step
@@ -237,14 +241,10 @@ class GroupMember:
         except KafkaliteError as error:
             log.debug("group %s: %s", self._group_id, error)
 
-    async def _ask(
-        self, request: Request[R] | Callable[[], Request[R]], timeout_ms: int | None = None
-    ) -> R:
-        """Asks the coordinator; a request that must be fresh is made once it is connected."""
-        node_id = await self._client.coordinator(self._group_id)
-        connection = await self._client.connect(node_id, self._lane)
-        message = request() if callable(request) else request
-        return await connection.submit(message, timeout_ms)
+    async def _ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
+        return await self._client.ask_coordinator(
+            request, self._group_id, lane=self._lane, timeout_ms=timeout_ms
+        )
 
     # ---- offsets ----
 
@@ -261,7 +261,7 @@ class GroupMember:
 
     async def _commit_once(self, offsets: Offsets) -> None:
         who = self.membership.group_metadata
-        response = await self._ask_again(offset_commit_request(who, offsets))
+        response = await self._ask(offset_commit_request(who, offsets))
         for tp, code in refused_offsets(response).items():
             self._refused(tp, code, who)
 
@@ -286,21 +286,12 @@ class GroupMember:
         )
 
     async def _committed_once(self, wanted: Sequence[TopicPartition], stable: bool) -> Offsets:
-        request = offset_fetch_request(self._group_id, wanted, stable=stable)
-        response = await self._ask_again(request)
+        response = await self._ask(offset_fetch_request(self._group_id, wanted, stable=stable))
         try:
             return read_committed_offsets(response, self._group_id)
         except ApiError as error:
             if error.error_code in FIND_COORDINATOR:
                 self._client.forget_coordinator(self._group_id)
-            raise
-
-    async def _ask_again(self, request: Request[R]) -> R:
-        """Asks the coordinator; when it is gone, another must be found before the next try."""
-        try:
-            return await self._ask(request)
-        except BrokerUnavailable:
-            self._client.forget_coordinator(self._group_id)
             raise
 
 

@@ -110,8 +110,8 @@ class Transactional:
             return (await self._ask(request)).error_code
 
         async def commit() -> ErrorCode:
-            node_id = await self._client.coordinator(group.group_id)
-            answer = await self._client.request(self._commit_request(offsets, group), node_id)
+            request = self._commit_request(offsets, group)
+            answer = await self._client.ask_coordinator(request, group.group_id)
             codes = (p.error_code for topic in answer.topics for p in topic.partitions)
             code = next((c for c in codes if c), ErrorCode.NONE)
             if code in MOVED:
@@ -156,8 +156,7 @@ class Transactional:
     # -- asking
 
     async def _ask(self, request: Request[R]) -> R:
-        node_id = await self._client.coordinator(self._id, TRANSACTION_KEY)
-        return await self._client.request(request, node_id)
+        return await self._client.ask_coordinator(request, self._id, TRANSACTION_KEY)
 
     async def _until_done(self, what: str, ask: Callable[[], Awaitable[ErrorCode]]) -> None:
         """Asks again while that may help. ApiError says what did not."""
@@ -171,7 +170,7 @@ class Transactional:
                 code, why = ErrorCode.NETWORK_EXCEPTION, f", {silence}"
             if not code:
                 return
-            if code in MOVED or code is ErrorCode.NETWORK_EXCEPTION:
+            if code in MOVED:
                 self._client.forget_coordinator(self._id, TRANSACTION_KEY)
             error = ApiError(code, f"{self._id}: {what}{why}")
             pause = backoff.failed() / 1000

@@ -181,6 +181,27 @@ def test_a_coordinator_that_moved_is_looked_for(fake_broker: Any) -> None:
     asyncio.run(scenario())
 
 
+def test_a_coordinator_out_of_reach_is_looked_for_by_the_next_call(
+    fake_broker: Any, hang_up: Any
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker(1) as one, fake_broker(2) as two:
+            one.peers = two.peers = [one, two]
+            group = DescribedGroup(group_id="g", group_state="Empty")
+            two.handlers[DescribeGroupsRequest] = lambda _: DescribeGroupsResponse(groups=(group,))
+            one.handlers[DescribeGroupsRequest] = lambda _: hang_up
+            two.handlers[FindCoordinatorRequest] = one.find_coordinator
+            async with Admin(one.address) as admin:
+                with pytest.raises(BrokerUnavailable):
+                    await admin.describe_groups(["g"])
+                for broker in (one, two):
+                    broker.handlers[FindCoordinatorRequest] = two.find_coordinator
+                (told,) = await admin.describe_groups(["g"])
+                assert told.state == "Empty"
+
+    asyncio.run(scenario())
+
+
 def test_a_producer_is_fenced_once_its_transaction_has_ended(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.client import Client
+from kafkalite.core.client import GROUP_KEY, Client
 from kafkalite.core.producer_transaction import LEGAL, ProducerState, ProducerTransaction
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol import transactions as t
+from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkalite.core.protocol.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -160,6 +161,36 @@ def test_what_may_pass_is_asked_again(fake_broker: Any, hang_up: Any, kind: type
         assert coordinator.batches == [(0, 0)]
 
     play(fake_broker, story)
+
+
+def test_a_groups_coordinator_that_went_away_is_looked_for(fake_broker: Any, hang_up: Any) -> None:
+    async def go() -> None:
+        async with fake_broker(1) as here, fake_broker(2) as away:
+            here.peers = [here, away]
+            coordinator = Coordinator(here)
+
+            def find(request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+                is_group = request.key_type == GROUP_KEY and not here.count(
+                    t.AddOffsetsToTxnRequest
+                )
+                found: FindCoordinatorResponse = (away if is_group else here).find_coordinator(
+                    request
+                )
+                return found
+
+            here.handlers[FindCoordinatorRequest] = find
+            async with (
+                Client(here.address, unavailable_after_ms=100) as client,
+                TransactionalProducer(client, "tx") as producer,
+            ):
+                await client.coordinator("g")
+                away.handlers[t.TxnOffsetCommitRequest] = lambda _: hang_up
+                async with producer.transaction():
+                    await producer.send_offsets({TopicPartition("t", 1): 5}, "g")
+            assert coordinator.ends == [True]
+            assert away.count(t.TxnOffsetCommitRequest) == 1
+
+    asyncio.run(go())
 
 
 @pytest.mark.parametrize(
