@@ -14,7 +14,7 @@ from kafkalite.compaction import cleaner, cleaning_pure, rewrite
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, CleaningAborted, DirtyRange
 from kafkalite.compaction.offset_map import SLOT_BYTES
 from kafkalite.core.log.index import OFFSET_ENTRY
-from kafkalite.core.log.snapshots import marker_of
+from kafkalite.core.log.producer_state import marker_of
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,

@@ -2,7 +2,8 @@
 
     begin ──> Flush ──run, in any thread──> None or an error ──> end
 
-Owns   the recovery point: below it everything is on the disk, and no crash takes it.
+Owns   the recovery point: below it everything is on the disk, and no crash takes it. When
+       flush.messages and flush.ms ask for it to move.
 Never  takes a failed sync for one that may be tried again. The system reports it once and drops
        what it could not write, so a second sync would succeed and mean nothing.
 Fails  by handing the error back: an OSError is final, a StorageError may be tried again.
@@ -81,6 +82,7 @@ class Durability:
         "_files_are_new",
         "_generation",
         "_place",
+        "due_at",
         "flushed_ms",
         "recovery_point",
     )
@@ -96,6 +98,17 @@ class Durability:
         self._files_are_new = True
         self.recovery_point = recovery_point
         self.flushed_ms = now_ms
+        self.set_due()
+
+    def set_due(self) -> None:
+        """From which end of the log on flush.messages asks for a flush: it was set, or the recovery
+        point has moved."""
+        self.due_at = self.recovery_point + self._place.config.flush_messages
+
+    def is_overdue(self, end_offset: int, now_ms: int) -> bool:
+        """Whether flush.ms asks to flush a log that ends at `end_offset`."""
+        is_late = now_ms - self.flushed_ms >= self._place.config.flush_ms
+        return is_late and self.recovery_point < end_offset
 
     def made_file(self) -> None:
         """A segment was added: its name is not on the disk yet."""
@@ -105,6 +118,7 @@ class Durability:
         """From `offset` on nothing is promised any more: the log is cut there."""
         self.recovery_point = min(self.recovery_point, offset)
         self._generation += 1
+        self.set_due()
 
     def begin(self, since: Callable[[int], Sequence[Segment]], end_offset: int) -> Flush:
         """What must reach the disk for the recovery point to move up to `end_offset`; `since` gives
@@ -126,6 +140,7 @@ class Durability:
         if flush.generation == self._generation:
             self.recovery_point = max(self.recovery_point, flush.offset)
             self._epochs.written(flush.epochs)
+            self.set_due()
         if now_ms is not None:
             self.flushed_ms = now_ms
 

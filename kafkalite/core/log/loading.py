@@ -33,7 +33,7 @@ from kafkalite.core.log.segment import (
     offset_name,
     offset_of,
 )
-from kafkalite.core.log.snapshots import Snapshots, replay
+from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.storage import TEMPORARY_SUFFIX
 from kafkalite.errors import CorruptBatchError
 
@@ -204,7 +204,11 @@ def _recover(
         for position, header, data in segment.verified():
             segment.reindex(position, header, place.config.index_interval_bytes)
             epochs.assign(header.partition_leader_epoch, header.base_offset)
-            replay(producers, header, data, segment)
+            if header.has_producer_id:
+                base_offset, timestamp = header.base_offset, header.max_timestamp
+                aborted = producers.replay(header, base_offset, timestamp, data)
+                if aborted is not None:
+                    segment.transaction_index.append(aborted)
             end_offset, valid_bytes = header.next_offset, position + header.size_bytes
         if valid_bytes < segment.size_bytes:
             segment.log.truncate(valid_bytes)

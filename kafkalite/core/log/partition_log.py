@@ -30,11 +30,11 @@ from kafkalite.core.log.health import Health, refuse
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import Loaded, load
 from kafkalite.core.log.place import Place
-from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
 from kafkalite.core.log.retention import deletable
 from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
 from kafkalite.core.log.segments import Segments
-from kafkalite.core.log.snapshots import Snapshots, marker_of, replay
+from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.storage import Buffer, Storage
 from kafkalite.core.log.transaction_index import AbortedTransaction
 from kafkalite.core.log.validation import validated
@@ -59,7 +59,6 @@ class PartitionLog:
     __slots__ = (
         "_durability",
         "_expired_ms",
-        "_flush_due_at",
         "_health",
         "_high_watermark",
         "_place",
@@ -88,7 +87,6 @@ class PartitionLog:
         recovery_point = loaded.recovery_point
         self._durability = Durability(place, loaded.epochs, recovery_point, now_ms, is_new=is_new)
         self._expired_ms = now_ms
-        self._set_flush_due()
 
     @classmethod
     def open(
@@ -135,7 +133,7 @@ class PartitionLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._place.config = config
-        self._set_flush_due()
+        self._durability.set_due()
 
     @property
     def directory(self) -> str:
@@ -200,11 +198,11 @@ class PartitionLog:
         config = self._place.config
         self._health.check()
         records, header = validated(records, config, self.topic_partition, now_ms, from_client)
-        idempotent = header.producer_id >= 0
-        if idempotent and (repeated := self._check_producer(header, records, from_client)):
-            return repeated
+        if header.producer_id >= 0:
+            repeated = self.producers.admit(header, records, from_client=from_client)
+            if repeated is not None:
+                return self._as_before(repeated)
         base_offset = self.log_end_offset
-        last_offset = base_offset + header.last_offset_delta
         log_append_time_ms = NO_TIMESTAMP
         max_timestamp = header.max_timestamp
         if config.message_timestamp_type == "LogAppendTime":
@@ -212,16 +210,17 @@ class PartitionLog:
             patch(records, 0, base_offset, leader_epoch, now_ms)
         else:
             patch(records, 0, base_offset, leader_epoch)
-        try:
-            segment = self._writable_segment(len(records), last_offset, max_timestamp, now_ms)
-            if leader_epoch > self.epochs.latest:
-                self.epochs.assign(leader_epoch, base_offset)
-            self._write(segment, records, last_offset, max_timestamp)
-            if idempotent:
-                self._note_producer(records, header, base_offset, max_timestamp, segment)
-        except StorageError as error:
-            refuse(error)
+        self._store(records, header, leader_epoch, max_timestamp, now_ms)
+        last_offset = base_offset + header.last_offset_delta
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset)
+
+    def _as_before(self, batch: BatchMetadata) -> Appended:
+        """What the producer was told of a batch when it came first."""
+        by_broker = self._place.config.message_timestamp_type == "LogAppendTime"
+        time_ms = batch.timestamp if by_broker else NO_TIMESTAMP
+        return Appended(
+            batch.base_offset, batch.last_offset, time_ms, self.log_start_offset, duplicate=True
+        )
 
     def append_as_follower(self, records: Buffer, now_ms: int) -> Appended | None:
         """Appends batches as a leader sent them, offsets and epochs included; None for no batch.
@@ -239,21 +238,57 @@ class PartitionLog:
                     f"at {self.log_end_offset}"
                 )
             data = view[position : position + header.size_bytes]
-            last_offset, max_timestamp = header.last_offset, header.max_timestamp
             self.log_end_offset = header.base_offset  # over what the leader has compacted away
-            try:
-                segment = self._writable_segment(len(data), last_offset, max_timestamp, now_ms)
-                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-                self._write(segment, data, last_offset, max_timestamp)
-                if header.producer_id >= 0:
-                    base_offset = header.base_offset
-                    self._note_producer(data, header, base_offset, max_timestamp, segment)
-            except StorageError as error:
-                refuse(error)
+            leader_epoch, max_timestamp = header.partition_leader_epoch, header.max_timestamp
+            self._store(data, header, leader_epoch, max_timestamp, now_ms)
             first_offset = header.base_offset if first_offset is None else first_offset
         if first_offset is None:
             return None
         return Appended(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset)
+
+    def _store(
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        leader_epoch: int,
+        max_timestamp: int,
+        now_ms: int,
+    ) -> None:
+        """Writes a batch at the log's end. ApiError: it is not there, or the log has failed."""
+        base_offset, segment = self.log_end_offset, self._segments.active
+        last_offset = base_offset + header.last_offset_delta
+        try:
+            if self._segments.must_roll(len(records), last_offset, max_timestamp, now_ms):
+                segment = self.roll(now_ms)
+            if leader_epoch > self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            size, interval_bytes = segment.size_bytes, self._place.config.index_interval_bytes
+            try:
+                segment.append(records, last_offset, max_timestamp, interval_bytes)
+            except OSError as error:
+                self._undo(segment, size, error)
+            self.log_end_offset = last_offset + 1
+            if header.producer_id >= 0:
+                aborted = self.producers.replay(header, base_offset, max_timestamp, records)
+                if aborted is not None:
+                    self._note_abort(segment, aborted)
+        except StorageError as error:
+            refuse(error)
+
+    def _undo(self, segment: Segment, size: int, error: OSError) -> NoReturn:
+        """Cuts off what a failed write may have left."""
+        try:
+            segment.log.truncate(size)
+        except OSError as worse:
+            self._health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
+        raise StorageError(f"{self.topic_partition}: append: {error}") from error
+
+    def _note_abort(self, segment: Segment, aborted: AbortedTransaction) -> None:
+        """Adds to the index what a marker, which is in the log, has ended."""
+        try:
+            segment.transaction_index.append(aborted)
+        except OSError as error:
+            self._health.fail("transaction index", error)
 
     def roll(self, now_ms: int) -> Segment:
         """Closes the active segment and opens the next one; without effect while it is empty.
@@ -268,67 +303,6 @@ class PartitionLog:
             raise StorageError(f"{self.topic_partition}: roll: {error}") from error
         self._durability.made_file()
         return segment
-
-    def _writable_segment(
-        self, size: int, last_offset: int, max_timestamp: int, now_ms: int
-    ) -> Segment:
-        """The active segment, a new one if the batch does not fit or the time has come."""
-        if self._segments.must_roll(size, last_offset, max_timestamp, now_ms):
-            return self.roll(now_ms)
-        return self._segments.active
-
-    def _write(
-        self, segment: Segment, records: Buffer, last_offset: int, max_timestamp: int
-    ) -> None:
-        size, config = segment.size_bytes, self._place.config
-        try:
-            segment.append(records, last_offset, max_timestamp, config.index_interval_bytes)
-        except OSError as error:
-            self._undo(segment, size, error)
-        self.log_end_offset = last_offset + 1
-
-    def _undo(self, segment: Segment, size: int, error: OSError) -> NoReturn:
-        """Cuts off what a failed write may have left."""
-        try:
-            segment.log.truncate(size)
-        except OSError as worse:
-            self._health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
-        raise StorageError(f"{self.topic_partition}: append: {error}") from error
-
-    def _check_producer(
-        self, header: BatchHeader, records: Buffer, from_client: bool
-    ) -> Appended | None:
-        """Whether the producer may append; what it was told, if it did so before."""
-        producers = self.producers
-        if header.is_control:
-            marker = marker_of(records)
-            if marker is not None:
-                producers.check_marker(header.producer_id, header.producer_epoch, marker)
-            return None
-        if from_client and (batch := producers.duplicate(header)):
-            by_broker = self._place.config.message_timestamp_type == "LogAppendTime"
-            time_ms = batch.timestamp if by_broker else NO_TIMESTAMP
-            return Appended(
-                batch.base_offset, batch.last_offset, time_ms, self.log_start_offset, duplicate=True
-            )
-        producers.check(header, from_client=from_client)
-        return None
-
-    def _note_producer(
-        self,
-        records: Buffer,
-        header: BatchHeader,
-        base_offset: int,
-        max_timestamp: int,
-        segment: Segment,
-    ) -> None:
-        if not header.is_control:
-            self.producers.append(header, base_offset, max_timestamp)
-            return
-        try:
-            replay(self.producers, header._replace(base_offset=base_offset), records, segment)
-        except OSError as error:  # the marker is in the log, its abort not in the index
-            self._health.fail("transaction index", error)
 
     # ---- read ----------------------------------------------------------------------------------
 
@@ -384,10 +358,6 @@ class PartitionLog:
     def retract(self, offset: int) -> None:
         """Promises nothing from `offset` on: before it is cut there, and for a crash in between."""
         self._durability.retract(offset)
-        self._set_flush_due()
-
-    def _set_flush_due(self) -> None:
-        self._flush_due_at = self.recovery_point + self._place.config.flush_messages
 
     def truncate_to(self, offset: int) -> None:
         """Removes the batches from the one that holds `offset` on, durably.
@@ -505,7 +475,7 @@ class PartitionLog:
     @property
     def flush_is_due(self) -> bool:
         """Whether flush.messages asks for a flush before the last append is acknowledged."""
-        return self.log_end_offset >= self._flush_due_at
+        return self.log_end_offset >= self._durability.due_at
 
     @property
     def acknowledged_end(self) -> int:
@@ -514,8 +484,7 @@ class PartitionLog:
 
     def flush_is_overdue(self, now_ms: int) -> bool:
         """Whether flush.ms asks for a flush."""
-        is_late = now_ms - self._durability.flushed_ms >= self._place.config.flush_ms
-        return is_late and self.recovery_point < self.log_end_offset
+        return self._durability.is_overdue(self.log_end_offset, now_ms)
 
     def begin_flush(self) -> Flush:
         """What must reach the disk for the recovery point to move up to the log's end."""
@@ -530,7 +499,6 @@ class PartitionLog:
             return
         if error is None:
             self._durability.end(flush, now_ms)
-            self._set_flush_due()
             return
         self._durability.undo(flush)
         if isinstance(error, StorageError):

@@ -17,7 +17,7 @@ of the earliest one that is open, or whose marker is not yet below the high wate
         | offset_delta int32 | timestamp int64 | coordinator_epoch int32
         | transaction_first_offset int64, -1: none
 
-Owns   the producers' states. `check` looks, `append` and `end_transaction` change.
+Owns   the producers' states. `check` looks, `replay` changes.
 Never  touches a file: `to_snapshot`, `load_snapshot`.
 Fails  with ApiError where a producer is refused; StorageError on a snapshot that is none.
 Source KIP-98, KIP-185, KIP-360; apache/kafka ProducerStateManager, ProducerAppendInfo.
@@ -31,8 +31,16 @@ from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
+from kafkalite.core.log.transaction_index import AbortedTransaction
 from kafkalite.core.protocol.checksum import crc32c
-from kafkalite.core.protocol.records import BatchHeader, ControlType, EndTransactionMarker
+from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.protocol.records import (
+    BatchHeader,
+    ControlType,
+    EndTransactionMarker,
+    decode,
+    parse_end_transaction_marker,
+)
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
 
@@ -105,6 +113,20 @@ class ProducerState:
         self.first_unstable_offset: int | None = None
 
     # ---- what a leader asks before it appends --------------------------------------------------
+
+    def admit(
+        self, header: BatchHeader, data: Buffer, *, from_client: bool = True
+    ) -> BatchMetadata | None:
+        """The batch that `data` repeats, so that it is not to be stored again; None: it may follow.
+        ApiError as `check` and `check_marker`."""
+        if header.is_control:
+            if (marker := marker_of(data)) is not None:
+                self.check_marker(header.producer_id, header.producer_epoch, marker)
+            return None
+        if from_client and (repeated := self.duplicate(header)) is not None:
+            return repeated
+        self.check(header, from_client=from_client)
+        return None
 
     def duplicate(self, header: BatchHeader) -> BatchMetadata | None:
         """The batch that `header` repeats, if it is one of the producer's last five."""
@@ -179,6 +201,22 @@ class ProducerState:
             )
 
     # ---- what is in the log --------------------------------------------------------------------
+
+    def replay(
+        self, header: BatchHeader, base_offset: int, timestamp: int, data: Buffer
+    ) -> AbortedTransaction | None:
+        """A batch is in the log at `base_offset`; the transaction that it has aborted, if it has.
+
+        `data` is the batch: of all but a control batch it may be empty.
+        """
+        if not header.is_control:
+            self.append(header, base_offset, timestamp)
+            return None
+        marker = marker_of(data)
+        completed = None if marker is None else self.end_transaction(header, base_offset, marker)
+        if completed is None or not completed.is_aborted:
+            return None
+        return AbortedTransaction(*completed[:3], self.last_stable_offset_after(completed))
 
     def append(self, header: BatchHeader, base_offset: int, timestamp: int) -> None:
         """A data batch is in the log at `base_offset`."""
@@ -274,6 +312,14 @@ class ProducerState:
         for entry in sorted(in_transaction, key=lambda entry: entry.transaction_first_offset):
             self._open[entry.producer_id] = entry.transaction_first_offset
         self.update_first_unstable_offset()
+
+
+def marker_of(data: Buffer) -> EndTransactionMarker | None:
+    """The marker in a control batch; None for a control type that ends no transaction."""
+    columns = decode(data, check_crc=False)
+    if not len(columns):  # compaction kept the batch for its producer's sake
+        return None
+    return parse_end_transaction_marker(columns.keys[0], columns.values[0])
 
 
 def _snapshot_entry(entry: ProducerEntry) -> bytes:

@@ -18,14 +18,6 @@ from collections.abc import Callable, Sequence
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.producer_state import ProducerState
 from kafkalite.core.log.segment import SNAPSHOT_SUFFIX, Segment, offset_name
-from kafkalite.core.log.storage import Buffer
-from kafkalite.core.log.transaction_index import AbortedTransaction
-from kafkalite.core.protocol.records import (
-    BatchHeader,
-    EndTransactionMarker,
-    decode,
-    parse_end_transaction_marker,
-)
 from kafkalite.errors import StorageError
 
 
@@ -82,7 +74,8 @@ class Snapshots:
                     return
                 if header.has_producer_id:
                     size = header.size_bytes if header.is_control else 0
-                    replay(producers, header, segment.log.read(position, size) if size else b"")
+                    data = segment.log.read(position, size) if size else b""
+                    producers.replay(header, header.base_offset, header.max_timestamp, data)
 
     def _load_last(self, producers: ProducerState, end_offset: int) -> int | None:
         """Reads the last good snapshot up to `end_offset`: its offset, None without one."""
@@ -96,35 +89,3 @@ class Snapshots:
             else:
                 return offset
         return None
-
-
-def replay(
-    producers: ProducerState,
-    header: BatchHeader,
-    data: Buffer,
-    segment: Segment | None = None,
-) -> None:
-    """Tells `producers` of a batch that is in the log; an abort goes to `segment`'s index.
-
-    `data` is the batch; only a marker's is looked at.
-    """
-    if not header.has_producer_id:
-        return
-    if not header.is_control:
-        producers.append(header, header.base_offset, header.max_timestamp)
-        return
-    marker = marker_of(data)
-    if marker is None:
-        return
-    completed = producers.end_transaction(header, header.base_offset, marker)
-    if completed is not None and completed.is_aborted and segment is not None:
-        stable = producers.last_stable_offset_after(completed)
-        segment.transaction_index.append(AbortedTransaction(*completed[:3], stable))
-
-
-def marker_of(data: Buffer) -> EndTransactionMarker | None:
-    """The marker in a control batch; None for a control type that ends no transaction."""
-    columns = decode(data, check_crc=False)
-    if not len(columns):  # compaction kept the batch for its producer's sake
-        return None
-    return parse_end_transaction_marker(columns.keys[0], columns.values[0])
