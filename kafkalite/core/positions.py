@@ -350,7 +350,7 @@ class Positions:
             place.error = ApiError(
                 code, f"{tp}: offset {place.position} is not in the log, auto_offset_reset is none"
             )
-        elif code.is_retriable:
+        elif code.is_retriable and code is not ErrorCode.CORRUPT_MESSAGE:  # which stays so
             self.stale_topics.add(tp.topic)
         else:
             place.error = ApiError(code, f"{tp} from offset {place.fetch_offset}")

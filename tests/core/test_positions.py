@@ -323,6 +323,15 @@ def test_a_refused_partition_does_not_hold_up_the_others() -> None:
     assert list(places.take()) == [OTHER]
 
 
+def test_a_batch_that_the_broker_finds_corrupt_is_an_error_each_time() -> None:
+    places = positions()
+    for now_ms in (0, 10_000):
+        places.receive(answer(code=ErrorCode.CORRUPT_MESSAGE), asked(places, now_ms), now_ms)
+        with pytest.raises(ApiError, match="orders-0 from offset 0: CORRUPT_MESSAGE"):
+            places.take()
+    assert not places.stale_topics
+
+
 def test_a_partition_nobody_assigned_is_named() -> None:
     with pytest.raises(ValueError, match="orders-1 is not assigned"):
         positions()[OTHER]
