@@ -218,6 +218,7 @@ class Consumer:
                     await self._commit_before_revoke()
             except TimeoutError:
                 log.warning("closing: no coordinator took the last offsets")
+            await self._listener.lost(self._group.membership.take_lost())
             await self._listener.revoked(tuple(sorted(self._group.membership.owned)))
 
     # ---- what to read ----
@@ -375,7 +376,7 @@ class Consumer:
             self._look_for_topics_at = now + MISSING_TOPIC_MS / 1000
             self._refresh_at = now + self._client.timing.metadata_max_age_ms / 1000
             self._refreshing = asyncio.create_task(self._refresh(group))
-        if self._seen is not cluster:
+        if self._seen is not cluster and not group.is_joining:
             self._seen = cluster
             group.check_partitions()
 

@@ -186,7 +186,8 @@ class GroupMember:
 
     def check_partitions(self) -> None:
         """As the leader, asks for a rebalance if topics have grown, come or gone."""
-        if not self.membership.is_leader or self.is_joining:
+        assert not self.is_joining, "the leader is about to look at them itself"
+        if not self.membership.is_leader:
             return
         count = self._client.cluster.partition_count
         for topic, before in self.assigned_for.items():

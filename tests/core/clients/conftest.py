@@ -72,15 +72,23 @@ class FakeConnection(asyncio.Protocol):
                 return
             if answer is HANG:
                 continue
-            if isinstance(answer, bytes):
-                self._transport.write(answer)
+            if isinstance(answer, asyncio.Future):
+                answer.add_done_callback(lambda late, to=header: self._answer(to, late.result()))
             else:
-                parts, _ = self._wire.send(header, answer)
-                self._transport.write(b"".join(bytes(part) for part in parts))
+                self._answer(header, answer)
+
+    def _answer(self, header: Any, answer: Any) -> None:
+        if isinstance(answer, bytes):
+            self._transport.write(answer)
+        else:
+            parts, _ = self._wire.send(header, answer)
+            self._transport.write(b"".join(bytes(part) for part in parts))
 
 
 class FakeBroker:
     """A broker that answers as it is told: one node, its topics' leaders, and handlers to replace.
+
+    A handler gives an answer, its bytes, a future of it, HANG or HANG_UP.
 
     `asked` is every request so far, decoded.
     """

@@ -258,6 +258,54 @@ def test_a_forgotten_member_joins_again(fake_broker: Any, hang: Any) -> None:
     asyncio.run(scenario())
 
 
+def test_what_was_lost_before_the_end_is_told_at_the_end(fake_broker: Any, hang: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            OneMember(broker, [ErrorCode.UNKNOWN_MEMBER_ID])
+            broker.handlers[FetchRequest] = lambda _: hang
+            lost: list[TopicPartition] = []
+            revoked: list[TopicPartition] = []
+            async with Consumer(broker.address, group_id="g", heartbeat_interval_ms=20) as consumer:
+                consumer.subscribe(["t"], on_lost=lost.extend, on_revoked=revoked.extend)
+                while not consumer.assignment:
+                    await consumer.poll(10)
+                while consumer.group_metadata().member_id:  # the heartbeats go on without polls
+                    await asyncio.sleep(0.01)
+                assert lost == []
+            assert (lost, revoked) == ([TP], [])
+
+    asyncio.run(scenario())
+
+
+def test_partitions_that_come_while_the_leader_joins_are_noticed(
+    fake_broker: Any, hang: Any
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker, Client(broker.address) as client:
+            OneMember(broker, [])
+            broker.handlers[FetchRequest] = broker.handlers[ListOffsetsRequest] = lambda _: hang
+            synced = asyncio.get_running_loop().create_future()
+            at_once = broker.handlers[SyncGroupRequest]
+            broker.handlers[SyncGroupRequest] = lambda _: synced
+            async with Consumer(client, group_id="g") as consumer:
+                consumer.subscribe(["t"])
+                while not broker.count(SyncGroupRequest):
+                    await consumer.poll(10)
+                broker.topics["t"].append(1)
+                await client.refresh(("t",))
+                await consumer.poll(10)
+                broker.handlers[SyncGroupRequest] = at_once
+                (asked,) = (r for r in broker.asked if isinstance(r, SyncGroupRequest))
+                synced.set_result(at_once(asked))
+                for _ in range(500):
+                    await consumer.poll(10)
+                    if len(consumer.assignment) == 2:
+                        break
+                assert consumer.assignment == (TP, TopicPartition("t", 1))
+
+    asyncio.run(scenario())
+
+
 def test_a_join_waits_without_holding_up_the_poll(fake_broker: Any, hang: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
