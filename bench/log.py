@@ -21,7 +21,8 @@ from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.protocol.records import NATIVE, check_produced, encode
+from kafkalite.core.protocol.record_codec import NATIVE
+from kafkalite.core.protocol.records import check_produced, encode
 from kafkalite.core.types import Columns, TopicPartition
 
 TOPIC_ID = UUID(int=1)

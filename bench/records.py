@@ -13,14 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
-from kafkalite.core.protocol import checksum, records, records_pure
+from kafkalite.core.protocol import checksum, record_codec, records, records_pure
 from kafkalite.core.protocol.compression import Compression, compress
 from kafkalite.core.types import Columns
-
-try:
-    from kafkalite.core.protocol import _records as native
-except ImportError:
-    native = None  # type: ignore[assignment]
 
 PARTITIONS = 4
 
@@ -106,7 +101,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=200)
     options = parser.parse_args()
     columns, codec = sample(options.records), Compression[options.codec.upper()]
-    ours = cases(native, columns, codec) if native else {}
+    ours = cases(record_codec, columns, codec) if record_codec.NATIVE else {}
     pure = cases(records_pure, columns, codec)
     peer = peer_cases(columns, codec)
     print(f"{options.records} records, codec {options.codec}, CRC by {checksum.IMPLEMENTATION}")

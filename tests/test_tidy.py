@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from kafkalite.core.protocol import records_pure
+
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "kafkalite").rglob("*.py"))
+NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").rglob(f"*.{kind}"))
+STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
+NATIVE_INTERFACE = (1, "b1ece3a54593")  # its number; digest of the stubs
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
@@ -120,6 +126,19 @@ def test_sizes_fit_a_reader(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             size = (node.end_lineno or 0) - node.lineno + 1
             assert size <= FUNCTION_LINES_MAX, f"{dotted(path)}.{node.name}: {size} lines"
+
+
+@pytest.mark.parametrize("path", NATIVE + STUBS, ids=lambda path: path.name)
+def test_native_sources_fit_a_reader_too(path: Path) -> None:
+    lines = path.read_text().count("\n")
+    assert lines <= FILE_LINES_MAX or path.name == "_cleaning.pyx", f"{path}: {lines} lines"
+
+
+def test_another_native_interface_has_another_number() -> None:
+    """So that what was built before is not loaded: see `records_pure.INTERFACE`."""
+    stubs = "".join(path.read_text() for path in STUBS if "protocol" in path.parts)
+    found = (records_pure.INTERFACE, hashlib.sha256(stubs.encode()).hexdigest()[:12])
+    assert found == NATIVE_INTERFACE, "raise it here, in records_pure.py and in _objects.pxd"
 
 
 def test_core_knows_nothing_of_what_stands_on_it() -> None:

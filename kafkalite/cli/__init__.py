@@ -68,7 +68,7 @@ def _forget_stdout() -> None:
 
 def say_which_codec() -> None:
     """One line on stderr where the native record codec could not be built."""
-    from kafkalite.core.protocol.records import NATIVE
+    from kafkalite.core.protocol.record_codec import NATIVE
 
     if not NATIVE:
         print("kafkalite: no native record codec here; pure Python serves, slower", file=sys.stderr)

@@ -4,7 +4,7 @@ google-crc32c computes it with the processor's own instruction (some 28 GB/s) wh
 extension loads; crcmod computes it everywhere. The choice is made once, at import.
 
 google-crc32c takes any read-only bytes but those that must be released, as a memoryview must. The
-native record codec lends it such bytes as a `Window`; without that, they are copied once.
+native record codec lends it such bytes as a `Window`; its twin copies them once.
 
 Source RFC 3720, appendix B.4; KIP-98.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, TypeAlias, cast
+
+from kafkalite.core.protocol.record_codec import Window
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Checksum: TypeAlias = Callable[[object], int]
@@ -27,18 +29,10 @@ def _choose() -> tuple[str, Checksum, Lend]:
         pass
     else:
         if google_crc32c.implementation == "c":
-            return "google-crc32c", cast("Checksum", google_crc32c.value), _lend()
+            return "google-crc32c", cast("Checksum", google_crc32c.value), Window
     from crcmod.predefined import mkPredefinedCrcFun
 
     return "crcmod", cast("Checksum", mkPredefinedCrcFun("crc-32c")), bytes
-
-
-def _lend() -> Lend:
-    try:
-        from kafkalite.core.protocol._records import Window
-    except ImportError:
-        return bytes
-    return Window
 
 
 _CHOICE: Final = _choose()

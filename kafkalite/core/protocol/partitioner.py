@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-try:
-    from kafkalite.core.protocol._records import murmur2, partition_column, split
-except ImportError:
-    from kafkalite.core.protocol.records_pure import murmur2, partition_column, split
+from kafkalite.core.protocol.record_codec import murmur2, partition_column, split
 
 __all__ = ["NO_PARTITION", "murmur2", "partition_column", "split", "to_positive"]
 

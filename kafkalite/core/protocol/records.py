@@ -23,7 +23,7 @@ broker sets offset and epoch without reading the records:
 A broker reads headers, checks (`check_produced`), patches and keeps the bytes; a client encodes
 and decodes whole batches from and to columns.
 
-Owns   the header. The records are the work of `_records` (native) or `records_pure`, its twin.
+Owns   the header. The records are the work of `record_codec`.
 Never  builds a record in the broker: `skim` looks at each without making an object.
 Fails  with CorruptBatchError, naming the batch's byte position and the numbers; where a producer
        is refused, with ApiError and the code that Apache Kafka answers.
@@ -45,6 +45,12 @@ from kafkalite.core.protocol.compression import (
     compress,
     decompress,
 )
+from kafkalite.core.protocol.record_codec import (
+    check_batch,
+    decode_records,
+    encode_batch,
+    skim_records,
+)
 from kafkalite.core.protocol.records_pure import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
@@ -54,25 +60,6 @@ from kafkalite.core.protocol.records_pure import (
 )
 from kafkalite.core.types import Columns, concat
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
-
-try:
-    from kafkalite.core.protocol._records import (
-        check_batch,
-        decode_records,
-        encode_batch,
-        skim_records,
-    )
-
-    NATIVE = True
-except ImportError:
-    from kafkalite.core.protocol.records_pure import (
-        check_batch,
-        decode_records,
-        encode_batch,
-        skim_records,
-    )
-
-    NATIVE = False
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

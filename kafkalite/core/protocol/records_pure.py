@@ -1,7 +1,8 @@
 """The record codec in plain Python: oracle and stand-in of the native one.               [P]
 
-Every function here has a twin of the same name in `_records.pyx`, with the same results and the
-same errors; `records.py` and `partitioner.py` choose. A record, as it lies in a batch:
+Every function here has a twin of the same name in `_records_read.pyx`, `_records_write.pyx` or
+`_partitions.pyx`, with the same results and the same errors; `record_codec.py` chooses. A record,
+as it lies in a batch:
 
     length           varint    of all that follows
     attributes       int8      unused
@@ -36,6 +37,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Compress: TypeAlias = Callable[[Buffer], Buffer]
 Checksum: TypeAlias = Callable[[Buffer], int]
 H = TypeVar("H", bound=tuple[int, ...])
+
+# What the native modules and the Python beside them agree on. Raised, here and in
+# `_objects.pxd`, whenever one of them comes to take, give or call something else.
+INTERFACE: Final = 1
+
+# What lends a checksum the bytes of a buffer. Without native code it must copy them.
+Window: TypeAlias = bytes
 
 HEADER: Final = Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = HEADER.size

@@ -6,15 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite.core.protocol import partitioner, records, records_pure
+from kafkalite.core.protocol import partitioner, record_codec, records_pure
 from kafkalite.core.protocol.partitioner import to_positive
 from kafkalite.core.types import Columns
 
 TWINS = [records_pure]
-if records.NATIVE:
-    from kafkalite.core.protocol import _records
-
-    TWINS.append(_records)
+if record_codec.NATIVE:
+    TWINS.append(record_codec)
 twins = pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.__name__.rpartition(".")[2])
 
 JAVA = {  # apache/kafka UtilsTest

@@ -10,12 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.core.protocol import record_codec as native
 from kafkalite.core.protocol import records, records_pure
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.compression import Compression, compress
 from kafkalite.core.types import Columns
 
-native = pytest.importorskip("kafkalite.core.protocol._records", reason="built without a compiler")
+if not native.NATIVE:
+    pytest.skip("built without a compiler, or from other sources", allow_module_level=True)
+
+MODULES = ("_partitions", "_records_read", "_records_write")
 
 SMALL = st.integers(0, 1000)
 INT64 = SMALL | st.integers(-(2**63), 2**63 - 1)
@@ -261,18 +265,49 @@ def test_references_are_neither_lost_nor_kept():
     assert all(abs(a - b) < 50 for a, b in zip(after, before, strict=True)), (before, after)
 
 
-def test_the_twin_runs_where_the_native_codec_does_not_load():
-    program = (
-        "import sys; sys.modules['kafkalite.core.protocol._records'] = None\n"
-        "from kafkalite.core.protocol import partitioner, records\n"
-        "from kafkalite.core.types import Columns\n"
-        "batch = records.encode(Columns([b'k'], [b'v'], [1]))\n"
-        "assert records.check_produced(memoryview(batch)).header.record_count == 1\n"
-        "assert records.decode(batch).keys == [b'k']\n"
-        "assert partitioner.split.__module__.endswith('records_pure')\n"
-        "print(records.NATIVE)"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (ran.stdout, ran.stderr) == ("False\n", "")
+TWINS_SERVE = """
+from kafkalite.core.protocol import checksum, partitioner, record_codec, records
+from kafkalite.core.types import Columns
+batch = records.encode(Columns([b"k"], [b"v"], [1]))
+assert records.check_produced(memoryview(batch)).header.record_count == 1
+assert records.decode(batch).keys == [b"k"]
+chosen = [getattr(record_codec, name) for name in record_codec.__all__ if name != "NATIVE"]
+print(record_codec.NATIVE, *sorted({thing.__module__.rpartition(".")[2] for thing in chosen}))
+"""
+
+
+LATER_SOURCES = "from kafkalite.core.protocol import records_pure; records_pure.INTERFACE += 1"
+
+
+def python(program: str) -> tuple[str, str]:
+    """What another interpreter prints: extension modules are loaded once in each."""
+    command = [sys.executable, "-W", "error", "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.stdout.rstrip(), ran.stderr
+
+
+def codec_after(first: str) -> str:
+    """Whether a process that ran `first` has the native codec, and the modules that serve it."""
+    said, complaint = python(first + TWINS_SERVE)
+    assert complaint == ""
+    return said
+
+
+def test_the_native_modules_are_chosen_where_all_of_them_load():
+    assert codec_after("") == "True _partitions _records_read _records_write"
+
+
+@pytest.mark.parametrize("missing", MODULES)
+def test_the_twins_run_where_one_native_module_does_not_load(missing):
+    without = f"import sys; sys.modules['kafkalite.core.protocol.{missing}'] = None"
+    assert codec_after(without) == "False builtins records_pure"
+
+
+def test_the_twins_run_where_the_native_modules_are_of_other_sources():
+    assert codec_after(LATER_SOURCES) == "False builtins records_pure"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_native_module_looks_whether_it_belongs_to_these_sources(name):
+    _, complaint = python(f"{LATER_SOURCES}\nimport kafkalite.core.protocol.{name}")
+    assert "ImportError: built for interface" in complaint

@@ -1,0 +1,9 @@
+"""The native twins of records_pure that partition: same names, same results, same errors.   [P]"""
+
+from collections.abc import Sequence
+
+from kafkalite.core.types import Columns
+
+def murmur2(key: bytes) -> int: ...
+def partition_column(keys: Sequence[bytes | None], partition_count: int) -> list[int]: ...
+def split(columns: Columns, partitions: Sequence[int], partition_count: int) -> list[Columns]: ...
