@@ -144,9 +144,12 @@ class Broker:
             self._hold(topic, self.topic_config(topic))
         self._remove_strays()
         self._control_queue.start()
+        self._load_coordinators()
+        self.wake_at(self._duties.next_ms())
+
+    def _load_coordinators(self) -> None:
         self.run_slices(self.groups.load_all(), "loading groups")
         self.run_slices(self.transactions.load_all(), "loading transactions")
-        self.wake_at(self._duties.next_ms())
 
     async def close(self) -> None:
         """Stops working. The logs stay open: they are the composition root's to close."""
@@ -307,11 +310,13 @@ class Broker:
         then: Callable[[], None],
         otherwise: Callable[[], None] = lambda: None,
     ) -> None:
-        """Calls `then` once the high watermark has reached `offset`: at once if it has.
+        """Calls `then` once the high watermark has reached `offset`: at once if it has, but after
+        those whose time came before it and who have not been called yet.
 
         `otherwise` where it never will: the log has failed, or the topic is gone.
         """
-        if partition.log.high_watermark >= offset:
+        is_committed = partition.log.high_watermark >= offset
+        if is_committed and not self._finished:
             then()
             return
         key = partition.topic_partition
@@ -320,6 +325,9 @@ class Broker:
             (then if partition.log.high_watermark >= offset else otherwise)()
 
         operation: DelayedProduce[TopicPartition] = DelayedProduce(left, {key: offset})
+        if is_committed:
+            self._finish((operation,))
+            return
         parked = self._purgatory.park(operation, (key,), NEVER_MS)
         assert parked, f"{len(self._purgatory)} wait: one for each connection at most"
 
@@ -432,7 +440,8 @@ class Broker:
             self._upkeep.await_flush(partition, partition.log.size_bytes)
 
     def try_again(self) -> None:
-        """Opens the logs that could not be opened or have failed, where that may help."""
+        """Opens the logs that could not be opened or have failed, where that may help, and loads
+        the coordinators that have resigned for want of them."""
         for name in {where.topic for where in self.offline}:
             topic = self.image.topics[name]
             self._hold(topic, self.topic_config(topic))
@@ -440,6 +449,7 @@ class Broker:
             for partition in held:
                 if partition.log.can_reopen:
                     self._reopen(partition)
+        self._load_coordinators()
 
     def _reopen(self, partition: Partition) -> None:
         where = partition.topic_partition

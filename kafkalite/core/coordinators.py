@@ -5,6 +5,7 @@ step by replaying each record that it asked to append. A step's records are appe
 they are committed, and only then are its replies sent and its effects run.
 
     (none) ──first need──> LOADING ──end of the log──> READY ──leadership or topic lost──> gone
+                              └──what nobody expects in a log──> gone, and not tried again
 
 Groups and transactions are both kept so; they differ in their machines (`Machine`), in their
 topics, and in the effects that their machines ask for.
@@ -12,7 +13,8 @@ topics, and in the effects that their machines ask for.
 Owns   which name belongs to which partition, and the carrying out of what the machines ask for.
 Never  looks into a machine; never blocks for long: loading goes on in slices on the host's loop.
 Fails  with ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. A record that does not read is
-       counted and skipped; a coordinator whose records the log refuses again and again resigns.
+       counted and skipped; a coordinator whose log cannot be read, or refuses its records again and
+       again, resigns.
 Source KIP-98; apache/kafka `CoordinatorRuntime`, `GroupMetadataManager`, `TransactionStateManager`.
 """
 
@@ -74,8 +76,8 @@ class Host(Protocol):
         then: Callable[[], None],
         otherwise: Callable[[], None],
     ) -> None:
-        """Calls `then` once the high watermark has reached `offset`: at once if it has;
-        `otherwise` where it never will."""
+        """Calls `then` once the high watermark has reached `offset`, in the log's order, or
+        `otherwise` where it never will: at once, if nothing before it is still to be called."""
 
     def wake_at(self, deadline_ms: int | None) -> None:
         """Makes sure that `tick` is called then, or before."""
@@ -180,8 +182,8 @@ class Coordinators(Generic[M]):
     def topics_deleted(self, names: Collection[str]) -> None:
         """Topics are gone; the coordinators' own may be one of them."""
         if self.topic in names:
-            for index in tuple(self._coordinators):
-                self.resign(index)
+            for coordinator in tuple(self._coordinators.values()):
+                self._resign(coordinator)
         for coordinator in tuple(self._coordinators.values()):
             if coordinator.is_ready:
                 outcome = coordinator.machine.topics_deleted(names, self._host.now_ms())
@@ -213,20 +215,30 @@ class Coordinators(Generic[M]):
     # -- beginning and end
 
     def load_all(self) -> Iterator[None]:
-        """Loads every partition that holds records, in slices: what a broker does at its start."""
+        """Loads every partition that holds records and has no coordinator, one after the other:
+        members of groups and open transactions of which nobody asks any more have deadlines too.
+        """
         for index in self.led_here():
-            if index not in self._coordinators:
-                try:
-                    partition = self._host.partition(self.topic, index)
-                except ApiError:  # it is offline, as the operator was told
-                    continue
-                if partition.log.log_end_offset > partition.log.log_start_offset:
-                    yield from self._load(self._begin(index))
+            if self._is_to_be_loaded(index):
+                coordinator = self._begin_loading(index)
+                yield
+                while not (coordinator.is_ready or coordinator.is_gone):
+                    yield
 
-    def resign(self, index: int) -> None:
+    def _is_to_be_loaded(self, index: int) -> bool:
+        if index in self._coordinators:
+            return False
+        try:
+            log = self._host.partition(self.topic, index).log
+        except ApiError:  # it is offline, as the operator was told
+            return False
+        return log.failure is None and log.log_end_offset > log.log_start_offset
+
+    def _resign(self, coordinator: Coordinator[M]) -> None:
         """Drops a coordinator: whoever waits there is sent to look for another."""
-        coordinator = self._coordinators.pop(index, None)
-        if coordinator is not None:
+        index = coordinator.partition.topic_partition.partition
+        if self._coordinators.get(index) is coordinator:
+            del self._coordinators[index]
             coordinator.is_gone = True
             self._reply(coordinator.machine.resign(self._host.now_ms()).replies)
 
@@ -234,13 +246,7 @@ class Coordinators(Generic[M]):
         """The coordinator of a partition, loaded. ApiError: not here, or not yet."""
         coordinator = self._coordinators.get(index)
         if coordinator is None:
-            coordinator = self._begin(index)
-            slices = self._load(coordinator)
-            for _ in range(LOAD_SLICES_AT_ONCE):
-                if next(slices, self) is self:
-                    break
-            else:
-                self._host.run_slices(slices, f"loading {self.topic}-{index}")
+            coordinator = self._begin_loading(index)
         if coordinator.is_gone:
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{index} cannot be loaded")
         if not coordinator.is_ready:
@@ -248,38 +254,51 @@ class Coordinators(Generic[M]):
         coordinator.partition.replication.check_leader()
         return coordinator
 
-    def _begin(self, index: int) -> Coordinator[M]:
+    def _begin_loading(self, index: int) -> Coordinator[M]:
+        """A new coordinator: ready when this returns, or given up, where the log is short."""
         try:
             partition = self._host.partition(self.topic, index)
         except ApiError as error:
             raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
         coordinator = Coordinator(self._make(), partition, partition.replication.leader_epoch)
         self._coordinators[index] = coordinator
+        self._host.run_slices(self._load(coordinator), f"loading {self.topic}-{index}")
         return coordinator
 
     def _load(self, coordinator: Coordinator[M]) -> Iterator[None]:
-        """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile."""
-        partition, skipped = coordinator.partition, 0
+        """Makes a coordinator ready, if its log can be read and it does not resign meanwhile."""
+        try:
+            yield from self._replay_log(coordinator)
+        except (ApiError, OSError) as error:
+            self._host.note(f"{coordinator.partition.topic_partition} cannot be loaded: {error}")
+            self._resign(coordinator)
+        except Exception:
+            coordinator.is_gone = True  # it stays: what does not read now never will
+            raise
+        if not coordinator.is_gone:
+            coordinator.is_ready = True
+            self.carry_out(coordinator, coordinator.machine.loaded(self._host.now_ms()))
+
+    def _replay_log(self, coordinator: Coordinator[M]) -> Iterator[None]:
+        """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile.
+
+        It yields only after LOAD_SLICES_AT_ONCE, for most logs are not longer.
+        """
+        partition, skipped, slices = coordinator.partition, 0, 0
         offset = partition.log.log_start_offset
         while offset < partition.log.high_watermark and not coordinator.is_gone:
-            try:
-                found = partition.read(offset, LOAD_SLICE_BYTES)
-                data = b"" if found is None else found.read()
-            except (ApiError, OSError) as error:
-                self._host.note(f"{partition.topic_partition} cannot be loaded: {error}")
-                self.resign(partition.topic_partition.partition)
-                return
+            found = partition.read(offset, LOAD_SLICE_BYTES)
+            data = b"" if found is None else found.read()
             headers = list(records.batches(data))
             if not headers:
                 break
             skipped += self._replay(coordinator.machine, data, headers)
             offset = max(offset, headers[-1][1].next_offset)
-            yield
+            slices += 1
+            if slices >= LOAD_SLICES_AT_ONCE:
+                yield
         if skipped:
             self._host.note(f"{partition.topic_partition}: {skipped} records do not read, skipped")
-        if not coordinator.is_gone:
-            coordinator.is_ready = True
-            self.carry_out(coordinator, coordinator.machine.loaded(self._host.now_ms()))
 
     def _replay(self, machine: M, data: bytes, batches: list[tuple[int, BatchHeader]]) -> int:
         """Replays batches; returns how many of their records do not read."""
@@ -345,7 +364,7 @@ class Coordinators(Generic[M]):
                 self.carry_out(coordinator, instead, attempts - 1)
             else:
                 self._reply(instead.replies)
-                self.resign(partition.topic_partition.partition)
+                self._resign(coordinator)
             return
         host.appended(partition, len(batch))
         producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id
@@ -359,7 +378,7 @@ class Coordinators(Generic[M]):
         def lost() -> None:
             instead = machine.append_failed(outcome, ErrorCode.KAFKA_STORAGE_ERROR, host.now_ms())
             self._reply(instead.replies)
-            self.resign(partition.topic_partition.partition)
+            self._resign(coordinator)
 
         host.when_committed(partition, appended.last_offset + 1, committed, lost)
 

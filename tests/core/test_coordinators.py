@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafkalite.core import coordinators
+from kafkalite.core import coordinators, upkeep
 from kafkalite.core.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.partition import Partition
 from kafkalite.core.protocol import transactions as t
@@ -16,7 +17,12 @@ from kafkalite.core.protocol.records import encode
 from kafkalite.core.replication import ACKS_ALL
 from kafkalite.core.transaction_coordinator import TransactionConfig, TransactionCoordinator
 from kafkalite.core.transaction_log import transaction_record
-from kafkalite.core.transactions import COMPLETE_COMMIT, ONGOING, Transaction
+from kafkalite.core.transactions import (
+    COMPLETE_COMMIT,
+    ONGOING,
+    PREPARE_COMMIT,
+    Transaction,
+)
 from kafkalite.core.types import Columns, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.node import start_node
@@ -25,9 +31,9 @@ SETTINGS = {"transaction.state.log.num.partitions": "1"}
 ASKED = t.EndTxnRequest("tx0", 0, 0, True)
 
 
-async def with_log(directory: Path, *batches: bytes) -> Any:
+async def with_log(directory: Path, *batches: bytes, settings: Mapping[str, str] = SETTINGS) -> Any:
     """A broker whose log of transactions holds these batches, not loaded yet."""
-    node = await start_node(directory, "127.0.0.1:0", SETTINGS)
+    node = await start_node(directory, "127.0.0.1:0", settings)
     made = asyncio.Event()
     node.broker.create_topics((TRANSACTIONS_TOPIC,)).when_done(lambda _: made.set())
     await made.wait()
@@ -35,6 +41,14 @@ async def with_log(directory: Path, *batches: bytes) -> Any:
     for batch in batches:
         partition.append(bytearray(batch), ACKS_ALL, node.broker.now_ms(), from_client=False)
     return node
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(5_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to be")
 
 
 def batch(*transactions: Transaction) -> bytes:
@@ -109,6 +123,61 @@ def test_a_log_that_cannot_be_read_is_not_coordinated(
 
     asyncio.run(story())
     assert "__transaction_state-0 cannot be loaded: the disk" in caplog.text
+
+
+def test_a_log_that_holds_what_nobody_expects_is_not_coordinated_and_the_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        settings = {"transaction.state.log.num.partitions": "2"}
+        node = await with_log(tmp_path, batch(standing(0, state=PREPARE_COMMIT)), settings=settings)
+        partition = node.broker.partition(TRANSACTIONS_TOPIC, 1)
+        decided = bytearray(batch(standing(1, state=PREPARE_COMMIT)))
+        partition.append(decided, ACKS_ALL, 1, from_client=False)
+        await node.close()
+        replay = TransactionCoordinator.replay
+
+        def surprised(self: Any, key: bytes, *rest: Any, **more: Any) -> None:
+            assert b"tx0" not in key, "surprise"
+            replay(self, key, *rest, **more)
+
+        monkeypatch.setattr(TransactionCoordinator, "replay", surprised)
+        node = await start_node(tmp_path, "127.0.0.1:0", settings)
+        transactions = node.broker.transactions
+        await until(lambda: 1 in transactions._coordinators)
+        assert transactions.ready(1).machine.entries["tx1"].transaction.state is COMPLETE_COMMIT
+        for _ in range(2):
+            with pytest.raises(ApiError) as raised:
+                transactions.handle(0, ASKED, RequestContext(3))
+            assert raised.value.error_code is ErrorCode.NOT_COORDINATOR
+        await node.close()
+
+    asyncio.run(story())
+    assert caplog.text.count("AssertionError: surprise") == 1, "it is told once"
+
+
+def test_what_was_decided_is_finished_once_its_log_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for it any more, but readers of committed records wait for its markers."""
+    monkeypatch.setattr(upkeep, "HOUSEKEEPING_MS", 20)
+
+    async def story() -> None:
+        node = await with_log(tmp_path, batch(standing(0, state=PREPARE_COMMIT)))
+        await node.close()
+        checkpoint = tmp_path / f"{TRANSACTIONS_TOPIC}-0" / "leader-epoch-checkpoint"
+        good = checkpoint.read_bytes()
+        checkpoint.write_text("nonsense")
+        node = await start_node(tmp_path, "127.0.0.1:0", SETTINGS)
+        transactions = node.broker.transactions
+        assert TopicPartition(TRANSACTIONS_TOPIC, 0) in node.broker.offline
+        checkpoint.write_bytes(good)
+        await until(lambda: transactions._coordinators)
+        found = transactions._coordinators[0].machine.entries["tx0"].transaction
+        assert found.state is COMPLETE_COMMIT
+        await node.close()
+
+    asyncio.run(story())
 
 
 def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None:

@@ -26,7 +26,10 @@ from kafkalite.core.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
+from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
+from kafkalite.core.replication import ACKS_ALL
+from kafkalite.core.types import Columns
 from kafkalite.errors import ErrorCode, StorageError
 
 Start = Any
@@ -138,6 +141,29 @@ def test_offsets_that_wait_for_a_flush_that_fails_are_not_acknowledged(
             assert await commit(peer, 6) is ErrorCode.NOT_COORDINATOR
             assert await committed(peer) == 5, "what is on the disk is still served"
             assert await commit(peer, 7) is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(story())
+
+
+def test_what_is_committed_is_told_in_the_log_s_order(start: Start) -> None:
+    """A coordinator replays its records as they are told: the last one in the log must count."""
+
+    async def story() -> None:
+        async with start() as running:
+            broker, told = running.broker, []
+            peer = await running.connect()
+            await peer.create("t")
+            partition, now_ms = broker.partition("t", 0), broker.now_ms()
+            broker.when_committed(partition, 1, lambda: told.append("first"))
+            for _ in range(2):
+                batch = bytearray(encode(Columns([None], [b"v"], [now_ms])))
+                partition.append(batch, ACKS_ALL, now_ms)
+            broker.appended(partition, 100)  # now the first one's time has come
+            broker.when_committed(partition, 2, lambda: told.append("second"))
+            await running.until(lambda: len(told) == 2)
+            assert told == ["first", "second"]
+            broker.when_committed(partition, 2, lambda: told.append("at once"))
+            assert told[2:] == ["at once"]
 
     asyncio.run(story())
 
