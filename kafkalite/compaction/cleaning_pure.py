@@ -1,8 +1,9 @@
 """The cleaner's inner loops in plain Python: oracle and stand-in of the native ones.      [P]
 
-Every name here has a twin in `_cleaning.pyx` with the same results; `offset_map.py` chooses. The
-native loops take runs of plain batches in one call; here each batch is left to the caller, who does
-it through the same primitives: `put_records`, `judge_records`, `copy_records`.
+Every class and function here has a twin in `_offset_map.pyx`, `_output.pyx`, `_batch.pyx` or
+`_loops.pyx` with the same results; `loops.py` chooses. The native loops take runs of plain batches
+in one call; here each batch is left to the caller, who does it through the same primitives:
+`put_records`, `judge_records`, `copy_records`.
 
 A plain batch has records that are not compressed, of no aborted transaction, and is no marker; its
 framing and CRC are true.
@@ -16,7 +17,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Final, NoReturn, TypeAlias
 
-from kafkalite.compaction.retain import keeps
+from kafkalite.compaction.retain import Cleaned, keeps
 from kafkalite.core.log.segment import Mark
 from kafkalite.core.protocol.records_pure import INT64_MAX, INT64_MIN, decode_records
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, Columns
@@ -86,81 +87,47 @@ class OffsetMap:
         """The offset of the key's latest record, -1 when it is not known."""
         return self._latest.get(self._hash(key), -1)
 
-    # ---- first pass ----------------------------------------------------------------------------
 
-    def put_records(
-        self, body: Buffer, count: int, base_offset: int, first_offset: int, entries_max: int
-    ) -> int | None:
-        """Puts a batch's records from `first_offset` on. The first offset that is left out as the
-        map has `entries_max` keys; None when all are in."""
-        columns = _columns(body, count, base_offset)
-        for key, offset in zip(columns.keys, columns.offsets or (), strict=True):
-            if key is None or offset < first_offset:
-                continue
-            if self.size >= entries_max:
-                return int(offset)
-            self.put(key, offset)
-        return None
+# ---- first pass --------------------------------------------------------------------------------
 
-    def put_batches(
-        self,
-        run: Buffer,
-        position: int,
-        next_offset: int,
-        end_offset: int,
-        first_offset: int,
-        entries_max: int,
-        aborted: Buffer,
-    ) -> tuple[int, Stop, int]:
-        """Puts the records of plain batches from `position` on, until a stop: where, why, and up to
-        which offset all is in the map. Batches ascend within [next_offset, end_offset).
-        `aborted` are those of `Transactions.ranges`."""
-        return position, Stop.OTHER, next_offset
 
-    # ---- second pass ---------------------------------------------------------------------------
+def put_records(
+    offsets: OffsetMap,
+    body: Buffer,
+    count: int,
+    base_offset: int,
+    first_offset: int,
+    entries_max: int,
+) -> int | None:
+    """Puts a batch's records from `first_offset` on. The first offset that is left out as the map
+    has `entries_max` keys; None when all are in."""
+    columns = _columns(body, count, base_offset)
+    for key, offset in zip(columns.keys, columns.offsets or (), strict=True):
+        if key is None or offset < first_offset:
+            continue
+        if offsets.size >= entries_max:
+            return int(offset)
+        offsets.put(key, offset)
+    return None
 
-    def judge_records(
-        self, body: Buffer, count: int, base_offset: int, mapped_until: int, tombstones_go: bool
-    ) -> tuple[bytes, bool]:
-        """Which records stay (a byte each, 1 or 0), and whether tombstones are among them. A
-        tombstone beside a record of an absurd time does not count: no other base timestamp can
-        take that one's place, so it gets no delete horizon and stays."""
-        columns = _columns(body, count, base_offset)
-        rows = zip(columns.keys, columns.values, columns.offsets or (), strict=True)
-        stays = [
-            keeps(
-                offset,
-                value is not None,
-                latest=None if key is None else self.get(key),
-                mapped_until=mapped_until,
-                tombstones_go=tombstones_go,
-            )
-            for key, value, offset in rows
-        ]
-        tombstones = any(
-            stay and value is None for stay, value in zip(stays, columns.values, strict=True)
-        )
-        kept = columns.where(stays).timestamps
-        return bytes(stays), tombstones and all(map(is_likely_time, kept))
 
-    def filter_batches(
-        self,
-        run: Buffer,
-        position: int,
-        next_offset: int,
-        end_offset: int,
-        output: Output,
-        mapped_until: int,
-        now_ms: int,
-        delete_retention_ms: int,
-        needed: Buffer,
-        aborted: Buffer,
-    ) -> tuple[int, Stop, int]:
-        """Appends to `output` what stays of plain batches from `position` on, until a stop: where,
-        why, and the offset after the last batch. Batches ascend within [next_offset, end_offset).
-        `needed`, ascending int64 in native order, are the last offsets of batches that may stay
-        although empty: these are not plain, nor are those in `aborted`."""
-        return position, Stop.OTHER, next_offset
+def put_batches(
+    offsets: OffsetMap,
+    run: Buffer,
+    position: int,
+    next_offset: int,
+    end_offset: int,
+    first_offset: int,
+    entries_max: int,
+    aborted: Buffer,
+) -> tuple[int, Stop, int]:
+    """Puts the records of plain batches from `position` on, until a stop: where, why, and up to
+    which offset all is in the map. Batches ascend within [next_offset, end_offset). `aborted` are
+    those of `Transactions.ranges`."""
+    return position, Stop.OTHER, next_offset
+
+
+# ---- second pass -------------------------------------------------------------------------------
 
 
 class Output:
@@ -203,6 +170,52 @@ class Output:
         """Begins the next run."""
         self._data = bytearray()
         self._marks = []
+
+
+def judge_records(
+    offsets: OffsetMap,
+    body: Buffer,
+    count: int,
+    base_offset: int,
+    mapped_until: int,
+    tombstones_go: bool,
+) -> tuple[bytes, bool]:
+    """Which records stay (a byte each, 1 or 0), and whether tombstones are among them. A tombstone
+    beside a record of an absurd time does not count: no other base timestamp can take that one's
+    place, so it gets no delete horizon and stays."""
+    columns = _columns(body, count, base_offset)
+    rows = zip(columns.keys, columns.values, columns.offsets or (), strict=True)
+    stays = [
+        keeps(
+            offset,
+            value is not None,
+            latest=None if key is None else offsets.get(key),
+            mapped_until=mapped_until,
+            tombstones_go=tombstones_go,
+        )
+        for key, value, offset in rows
+    ]
+    tombstones = any(
+        stay and value is None for stay, value in zip(stays, columns.values, strict=True)
+    )
+    kept = columns.where(stays).timestamps
+    return bytes(stays), tombstones and all(map(is_likely_time, kept))
+
+
+def filter_batches(
+    offsets: OffsetMap,
+    run: Buffer,
+    position: int,
+    next_offset: int,
+    end_offset: int,
+    output: Output,
+    cleaned: Cleaned,
+    aborted: Buffer,
+) -> tuple[int, Stop, int]:
+    """Appends to `output` what stays of plain batches from `position` on, until a stop: where, why,
+    and the offset after the last batch. Batches ascend within [next_offset, end_offset). Batches
+    that `cleaned` needs, or in `aborted`, are not plain: they may stay although empty, or go."""
+    return position, Stop.OTHER, next_offset
 
 
 def copy_records(body: Buffer, mask: bytes, shift: int) -> tuple[bytes, int, int]:

@@ -32,7 +32,7 @@ from kafkalite.compaction.cleaner import (
     CleaningStats,
     DirtyRange,
 )
-from kafkalite.compaction.offset_map import SECRET_BYTES
+from kafkalite.compaction.cleaning_pure import SECRET_BYTES
 from kafkalite.compaction.schedule import Candidate, candidate, filthiest
 from kafkalite.core.config import BrokerConfig
 from kafkalite.core.duties import Duty, Slices

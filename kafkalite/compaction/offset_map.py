@@ -13,41 +13,17 @@ which anyone can make two keys that collide. The hash here is SipHash-2-4-128 un
 for each cleaning, so that keys cannot be chosen to collide: of 5 million there are 2**43.5 pairs,
 and each is one with odds of 1 in 2**128. A key of 8 to 24 bytes takes some 20 ns.
 
-Owns   the choice between the native loops and their pure twins. The twin's dictionary takes about
-       200 bytes a key, and gets as many fewer of them.
+The pure twin is a dictionary that takes about 200 bytes a key, and gets as many fewer of them.
+
 Source apache/kafka SkimpyOffsetMap; Aumasson and Bernstein, "SipHash: a fast short-input PRF".
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from kafkalite.compaction.cleaning_pure import ENTRY_BYTES, PURE_ENTRY_BYTES, SECRET_BYTES, Stop
-
-if TYPE_CHECKING:
-    from kafkalite.compaction.cleaning_pure import OffsetMap, Output, copy_records
-
-    NATIVE = True
-else:
-    try:
-        from kafkalite.compaction._cleaning import OffsetMap, Output, copy_records
-
-        NATIVE = True
-    except ImportError:
-        from kafkalite.compaction.cleaning_pure import OffsetMap, Output, copy_records
-
-        NATIVE = False
-
-__all__ = [
-    "NATIVE",
-    "SECRET_BYTES",
-    "SLOT_BYTES",
-    "OffsetMap",
-    "Output",
-    "Stop",
-    "copy_records",
-    "slots_for",
-]
+from kafkalite.compaction.cleaning_pure import ENTRY_BYTES, PURE_ENTRY_BYTES
+from kafkalite.compaction.loops import NATIVE
 
 SLOT_BYTES: Final = ENTRY_BYTES if NATIVE else PURE_ENTRY_BYTES
 

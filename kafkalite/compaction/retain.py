@@ -64,13 +64,16 @@ class Cleaned:
     """The part of a log that is cleaned, and what must survive in it."""
 
     end_offset: int  # where it ends
+    mapped_until: int  # up to where the map has seen it
     producers: Mapping[int, LastBatch]  # by producer id
     now_ms: int
+    delete_horizon_ms: int  # of tombstones and markers that have none yet
+    needed: memoryview = field(init=False)  # last offsets of what may stay although empty; int64
 
-    def needed_offsets(self) -> list[int]:
-        """Last offsets of the batches that may stay although empty, ascending."""
+    def __post_init__(self) -> None:
         offsets = {last.last_data_offset for last in self.producers.values()}
-        return sorted({self.end_offset - 1, *(o for o in offsets if o is not None)})
+        ascending = sorted({self.end_offset - 1, *(o for o in offsets if o is not None)})
+        object.__setattr__(self, "needed", memoryview(array("q", ascending)))
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from kafkalite.compaction.cleaning_pure import is_likely_time
-from kafkalite.compaction.offset_map import OffsetMap, copy_records
-from kafkalite.compaction.retain import Stays, Verdict
+from kafkalite.compaction.loops import OffsetMap, copy_records, judge_records, put_records
+from kafkalite.compaction.retain import Cleaned, Stays, Verdict
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.compression import Compression, compress, decompress
 from kafkalite.core.protocol.records import (
@@ -55,8 +55,8 @@ def put_batch(
     """Puts the batch's records from `first_offset` on into the map. The first offset left out, as
     the map has `entries_max` keys; None when all are in."""
     body = _body(batch, header)
-    return offsets.put_records(
-        body, header.record_count, header.base_offset, first_offset, entries_max
+    return put_records(
+        offsets, body, header.record_count, header.base_offset, first_offset, entries_max
     )
 
 
@@ -65,20 +65,19 @@ def clean_batch(
     header: BatchHeader,
     verdict: Verdict,
     offsets: OffsetMap,
-    mapped_until: int,
-    delete_horizon_ms: int,
+    cleaned: Cleaned,
 ) -> tuple[Buffer, BatchHeader] | None:
-    """What stays of the batch, and its header; None when it goes. `delete_horizon_ms` is for
-    tombstones and markers that have none yet."""
+    """What stays of the batch, and its header; None when it goes."""
     if verdict.stays is Stays.NONE:
         return _empty(header) if verdict.keep_empty else None
     body = _body(batch, header)
     if verdict.stays is Stays.ALL:
         mask, has_tombstones = bytes([1]) * header.record_count, False
     else:
-        mask, has_tombstones = offsets.judge_records(
-            body, header.record_count, header.base_offset, mapped_until, verdict.tombstones_go
-        )
+        mask, has_tombstones = judge_records(
+            offsets, body, header.record_count, header.base_offset, cleaned.mapped_until,
+            verdict.tombstones_go,
+        )  # fmt: skip
     kept = mask.count(1)
     if not kept:
         return _empty(header) if verdict.keep_empty else None
@@ -86,7 +85,7 @@ def clean_batch(
     begins = begins and is_likely_time(header.base_timestamp)
     if kept == header.record_count and not begins:
         return batch, header
-    base_timestamp = delete_horizon_ms if begins else header.base_timestamp
+    base_timestamp = cleaned.delete_horizon_ms if begins else header.base_timestamp
     body, least, largest = copy_records(body, mask, header.base_timestamp - base_timestamp)
     max_timestamp = header.max_timestamp
     if header.timestamp_type is TimestampType.CREATE_TIME and all(

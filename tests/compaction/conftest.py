@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kafkalite.compaction import cleaner, cleaning_pure, rewrite
+from kafkalite.compaction import cleaner, cleaning_pure, loops, passes, rewrite
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, DirtyRange
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
@@ -213,15 +213,26 @@ def model() -> type[Model]:
     return Model
 
 
-@pytest.fixture(params=["native", "pure"])
-def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def use_twins(patch: pytest.MonkeyPatch) -> None:
+    """From here on the pure twins clean."""
+    for user in (cleaner, passes, rewrite):
+        for name in loops.__all__:
+            if name in vars(user):
+                patch.setattr(user, name, getattr(cleaning_pure, name))
+
+
+@pytest.fixture(scope="session")
+def twins() -> Callable[[pytest.MonkeyPatch], None]:
+    return use_twins
+
+
+@pytest.fixture(name="loops", params=["native", "pure"])
+def chosen_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The cleaner with its native loops, then with their twins."""
     if request.param == "pure":
-        monkeypatch.setattr(cleaner, "OffsetMap", cleaning_pure.OffsetMap)
-        monkeypatch.setattr(cleaner, "Output", cleaning_pure.Output)
-        monkeypatch.setattr(rewrite, "copy_records", cleaning_pure.copy_records)
-    else:
-        pytest.importorskip("kafkalite.compaction._cleaning", reason="built without a compiler")
+        use_twins(monkeypatch)
+    elif not loops.NATIVE:
+        pytest.skip("built without a compiler, or from other sources")
     return str(request.param)
 
 

@@ -36,7 +36,9 @@ def header(
 
 
 def cleaned(now_ms: int = 0, **producers: LastBatch) -> Cleaned:
-    return Cleaned(100, {int(name[1:]): last for name, last in producers.items()}, now_ms)
+    return Cleaned(
+        100, 100, {int(name[1:]): last for name, last in producers.items()}, now_ms, now_ms
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_the_header_of_a_producers_last_batch_stays(
     marker = COMMIT if batch.is_control else None
     assert judge(batch, marker, Transactions([]), facts).keep_empty is stays
     if stays and not batch.is_control:
-        assert batch.last_offset in facts.needed_offsets()
+        assert batch.last_offset in facts.needed
 
 
 def test_aborted_batches_go_and_their_marker_after_them() -> None:
