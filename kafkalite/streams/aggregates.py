@@ -18,44 +18,46 @@ Source Kafka Streams' aggregate, reduce and count; facts about nulls and deletio
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self, TypeGuard
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.functions import Function, check_arguments, function_of
 
+Argument = Callable[[Any], Any] | str | None
 Partials = dict[Any, Any]
 MISSING: Final[Any] = object()
 PLAIN_TYPES: Final = (int, float, str, bytes, bool, tuple, frozenset, type(None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate:
+class Aggregate(ABC):
     """One aggregate of a table. `argument` is the function of the value that it takes."""
 
     argument: Function | None = None
 
     word: ClassVar[str]  # what users call it
-    can_subtract: ClassVar[bool] = False
     is_plain: ClassVar[bool] = True  # whether a partial is already the result
     may_be_none: ClassVar[bool] = True  # whether a row may come out as None, which deletes it
     copies: ClassVar[bool] = False  # whether partials change in place
+
+    @classmethod
+    def over(cls, of: Argument = None) -> Self:
+        """The aggregate of a field or function of the value; with None, of the value itself."""
+        return cls(argument=_argument(cls.word, of))
 
     def partials(self) -> Partials:
         """An empty dict to add to."""
         return {}
 
+    @abstractmethod
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
         """Adds a column of arguments, in order."""
-        raise NotImplementedError
-
-    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
-        """Takes out what was added. Only asked when `can_subtract`."""
-        raise NotImplementedError
 
     def result(self, partial: Any) -> Any:
         """The value of a partial, MISSING where nothing was added."""
@@ -82,12 +84,21 @@ class Aggregate:
         return f"{self.word}({self.argument.field!r})" if self.argument.field else f"{self.word}(f)"
 
 
+class Subtractable(Aggregate):
+    """An aggregate that old rows of a table can be taken out of."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def subtract(self, partials: Partials, key: Any, argument: Any) -> None:
+        """Takes out what was added."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count(Aggregate):
+class Count(Subtractable):
     """How many records, or with an argument how many of them have one."""
 
     word = "count"
-    can_subtract = True
     may_be_none = False
 
     def partials(self) -> Partials:
@@ -111,11 +122,10 @@ class Count(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sum(Aggregate):
+class Sum(Subtractable):
     """The sum; 0 of nothing."""
 
     word = "sum_"
-    can_subtract = True
     may_be_none = False
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
@@ -136,11 +146,10 @@ class Sum(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mean(Aggregate):
+class Mean(Subtractable):
     """The arithmetic mean, None of nothing. A partial is (sum, count)."""
 
     word = "mean"
-    can_subtract = True
     is_plain = False
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
@@ -225,11 +234,10 @@ class Last(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collect(Aggregate):
+class Collect(Subtractable):
     """All of them, in the order in which they came."""
 
     word = "collect"
-    can_subtract = True
     is_plain = False
     may_be_none = False
     copies = True
@@ -305,7 +313,7 @@ class TopK(Aggregate):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fold(Aggregate):
+class Fold(Subtractable):
     """`add(aggregate, value)` over every value, None too, starting from `init()`. None deletes."""
 
     init: Callable[[], Any]
@@ -351,52 +359,15 @@ class Reduce(Fold):
         return value if partial is MISSING else self.adder(partial, value)
 
 
-Argument = Callable[[Any], Any] | str | None
-
-
-def count(of: Argument = None) -> Count:
-    """How many records; with an argument, how many for which it is not None."""
-    return Count(argument=_argument("count", of))
-
-
-def sum_(of: Argument = None) -> Sum:
-    """The sum of a field or function of the value, or of the value itself."""
-    return Sum(argument=_argument("sum_", of))
-
-
-def mean(of: Argument = None) -> Mean:
-    """The arithmetic mean of a field or function of the value, or of the value itself."""
-    return Mean(argument=_argument("mean", of))
-
-
-def min_(of: Argument = None) -> Min:
-    """The smallest of a field or function of the value, or of the values themselves."""
-    return Min(argument=_argument("min_", of))
-
-
-def max_(of: Argument = None) -> Max:
-    """The largest of a field or function of the value, or of the values themselves."""
-    return Max(argument=_argument("max_", of))
-
-
-def first(of: Argument = None) -> First:
-    """The one that arrived first."""
-    return First(argument=_argument("first", of))
-
-
-def last(of: Argument = None) -> Last:
-    """The one that arrived last."""
-    return Last(argument=_argument("last", of))
-
-
-def collect(of: Argument = None) -> Collect:
-    """A list of all, as they came."""
-    return Collect(argument=_argument("collect", of))
-
-
-def collect_set(of: Argument = None) -> CollectSet:
-    """A list of the different ones, as they first came."""
-    return CollectSet(argument=_argument("collect_set", of))
+count: Final = Count.over
+sum_: Final = Sum.over
+mean: Final = Mean.over
+min_: Final = Min.over
+max_: Final = Max.over
+first: Final = First.over
+last: Final = Last.over
+collect: Final = Collect.over
+collect_set: Final = CollectSet.over
 
 
 def top_k(k: int, of: Argument = None) -> TopK:
@@ -436,11 +407,11 @@ def reduce_(
     return Reduce(init=_nothing, adder=f, merger=f, subtractor=subtract)
 
 
-def subtracts(aggregate: Aggregate) -> bool:
+def subtracts(aggregate: Aggregate) -> TypeGuard[Subtractable]:
     """Whether rows of a table can be taken out of `aggregate` again."""
     if isinstance(aggregate, Fold):
         return aggregate.subtractor is not None
-    return aggregate.can_subtract
+    return isinstance(aggregate, Subtractable)
 
 
 def snapshot(aggregate: Aggregate, partials: Partials, keys: Sequence[Any]) -> Partials:

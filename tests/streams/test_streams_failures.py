@@ -8,7 +8,18 @@ import pytest
 
 from kafkalite.core.types import Columns, concat
 from kafkalite.errors import ProcessingError
-from kafkalite.streams import collect, count, fold, json, msgpack, string, sum_, tumbling
+from kafkalite.streams import (
+    collect,
+    count,
+    first,
+    fold,
+    json,
+    min_,
+    msgpack,
+    string,
+    sum_,
+    tumbling,
+)
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.driver import TopologyTestDriver
 from kafkalite.streams.local.compile import compile_topology
@@ -133,6 +144,24 @@ class TestMessages:
             ProcessingError, match="'in': topic 'in', partition 3, offset 101: json"
         ):
             task.process(10, 0)
+
+    def test_the_place_is_right_where_records_are_folded_one_by_one(self) -> None:
+        task = task_of(lambda s: s.group_by_key().aggregate(min_("n")))
+        values = (b'{"n":3}', b'{"n":null}', b'{"n":2}', b'{"n":7}', b'{"n":"x"}', b'{"n":8}')
+        enqueue(task, *values)
+        with pytest.raises(ProcessingError, match="offset 104: TypeError"):
+            task.process(10, 0)
+
+    def test_values_are_never_compared_to_find_those_that_are_none(self) -> None:
+        class Touchy:
+            def __eq__(self, other: object) -> bool:
+                raise ValueError("the truth of it is not known")
+
+            __hash__ = None
+
+        task = task_of(lambda s: s.map(lambda v: Touchy()).group_by_key().aggregate(first()))
+        enqueue(task, b"1", b"2", b"3")
+        assert task.process(10, 0) == 3
 
     def test_columns_that_nobody_looks_at_are_not_read(self) -> None:
         task = task_of(lambda s: s.to("out"))

@@ -26,7 +26,15 @@ from kafkalite.core.types import Headers
 from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
-from kafkalite.streams.aggregates import MISSING, Aggregate, Count, Fold, Partials, snapshot
+from kafkalite.streams.aggregates import (
+    MISSING,
+    Aggregate,
+    Count,
+    Fold,
+    Partials,
+    Subtractable,
+    snapshot,
+)
 from kafkalite.streams.local.batch import MADE, Batch, Origin, Push, Taken
 from kafkalite.streams.local.failures import DROPPED, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
@@ -68,6 +76,7 @@ class Rows:
         self.skips = self.failures.policy(node) != "fail"
         self.layout = Layout(node.aggregates, node.fields)
         self.store = open_store(node, self.layout, runtime)
+        self.keys = store_keys(node, runtime)
         self.forward = runtime.forward(node)
         self.tells = any(
             not isinstance(child, p.Late | p.Final) for child in runtime.children(node)
@@ -77,6 +86,18 @@ class Rows:
         self._read: Iterator[Any] = iter(())  # the column that is being folded in
 
     # Arguments
+
+    def taken(self, batch: Batch, *, values: bool) -> tuple[Batch, Segment]:
+        """The records of `batch` that count, and what is folded in of them.
+
+        Those without a key are dropped, with `values` those without a value too.
+        """
+        batch = without_nulls(self.keys(batch), self.runtime, values=values)
+        batch, arguments = self.arguments(batch)
+        assert batch.raw_keys is not None
+        return batch, Segment(
+            batch.raw_keys, batch.timestamps, arguments, batch.headers, range(len(batch))
+        )
 
     def arguments(self, batch: Batch) -> tuple[Batch, list[Sequence[Any] | None]]:
         """A column for each aggregate; records that a function failed on are left out."""
@@ -157,12 +178,15 @@ class Rows:
         if isinstance(aggregate, Fold):
             self._read = iter(column)
             fold_rows(aggregate, partials, bucket.stamps, segment, self._read)
-        elif None in column and len(column) > 1:
-            for at in range(len(column)):
-                one = segment.one(at)
-                newest = {one.keys[0]: one.timestamps[0]}
-                self._fold_deleting(bucket, one, newest, ascending=True)
-                bucket.newest = max(bucket.newest, one.timestamps[0])
+        elif has_none(column) and len(column) > 1:
+            # One by one: a row may be there or not when the next record comes.
+            self._read = iter(column)
+            for key, timestamp in zip(segment.keys, segment.timestamps, strict=True):
+                if key not in partials:
+                    bucket.stamps.pop(key, None)
+                _stamp(bucket, {key: timestamp}, timestamp)
+                aggregate.add(partials, (key,), islice(self._read, 1))
+                bucket.newest = max(bucket.newest, timestamp)
         else:
             for key in latest:
                 if key not in partials:
@@ -386,12 +410,14 @@ def without_nulls(batch: Batch, runtime: Runtime, *, values: bool) -> Batch:
     assert batch.raw_keys is not None
     if not all(batch.raw_keys) and None in batch.raw_keys:
         batch = _drop(batch, batch.raw_keys, runtime)
-    if values:
-        column = batch.nulls()
-        # No `in`: it would compare the user's objects.
-        if any(map(is_, column, repeat(None, len(column)))):
-            batch = _drop(batch, column, runtime)
+    if values and has_none(column := batch.nulls()):
+        batch = _drop(batch, column, runtime)
     return batch
+
+
+def has_none(column: Sequence[Any]) -> bool:
+    """Whether None is in a column. `in` would compare the user's objects."""
+    return any(map(is_, column, repeat(None, len(column))))
 
 
 def _drop(batch: Batch, column: Sequence[Any], runtime: Runtime) -> Batch:
@@ -419,23 +445,15 @@ class GroupAggregate:
     """An aggregate of a stream, one row per key."""
 
     def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
-        self.runtime = runtime
         self.rows = Rows(node, runtime)
-        self.keys = store_keys(node, runtime)
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in."""
-        batch = without_nulls(self.keys(batch), self.runtime, values=True)
+        batch, segment = self.rows.taken(batch, values=True)
         if not len(batch):
             return
-        batch, arguments = self.rows.arguments(batch)
-        if not len(batch):
-            return
-        assert batch.raw_keys is not None
-        timestamps = batch.timestamps
-        segment = Segment(batch.raw_keys, timestamps, arguments, batch.headers, range(len(batch)))
         bucket = self.rows.store.bucket(NO_WINDOW)
-        self.rows.add(bucket, segment, batch, ascending=is_ascending(timestamps))
+        self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
         self.rows.after(batch)
 
     def flush(self) -> None:
@@ -468,7 +486,7 @@ class TableAggregate(GroupAggregate):
 
     def process(self, batch: Batch) -> None:
         """Folds the changes in, one by one, each (old, new)."""
-        batch = self.keys(batch)
+        batch = self.rows.keys(batch)
         assert batch.raw_keys is not None
         assert batch.values is not None
         bucket = self.rows.store.bucket(NO_WINDOW)
@@ -493,6 +511,7 @@ class TableAggregate(GroupAggregate):
         self.rows.note(bucket, {key: timestamp})
         for aggregate, partials in zip(self.rows.node.aggregates, bucket.partials, strict=True):
             if old is not None and has_row:
+                assert isinstance(aggregate, Subtractable), f"{aggregate}: refused when built"
                 aggregate.subtract(partials, key, _argument(aggregate, old))
             if new is not None:
                 aggregate.add(partials, (key,), iter((_argument(aggregate, new),)))

@@ -17,6 +17,7 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
+from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Output, Push
 from kafkalite.streams.local.calling import caller, function_needs, records
 from kafkalite.streams.local.failures import convert
@@ -96,79 +97,63 @@ def _(node: p.Node, runtime: Runtime) -> Push:
     return runtime.forward(node)
 
 
-@compile_node.register
-def _(node: p.Filter, runtime: Runtime) -> Push:
+def per_record(
+    node: p.Node,
+    runtime: Runtime,
+    function: Function,
+    made: Callable[[Batch, list[Any]], Batch],
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+) -> Push:
+    """Calls `function` for each record; `made` is the batch that goes on, given the results."""
     forward = runtime.forward(node)
-    call = caller(node, node.function, runtime.failures)
+    call = caller(node, function, runtime.failures, wrap)
 
     def run(batch: Batch) -> None:
-        batch, keep = call(batch)
-        if node.negate:
-            keep = list(map(not_, keep))
-        batch = batch.where(keep)
-        if batch.timestamps:
+        batch = made(*call(batch))
+        if len(batch):
             forward(batch)
 
     return run
 
 
 @compile_node.register
+def _(node: p.Filter, runtime: Runtime) -> Push:
+    def kept(batch: Batch, passes: list[Any]) -> Batch:
+        return batch.where(list(map(not_, passes)) if node.negate else passes)
+
+    return per_record(node, runtime, node.function, kept)
+
+
+@compile_node.register
 def _(node: p.Map, runtime: Runtime) -> Push:
-    forward = runtime.forward(node)
-    call = caller(node, node.function, runtime.failures)
-
-    def run(batch: Batch) -> None:
-        batch, values = call(batch)
-        if values:
-            forward(with_values(batch, values))
-
-    return run
+    return per_record(node, runtime, node.function, with_values)
 
 
 @compile_node.register
 def _(node: p.FlatMap, runtime: Runtime) -> Push:
-    forward = runtime.forward(node)
-    call = caller(node, node.function, runtime.failures, wrap=_listed)
+    def flattened(batch: Batch, lists: list[Any]) -> Batch:
+        return with_values(without_values(batch).take(_repeated(lists)), _flat(lists))
 
-    def run(batch: Batch) -> None:
-        batch, lists = call(batch)
-        parents = [index for index, values in enumerate(lists) for _ in values]
-        if parents:
-            values = [value for values in lists for value in values]
-            forward(with_values(without_values(batch).take(parents), values))
-
-    return run
+    return per_record(node, runtime, node.function, flattened, _listed)
 
 
 @compile_node.register
 def _(node: p.SelectKey, runtime: Runtime) -> Push:
-    forward = runtime.forward(node)
-    call = caller(node, node.function, runtime.failures)
-
-    def run(batch: Batch) -> None:
-        batch, keys = call(batch)
-        if keys:
-            forward(with_keys(batch, keys))
-
-    return run
+    return per_record(node, runtime, node.function, with_keys)
 
 
 @compile_node.register
 def _(node: p.MapPairs, runtime: Runtime) -> Push:
-    forward = runtime.forward(node)
-    call = caller(node, node.function, runtime.failures, wrap=_pairs if node.flat else _pair)
+    def flattened(batch: Batch, lists: list[Any]) -> Batch:
+        return with_pairs(batch.take(_repeated(lists)), _flat(lists))
 
-    def run(batch: Batch) -> None:
-        batch, pairs = call(batch)
-        if node.flat:
-            batch = batch.take([index for index, found in enumerate(pairs) for _ in found])
-            pairs = [pair for found in pairs for pair in found]
-        if pairs:
-            keys, values = map(list, zip(*pairs, strict=True))
-            forward(Batch(batch.timestamps, batch.origin, keys, None, values, None, None,
-                          batch.headers))  # fmt: skip
+    made, wrap = (flattened, _pairs) if node.flat else (with_pairs, _pair)
+    return per_record(node, runtime, node.function, made, wrap)
 
-    return run
+
+@compile_node.register
+def _(node: p.Peek, runtime: Runtime) -> Push:
+    return per_record(node, runtime, node.function, lambda batch, _: batch)
 
 
 @compile_node.register
@@ -190,19 +175,6 @@ def _(node: p.MapBatch, runtime: Runtime) -> Push:
             forward(
                 Batch(made.timestamps, origin, made.keys, None, made.values, headers=made.headers)
             )
-
-    return run
-
-
-@compile_node.register
-def _(node: p.Peek, runtime: Runtime) -> Push:
-    forward = runtime.forward(node)
-    call = caller(node, node.function, runtime.failures)
-
-    def run(batch: Batch) -> None:
-        batch, _ = call(batch)
-        if batch.timestamps:
-            forward(batch)
 
     return run
 
@@ -342,6 +314,12 @@ def with_keys(batch: Batch, keys: Sequence[Any]) -> Batch:
     )
 
 
+def with_pairs(batch: Batch, pairs: Sequence[tuple[Any, Any]]) -> Batch:
+    """The batch with other keys and values."""
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    return with_values(with_keys(batch, keys), values)
+
+
 def without_values(batch: Batch) -> Batch:
     """The batch for those who put new values in."""
     return Batch(batch.timestamps, batch.origin, batch.keys, batch.raw_keys, headers=batch.headers)
@@ -354,6 +332,15 @@ def without_null_keys(batch: Batch) -> Batch:
     if all(keys) or None not in keys:
         return batch
     return batch.where([key is not None for key in keys])
+
+
+def _repeated(lists: Sequence[Sequence[Any]]) -> list[int]:
+    """The index of each list, as often as it is long."""
+    return [index for index, found in enumerate(lists) for _ in found]
+
+
+def _flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return [entry for found in lists for entry in found]
 
 
 # What goes around a user's function, so that a wrong result counts as its failure

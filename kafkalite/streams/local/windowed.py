@@ -28,8 +28,6 @@ from kafkalite.streams.local.grouping import (
     Segment,
     grouping,
     is_ascending,
-    store_keys,
-    without_nulls,
 )
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.windows import TimeWindow
@@ -47,7 +45,6 @@ class WindowedAggregate:
         self.window: TimeWindow = node.window
         self.rows = Rows(node, runtime)
         self.store = self.rows.store
-        self.keys = store_keys(node, runtime)
         self.forward_final = runtime.forward_to(node, p.Final)
         self.forward_late = runtime.forward_to(node, p.Late)
         idles = [child.idle_ms for child in runtime.children(node) if isinstance(child, p.Final)]
@@ -58,17 +55,10 @@ class WindowedAggregate:
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in, tells below, closes windows."""
-        batch = without_nulls(self.keys(batch), self.runtime, values=False)
+        batch, whole = self.rows.taken(batch, values=False)
         if not len(batch):
             return
-        batch, arguments = self.rows.arguments(batch)
-        if not len(batch):
-            return
-        assert batch.raw_keys is not None
         self._active_ms = self.runtime.now_ms
-        whole = Segment(
-            batch.raw_keys, batch.timestamps, arguments, batch.headers, range(len(batch))
-        )
         ascending = is_ascending(batch.timestamps)
         for start, segment in self._cut(whole, batch, ascending=ascending):
             if self._earliest is None or start < self._earliest:
