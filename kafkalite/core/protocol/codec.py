@@ -102,7 +102,29 @@ def schema(
 @dataclass_transform(frozen_default=True)
 def struct(cls: type[T]) -> type[T]:
     """A part of a message. Its fields' versions are those of the message that it is part of."""
-    return dataclass(slots=True, eq=True, unsafe_hash=True)(cls)
+    # What dataclass would write for each class is the same for all, and makes an import slow.
+    cls.__eq__, cls.__hash__, cls.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign]
+    return dataclass(slots=True, eq=False, repr=False)(cls)
+
+
+def _values(value: Any) -> tuple[object, ...]:
+    """The fields of a struct, in their order."""
+    return tuple([getattr(value, name) for name in value.__match_args__])
+
+
+def _equal(self: Any, other: object) -> bool:
+    if type(other) is type(self):
+        return _values(self) == _values(other)
+    return NotImplemented  # type: ignore[no-any-return]
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+def _repr(self: Any) -> str:
+    fields = zip(self.__match_args__, _values(self), strict=True)
+    return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
 
 
 def definition(cls: type) -> Definition:
