@@ -126,9 +126,12 @@ class GroupCoordinator:
         return min((ms for ms in deadlines if ms is not None), default=None)
 
     def tick(self, now_ms: int) -> Outcome[Record]:
-        """Does all that is due: sessions, rebalances, expiry."""
+        """Does all that is due: sessions, rebalances; and expiry, unless somebody is answered: an
+        answer must not fail with records that it has nothing to do with."""
         step = Step(now_ms)
         self._rebalances.tick(step)
+        if step.replies:
+            return step.outcome()
         for group_id in self._expiry.due(now_ms):
             group = self._groups.get(group_id)
             if group is not None:

@@ -45,6 +45,7 @@ from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, WireError
 LOAD_SLICE_BYTES: Final = 262_144
 LOAD_SLICES_AT_ONCE: Final = 4  # on first need; a longer log is loaded while others get their turn
 APPEND_ATTEMPTS: Final = 3
+PART_BYTES_MAX: Final = 262_144  # of records that answer nobody, such as those of offsets forgotten
 INT_MIN_AS_UNSIGNED: Final = 1 << 31
 FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
 
@@ -350,6 +351,10 @@ class Coordinators(Generic[M]):
         if not outcome.records:
             self._finish(coordinator, outcome)
             return
+        if not (outcome.replies or outcome.effects) and len(parts := _parts(outcome.records)) > 1:
+            for part in parts:
+                self.carry_out(coordinator, Outcome(part))
+            return
         now_ms = host.now_ms()
         transaction = _transaction_of(outcome)
         batch = _encode(outcome.records, transaction, now_ms)
@@ -397,6 +402,18 @@ class Coordinators(Generic[M]):
     def _reply(replies: Iterable[Reply]) -> None:
         for reply in replies:
             reply.token.complete(reply.response)
+
+
+def _parts(steps: tuple[Record, ...]) -> list[tuple[Record, ...]]:
+    """Records of PART_BYTES_MAX and a little more each: nobody waits for all of them to be written
+    or none, and a batch that is too large would be refused again and again."""
+    first, size, parts = 0, 0, []
+    for number, (key, value) in enumerate(steps, start=1):
+        size += len(key) + len(value or b"")
+        if size >= PART_BYTES_MAX or number == len(steps):
+            parts.append(steps[first:number])
+            first, size = number, 0
+    return parts
 
 
 def _transaction_of(outcome: Outcome[Record]) -> AppendInTransaction | None:

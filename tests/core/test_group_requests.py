@@ -381,6 +381,22 @@ def test_the_next_deadline_is_never_late_and_ticks_are_idle_before_it() -> None:
         assert now_ms < deadline_ms <= now_ms + 10_000
 
 
+def test_an_answer_does_not_wait_for_what_expires_at_the_same_time() -> None:
+    """Their records would go in one batch, and be refused together."""
+    rim = Rim()
+    rim.stable()
+    topics = (o.OffsetCommitRequestTopic("t", (o.OffsetCommitRequestPartition(0, 5),)),)
+    commit = o.OffsetCommitRequest("h", topics=topics, retention_time_ms=0)
+    rim.ask(commit, 4)
+    rim.join(3, "y", rebalance_timeout_ms=600_000)  # waits for the other one
+    rim.now_ms = 600_000  # whose time is up, and who is gone; and h is looked at
+    outcome = rim.machine.tick(rim.now_ms)
+    assert [reply.token for reply in outcome.replies] == ["y"]
+    assert not outcome.records
+    assert rim.machine.next_deadline_ms() == rim.now_ms
+    assert [value for _, value in rim.machine.tick(rim.now_ms).records] == [None, None]
+
+
 def test_what_the_log_refuses_is_told_in_the_group_s_words() -> None:
     joined = g.JoinGroupResponse(member_id="m", protocol_name="p")
     failed = with_append_error(joined, ErrorCode.REQUEST_TIMED_OUT)

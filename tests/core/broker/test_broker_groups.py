@@ -331,6 +331,28 @@ def test_offsets_of_a_deleted_topic_are_forgotten(start: Start) -> None:
     asyncio.run(story())
 
 
+def test_offsets_of_a_deleted_topic_are_forgotten_however_many_they_are(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a batch may hold; who makes the topic again would go on at those left over."""
+    monkeypatch.setattr(coordinators, "PART_BYTES_MAX", 1_000)
+
+    async def story() -> None:
+        async with start(offsets_topic_num_partitions="1", message_max_bytes="2000") as running:
+            peer = await running.connect()
+            await peer.create("t")
+            await peer.create("u")
+            names = [f"g{number}" for number in range(100)]
+            await find(peer, *names)
+            for name in names:
+                assert codes(await peer.ask(commit(name, 5, "t", "u"))) == [ErrorCode.NONE] * 2
+            await peer.ask(DeleteTopicsRequest(topic_names=("t",)), 5)
+            for name in names:
+                assert await committed(peer, name) == {"u": 5}
+
+    asyncio.run(story())
+
+
 def test_without_its_topic_a_coordinator_resigns(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
