@@ -30,6 +30,7 @@ from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.grouping import WAITING_MAX
+from kafkalite.streams.local.inputs import first_not_before
 from kafkalite.streams.local.task import Output, Task, TaskState, join
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -99,6 +100,21 @@ class TestOrder:
             return values_of(task.drain())
 
         assert run(records_max) == run(1)
+
+    def test_a_short_run_does_not_look_at_a_long_head(self) -> None:
+        looked_at = 0
+
+        class Watched(list[int]):
+            def __getitem__(self, index: Any) -> Any:
+                nonlocal looked_at
+                found = super().__getitem__(index)
+                looked_at += len(found) if isinstance(index, slice) else 1
+                return found
+
+        times = Watched(range(100_000))
+        assert first_not_before(times, 70, 60, len(times)) == 70
+        assert looked_at < 40
+        assert first_not_before(times, 1 << 40, 60, len(times)) == len(times)
 
     def test_at_most_so_many_records_are_processed(self) -> None:
         task = merged()

@@ -60,16 +60,18 @@ class Fetched:
         return [Place(self.topic, self.partition, self.columns, i) for i in indexes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Kept:
     """Some records of another batch, by a mask."""
 
     above: Origin
     keep: Sequence[object]
+    _indexes: list[int] | None = None  # of those kept, once somebody has asked
 
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """Of the records that were kept."""
-        kept = list(compress(range(len(self.keep)), self.keep))
+        if (kept := self._indexes) is None:
+            kept = self._indexes = list(compress(range(len(self.keep)), self.keep))
         return self.above.places([kept[i] for i in indexes])
 
 

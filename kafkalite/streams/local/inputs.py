@@ -108,12 +108,12 @@ class Input:
         self.topic = topic
         self.order = order  # among inputs whose heads have one timestamp
         self.reader = reader
-        self.buffered = 0  # records not yet processed
         self.next_offset: int | None = None  # None until something was processed
         self._fetched: deque[Columns] = deque()
         self._columns: Columns | None = None  # of the head
         self._head: Batch | None = None
         self._position = 0  # of the next record in the head
+        self._done = 0  # how many of the head's columns are behind that
         self._failed: Failed = []  # records of the head that are not in the batch
 
     def put(self, columns: Columns) -> None:
@@ -121,7 +121,12 @@ class Input:
         assert columns.offsets is not None, f"{self.topic}: a batch without offsets"
         if len(columns):
             self._fetched.append(columns)
-            self.buffered += len(columns)
+
+    @property
+    def buffered(self) -> int:
+        """Records that are not processed yet."""
+        head = 0 if self._columns is None else len(self._columns) - self._done
+        return head + sum(map(len, self._fetched))
 
     def head_timestamp(self) -> int | None:
         """The timestamp of the next record; None when there is none."""
@@ -137,7 +142,7 @@ class Input:
         assert head is not None
         end = min(len(head), first + records_max)
         if before is not None:
-            end = _first_not_before(head.timestamps, before, first, end)
+            end = first_not_before(head.timestamps, before, first, end)
         self._position = end
         is_done = end == len(head)
         batch = head.slice(first, end)
@@ -150,7 +155,7 @@ class Input:
 
     def _open(self, columns: Columns) -> None:
         batch, self._failed = self.reader.read(self.topic, columns)
-        self._columns, self._position = columns, 0
+        self._columns, self._position, self._done = columns, 0, 0
         self._head = batch if len(batch) else None
         if self._head is None:
             self._finish()
@@ -161,7 +166,6 @@ class Input:
         self._report(len(self._columns))
         assert self._columns.offsets is not None
         self.next_offset = self._columns.offsets[-1] + 1
-        self.buffered -= self._unprocessed()
         self._head = self._columns = None
 
     def _pass(self, head: Batch, position: int) -> None:
@@ -169,12 +173,7 @@ class Input:
         (place,) = head.origin.places([position])
         assert place is not None
         self._report(place.at)
-        self.buffered -= self._unprocessed() - (len(place.columns) - place.at)
-        self.next_offset = place.offset
-
-    def _unprocessed(self) -> int:
-        """How many records of the head count as buffered."""
-        return self.buffered - sum(map(len, self._fetched))
+        self._done, self.next_offset = place.at, place.offset
 
     def _report(self, end: int) -> None:
         """Hands the failures of records before index `end` to the error policy."""
@@ -186,8 +185,16 @@ class Input:
             self.reader.failures.handle(self.reader.node, error, place)
 
 
-def _first_not_before(timestamps: Sequence[int], before: int, first: int, end: int) -> int:
-    """The first index in [first, end) whose timestamp is `before` or later; else `end`."""
-    if max(timestamps[first:end]) < before:
-        return end
-    return next(i for i in range(first, end) if timestamps[i] >= before)
+def first_not_before(timestamps: Sequence[int], before: int, first: int, end: int) -> int:
+    """The first index in [first, end) whose timestamp is `before` or later; else `end`.
+
+    Looks about twice as far as the answer and no further: where two inputs take turns, runs are
+    short and heads are long.
+    """
+    step = 1
+    while first < end:
+        part = timestamps[first : min(end, first + step)]
+        if max(part) >= before:
+            return first + next(i for i, timestamp in enumerate(part) if timestamp >= before)
+        first, step = first + len(part), step * 2
+    return end
