@@ -202,11 +202,11 @@ class Cleaning:
                 raise
             self.stats.segments_after += 1
             if not has_changed:
-                target.delete()
+                yield target.delete
             elif log.replace_segments(target, [segment for segment, _ in group], self._now_ms):
                 yield log.sync_directory
             else:
-                target.delete()
+                yield target.delete
                 raise CleaningAborted(f"{log.topic_partition}: its segments changed meanwhile")
 
     def _fill(

@@ -136,12 +136,20 @@ class Upkeep:
 
     def _retain(self, now_ms: int) -> Slices:
         """Deletes what is too old or too much."""
-        yield from self._each_log(lambda log: log.delete_old_segments(now_ms))
+        shorter: list[PartitionLog] = []
+
+        def retain(log: PartitionLog) -> None:
+            if log.delete_old_segments(now_ms):
+                shorter.append(log)
+
+        yield from self._each_log(retain)
+        yield from self._run([log.sync_directory for log in shorter])
 
     def _keep_house(self, now_ms: int) -> Slices:
         """Removes files whose time has come, forgets silent producers, tries again what failed."""
-        yield from self._each_log(lambda log: log.tick(now_ms))
-        self._guarded(lambda: self._host.logs.tick(now_ms))
+        removals = self._host.logs.tick(now_ms, self._config["log.segment.delete.delay.ms"])
+        yield from self._each_log(lambda log: removals.extend(log.tick(now_ms)))
+        yield from self._run(removals)
         self._host.try_again()
 
     def _flush_overdue(self, now_ms: int) -> Slices:
@@ -161,7 +169,8 @@ class Upkeep:
         logs = [(each, each.log) for each in self._partitions() if each.log.failure is None]
         rolled = [each for each, log in logs if log.segments[-1].base_offset > log.recovery_point]
         yield from self._flush_all(rolled)
-        yield from self._write(self._host.logs.recovery_points_writer())
+        writer = self._host.logs.recovery_points_writer()
+        yield from self._run([] if writer is None else [writer])
 
     def _write_log_start_offsets(self, now_ms: int) -> Slices:
         """Writes where logs begin, as retention may have moved it."""
@@ -180,9 +189,10 @@ class Upkeep:
                 if future is not None:
                     yield future
 
-    def _write(self, writer: Callable[[], None] | None) -> Slices:
-        if writer is not None:
-            future = self._host.in_thread(writer)
+    def _run(self, acts: Iterable[Callable[[], None]]) -> Slices:
+        """Runs each in a thread, one after the other."""
+        for act in acts:
+            future = self._host.in_thread(act)
             yield future
             self._guarded(future.result)
 

@@ -9,7 +9,7 @@ An append checks one batch, sets its base offset and leader epoch, and writes it
 What is read comes as places in files (`FileRecords`), never as bytes.
 
 Owns   the segments, producers and leader epochs of the partition. One owner, one thread; only
-       `Flush.run` and `sync_directory` may run in another.
+       `Flush.run`, `sync_directory` and what `tick` returns may run in another.
 Never  reads a clock. Never waits for the disk at an append: `flush_is_due` says who should.
 Fails  with ApiError where a client is to be told (append, read), StorageError elsewhere; both name
        the partition and what the system said. The bytes of a failed write are cut off; where that
@@ -20,7 +20,8 @@ Source apache/kafka UnifiedLog, LocalLog; KIP-101 (truncation), KIP-107 (log sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from kafkalite.core.config import LogConfig
@@ -420,8 +421,8 @@ class PartitionLog:
         """Removes the oldest segments that retention.ms, .bytes or .records or the log start offset
         give up; how many. When all are, a new, empty one remains: the log starts at its end.
 
-        Only what is below the high watermark goes. The files keep their bytes, under another
-        name, for file.delete.delay.ms.
+        Only what is below the high watermark goes, durably after the next `sync_directory`. The
+        files keep their bytes, under another name, for file.delete.delay.ms.
         """
         config, end_offset = self._place.config, self.log_end_offset
         start_offset, committed = self.log_start_offset, self._high_watermark
@@ -467,8 +468,11 @@ class PartitionLog:
         return True
 
     def sync_directory(self) -> None:
-        """Waits until changes of names are on the disk; may run in another thread. OSError."""
-        self._place.storage.sync_directory(self._place.directory)
+        """Waits until changes of names are on the disk; may run in another thread. StorageError."""
+        try:
+            self._place.storage.sync_directory(self._place.directory)
+        except OSError as error:
+            raise StorageError(f"{self.topic_partition}: directory: {error}") from error
 
     # ---- the disk ------------------------------------------------------------------------------
 
@@ -514,16 +518,21 @@ class PartitionLog:
             flush = self.begin_flush()
             self.end_flush(flush, flush.run(), now_ms)
 
-    def tick(self, now_ms: int) -> None:
-        """Removes files whose delay is over, forgets producers."""
-        try:
-            self._segments.remove_doomed(now_ms)
-        except OSError as error:
-            raise StorageError(f"{self.topic_partition}: removal: {error}") from error
+    def tick(self, now_ms: int) -> list[Callable[[], None]]:
+        """Forgets producers. What removes the files whose delay is over, one call a segment: in
+        another thread, as a large file takes a while. StorageError; a start removes what is left.
+        """
         config = self._place.config
         if now_ms - self._expired_ms >= config.producer_id_expiration_check_interval_ms:
             self.producers.expire(now_ms, config.producer_id_expiration_ms)
             self._expired_ms = now_ms
+        return [partial(self._remove, segment) for segment in self._segments.take_due(now_ms)]
+
+    def _remove(self, segment: Segment) -> None:
+        try:
+            segment.delete_files()
+        except OSError as error:
+            raise StorageError(f"{self.topic_partition}: removal: {error}") from error
 
     def _write_snapshot(self) -> None:
         if self.log_end_offset > self.log_start_offset:

@@ -277,12 +277,15 @@ class Segment:
                 file.rename(file.path.removesuffix(old_suffix) + new_suffix)
             else:
                 file.delete()
-        self.log.create()
         self.log.rename(self.log.path.removesuffix(old_suffix) + new_suffix)
 
     def delete(self) -> None:
         """Removes all files."""
         self.discard_indexes()
+        self.delete_files()
+
+    def delete_files(self) -> None:
+        """The same of a segment that was abandoned: of it another thread may do this."""
         for file in self._files()[::-1]:
             file.delete()
 

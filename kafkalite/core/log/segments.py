@@ -3,6 +3,9 @@
     [ 0 ][ 1200 ][ 2750 ]   the last is the active one; each ends where the next begins
                             deleted: renamed at once, removed when file.delete.delay.ms is over
 
+The system takes its time to remove a large file: whoever is given one to remove does so in another
+thread. Until then it holds no descriptor: whoever still reads from it has one.
+
 Owns   the list. There is always an active segment.
 Never  knows of high watermarks, producers or error codes: that is `PartitionLog`.
 Fails  with OSError from the storage, CorruptBatchError where a log is not what was written.
@@ -171,23 +174,18 @@ class Segments:
         self._doom(gone, now_ms)
 
     def _doom(self, segments: Sequence[Segment], now_ms: int) -> None:
-        """Renames segments, durably, to be removed when their delay is over."""
-        self._rename_doomed(segments, now_ms)
-        self._place.storage.sync_directory(self._place.directory)
-
-    def _rename_doomed(self, segments: Sequence[Segment], now_ms: int) -> None:
-        """Renames segments, the oldest first."""
+        """Renames segments, the oldest first, to be removed when their delay is over."""
         due_ms = now_ms + self._place.config.file_delete_delay_ms
         for segment in segments:
-            segment.discard_indexes()
+            segment.abandon()
             segment.rename("", DELETED_SUFFIX)
             self._doomed.append((due_ms, segment))
 
-    def remove_doomed(self, now_ms: int) -> None:
-        """Removes the files whose delay is over."""
-        while self._doomed and self._doomed[0][0] <= now_ms:
-            _, segment = self._doomed.pop(0)
-            segment.delete()
+    def take_due(self, now_ms: int) -> list[Segment]:
+        """The segments whose delay is over, for the caller to remove their files."""
+        due = [segment for due_ms, segment in self._doomed if due_ms <= now_ms]
+        self._doomed = [each for each in self._doomed if each[0] > now_ms]
+        return due
 
     # ---- compaction ----------------------------------------------------------------------------
 
@@ -220,7 +218,7 @@ class Segments:
         assert self.are_neighbours(old), "not neighbours, or the active segment"
         assert cleaned.base_offset == old[0].base_offset, (cleaned.base_offset, old[0].base_offset)
         cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
-        self._rename_doomed(old, now_ms)
+        self._doom(old, now_ms)
         cleaned.rename(SWAP_SUFFIX, "")
         cleaned.abandon()
         first = self.all.index(old[0])

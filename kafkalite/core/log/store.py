@@ -219,20 +219,23 @@ class LogStore:
 
     # ---- time ----------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int, delete_delay_ms: int = 60_000) -> None:
-        """Removes the directories of deleted logs once `delete_delay_ms` have passed."""
-        later: list[tuple[int | None, str]] = []
-        for due_ms, name in self._doomed:
-            if due_ms is None:
-                later.append((now_ms + delete_delay_ms, name))
-            elif due_ms > now_ms:
-                later.append((due_ms, name))
-            else:
-                try:
-                    self._storage.delete(name)
-                except OSError as error:
-                    raise StorageError(f"{name}: deletion: {error}") from error
-        self._doomed = later
+    def tick(self, now_ms: int, delete_delay_ms: int = 60_000) -> list[Callable[[], None]]:
+        """What removes the directories of logs that were deleted `delete_delay_ms` ago, one call
+        each: in another thread, as large ones take a while. StorageError; a start removes what is
+        left."""
+        due = [name for due_ms, name in self._doomed if due_ms is not None and due_ms <= now_ms]
+        self._doomed = [
+            (now_ms + delete_delay_ms if due_ms is None else due_ms, name)
+            for due_ms, name in self._doomed
+            if due_ms is None or due_ms > now_ms
+        ]
+        return [partial(self._remove, name) for name in due]
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._storage.delete(name)
+        except OSError as error:
+            raise StorageError(f"{name}: deletion: {error}") from error
 
     def write_recovery_points(self) -> None:
         """Writes up to where each log is on the disk: what a recovery need not look at."""
@@ -306,7 +309,7 @@ class LogStore:
         is_clean = self._all_well()
         failed = self._close_all()
         for write in (
-            partial(self.tick, now_ms),
+            *self.tick(now_ms),
             self.write_recovery_points,
             self.write_log_start_offsets,
             self.write_high_watermarks,

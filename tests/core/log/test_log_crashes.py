@@ -182,7 +182,8 @@ class History:
         )
         self.model.start_tried = max(self.model.start_tried, self.model.end)
         self.log.delete_old_segments(NOW_MS)
-        self.log.tick(NOW_MS)
+        for remove in self.log.tick(NOW_MS):
+            remove()
         self.model.start_tried = max(self.log.log_start_offset, self.model.start_promised)
         self._commit()
 

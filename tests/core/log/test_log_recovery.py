@@ -485,7 +485,8 @@ def test_it_is_a_list_whatever_happens(
                 start = max(start, number)
             case "retain":
                 log.delete_old_segments(1_000)
-                log.tick(1_000)
+                for remove in log.tick(1_000):
+                    remove()
             case "flush":
                 log.flush()
             case "reopen":

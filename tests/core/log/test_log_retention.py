@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -174,18 +176,29 @@ def test_records_are_given_up_by_request(
     assert (again.log_start_offset, again.log_end_offset) == (50, 50)
 
 
+def opened() -> list[str]:
+    """The paths of this process's descriptors, where the system tells."""
+    found: list[str] = []
+    for number in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with suppress(FileNotFoundError):  # the listing's own
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return found
+
+
 def test_deleted_files_keep_their_bytes_for_a_while(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage, retention_ms=100, file_delete_delay_ms=1_000)
     five_segments(log, batch)
     log.delete_old_segments(1_103)
+    assert not [path for path in opened() if path.endswith(".deleted")], "who reads has his own"
     assert files(storage, ".log") == [10, 20, 30, 40]
     assert files(storage, ".log.deleted") == [0]
     log.delete_old_segments(1_107)
-    log.tick(2_102)
+    assert log.tick(2_102) == []
     assert files(storage, ".log.deleted") == [0, 10, 20]
-    log.tick(2_103)
+    for remove in log.tick(2_103):
+        remove()
     assert files(storage, ".log.deleted") == [10, 20]
     log.close()
     open_log(storage, clean=True)
@@ -199,6 +212,7 @@ def test_deleted_segments_do_not_come_back(
     five_segments(log, batch)
     log.flush()
     log.delete_old_segments(1_103)
+    log.sync_directory()
     for seed in range(10):
         again = open_log(memory.after_crash(Random(seed)), at=50)
         assert again.log_start_offset == 10
@@ -252,7 +266,8 @@ def test_compacted_segments_take_the_place_of_others(
     assert [segment.base_offset for segment in log.segments] == [0, 10, 40]
     kept = [*range(10), *range(15, 20), *range(35, 40), *range(40, 50)]
     assert offsets(log) == kept
-    log.tick(1_000)
+    for remove in log.tick(1_000):
+        remove()
     assert files(storage, ".log") == [0, 10, 40]
     assert files(storage, ".deleted") == []
     assert log.offset_for_timestamp(1_004).offset == 35  # type: ignore[union-attr]
@@ -294,7 +309,8 @@ def test_a_crash_in_a_replacement_leaves_no_gap_and_nothing_twice(
             old = list(log.segments[1:4])
             log.replace_segments(compacted(log, old, {15}), old, 1_000)
             log.sync_directory()
-            log.tick(1_000)
+            for remove in log.tick(1_000):
+                remove()
             break
         except PowerLoss:
             pass

@@ -92,10 +92,11 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(
     assert len(decode_all(found.read())) == 5, "whoever reads it reads on"
     anew = store.open(ORDERS, UUID(int=8), CONFIG, 1_000)
     assert anew.log_end_offset == 0
-    store.tick(5_000, 100)
-    store.tick(5_099, 100)
+    assert store.tick(5_000, 100) == []
+    assert store.tick(5_099, 100) == []
     assert renamed in storage.directories("")
-    store.tick(5_100, 100)
+    (remove,) = store.tick(5_100, 100)
+    remove()
     assert storage.directories("") == ["orders-0"]
 
 
@@ -141,7 +142,8 @@ def test_a_directory_of_another_topic_of_that_name_goes(storage: Storage, batch:
     again = LogStore(storage)
     assert again.open(ORDERS, UUID(int=8), CONFIG, 1_000).log_end_offset == 0
     again.tick(0, 0)
-    again.tick(0, 0)
+    for remove in again.tick(0, 0):
+        remove()
     assert storage.directories("") == ["orders-0"]
 
 

@@ -394,7 +394,8 @@ def test_what_was_read_stays_readable(
     before = found.read()
     log.increment_log_start_offset(10)
     assert log.delete_old_segments(2_000) > 0
-    log.tick(2_000)
+    for remove in log.tick(2_000):
+        remove()
     assert found.read() == before
 
 
