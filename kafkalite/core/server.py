@@ -203,11 +203,11 @@ class Server:
         self._in_turn = True
         try:
             for _ in range(CONNECTIONS_PER_TURN):
+                if not self._due:  # also where others spoke before this turn, and all was done
+                    return
                 self._due.popleft().work()
                 if not self._due:
                     self.service.settle()  # may make others due
-                if not self._due:
-                    return
             self.service.settle()
         finally:
             self._in_turn = False

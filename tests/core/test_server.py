@@ -29,7 +29,7 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
-from kafkalite.core.server import Server, ServerLimits
+from kafkalite.core.server import CONNECTIONS_PER_TURN, Server, ServerLimits
 from kafkalite.errors import ErrorCode
 
 
@@ -58,6 +58,7 @@ class FakeService:
     files: list[FileStretch] = field(default_factory=list)
     asked: list[ApiKey] = field(default_factory=list)
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
+    settles: Callable[[], None] = lambda: None
 
     def answer(self, request: RequestReceived, client_host: str) -> Any:
         key = request.header.api_key
@@ -74,7 +75,7 @@ class FakeService:
         raise RuntimeError("a fault of the service")
 
     def settle(self) -> None:
-        pass
+        self.settles()
 
 
 class Peer:
@@ -148,6 +149,34 @@ def test_answers_come_in_order_also_when_one_must_wait() -> None:
             service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
             assert (await peer.receive()).error_code is ErrorCode.ILLEGAL_GENERATION
             assert [(await peer.receive()).throttle_time_ms for _ in range(100)] == [*range(3, 103)]
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_comes_after_all_was_done_does_nothing() -> None:
+    """More connections can go on than have room in one turn, and others speak before the next."""
+
+    async def story() -> None:
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            waiting = [await connect() for _ in range(CONNECTIONS_PER_TURN + 10)]
+            first, second = await connect(), await connect()
+            for peer in waiting:
+                peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: len(service.waiting) == len(waiting))
+
+            def settle() -> None:
+                while service.waiting:
+                    service.waiting.pop().complete(HeartbeatResponse())
+
+            service.settles = settle
+            for peer in (first, second):
+                peer.send(ApiVersionsRequest(), 0)
+            for peer in (first, second, *waiting):
+                await peer.receive()
+        assert complaints == []
 
     asyncio.run(story())
 
