@@ -7,7 +7,7 @@ One request of a connection is answered at a time, in order. While its answer is
 sent, nothing more of that connection is read than one buffer, which is all the back pressure there
 is to know about: a peer that does not read its answers is not asked for more questions. Large
 requests are received as long as those under way have not taken `queued_max_request_bytes`; who
-comes later waits, unread, in order.
+comes later waits, unread, in order, and whoever has not sent all in RECEIVE_SECONDS_MAX has to go.
 
 Owns   sockets: how many, for how long idle, and their ends.
 Never  knows an API. No task is made for a request and no line is logged for one.
@@ -44,6 +44,7 @@ REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
 CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
 QUEUED_BYTES_MAX: Final = 10 * FRAME_BYTES_MAX
 DRAIN_SECONDS_MAX: Final = 5.0
+RECEIVE_SECONDS_MAX: Final = 30.0  # a large request for whose room others wait: as clients time out
 NEVER: Final = -1
 
 
@@ -95,6 +96,7 @@ class Server:
         self._reserved: dict[_Connection, int] = {}  # bytes of the large request of each
         self._reserved_bytes = 0
         self._wait_for_room: dict[_Connection, int] = {}  # in the order of their coming
+        self._room_check: asyncio.TimerHandle | None = None  # while others wait
         self._in_turn = False
 
     async def bind(self, host: str, port: int) -> tuple[str, int]:
@@ -125,8 +127,9 @@ class Server:
         """Closes the listening socket; connections go on."""
         if self._listener is not None:
             self._listener.close()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
+        for check in (self._idle_check, self._room_check):
+            if check is not None:
+                check.cancel()
 
     async def close(self) -> None:
         """Hangs up on everyone, once what was answered is sent, or DRAIN_SECONDS_MAX later."""
@@ -174,9 +177,10 @@ class Server:
         assert connection not in self._reserved
         if self._wait_for_room or self._reserved_bytes >= self.limits.queued_max_request_bytes:
             self._wait_for_room[connection] = byte_count
+            if self._room_check is None:
+                self._check_for_room(asyncio.get_running_loop())
             return False
-        self._reserved[connection] = byte_count
-        self._reserved_bytes += byte_count
+        self._let_in(connection, byte_count)
         return True
 
     def unreserve(self, connection: _Connection) -> None:
@@ -186,9 +190,22 @@ class Server:
         while self._wait_for_room and (self._reserved_bytes < self.limits.queued_max_request_bytes):
             first, byte_count = next(iter(self._wait_for_room.items()))
             del self._wait_for_room[first]
-            self._reserved[first] = byte_count
-            self._reserved_bytes += byte_count
+            self._let_in(first, byte_count)
             first.receive_on()
+
+    def _let_in(self, connection: _Connection, byte_count: int) -> None:
+        self._reserved[connection] = byte_count
+        self._reserved_bytes += byte_count
+        connection.let_in_at = asyncio.get_running_loop().time()
+
+    def _check_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
+        """While some wait, nobody keeps room for longer than a request may take to come."""
+        self._room_check = None
+        if self._wait_for_room:
+            for connection in tuple(self._reserved):
+                connection.give_up_if_let_in_before(loop.time() - RECEIVE_SECONDS_MAX)
+            delay = RECEIVE_SECONDS_MAX / 8
+            self._room_check = loop.call_later(delay, self._check_for_room, loop)
 
     def go_on(self, connection: _Connection) -> None:
         """`connection` has requests, or room for their answers: it gets its turn.
@@ -231,6 +248,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_closing = False
         self._has_reserved = False  # room for the large request that is being received
+        self.let_in_at = 0.0  # when it was given that room
         self._metrics = server.metrics
         self._last_active = loop.time()
         self._peer = self._client_host = "?"
@@ -393,9 +411,18 @@ class _Connection(asyncio.BufferedProtocol):
         """Cuts the connection."""
         self._transport.abort()
 
+    def give_up_if_let_in_before(self, deadline: float) -> None:
+        """Hangs up on a peer that keeps others waiting for the room that its request takes."""
+        if self.let_in_at < deadline:
+            self._metrics.connections_failed += 1
+            size = self._frames.large_bytes
+            self._hang_up(f"a request of {size} bytes takes over {RECEIVE_SECONDS_MAX:g} s to come")
+            self.abort()  # not after what it may have left unread
+
     def close_if_idle_since(self, deadline: float) -> None:
-        """Hangs up on a peer that was silent for too long and is owed nothing."""
-        if self._pending is None and self._last_active < deadline:
+        """Hangs up on a peer that was silent for too long, also on one that waits for an answer:
+        while it does, nobody would notice that it is gone."""
+        if self._last_active < deadline:
             self._metrics.connections_idle += 1
             log.info("%s: idle for connections.max.idle.ms, closed", self._peer)
             self.finish() if self._outbox.is_empty else self.abort()
@@ -422,6 +449,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _set_options(self, sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         limits = self._server.limits
         for option, size in (
             (socket.SO_SNDBUF, limits.socket_send_buffer_bytes),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core import server as server_module
 from kafkalite.core.metrics import BrokerMetrics
 from kafkalite.core.outbox import INLINE_BYTES_MAX
 from kafkalite.core.pending import Pending
@@ -350,17 +351,21 @@ def test_one_connection_too_many_is_closed(limit: str, caplog: pytest.LogCapture
     assert limit.replace("_", ".") in line
 
 
-def test_the_idle_are_closed_but_not_those_who_wait_for_us() -> None:
+def test_the_idle_are_closed_also_those_who_wait_for_an_answer() -> None:
+    """As Kafka does. Of one that has sent more behind its question nothing is read any more, so
+    that nobody would ever know that it is gone."""
+
     async def story() -> None:
         service = FakeService()
         async with serving(service, connections_max_idle_ms=50) as (server, connect):
             idle, waiting = await connect(), await connect()
             waiting.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            waiting.send(ApiVersionsRequest(), 0)
+            waiting.writer.transport.abort()
             assert await idle.is_hung_up_on()
-            assert len(server.connections) == 1
-            service.waiting[0].complete(HeartbeatResponse())
-            await waiting.receive()
-            assert await waiting.is_hung_up_on()
+            await until(lambda: not server.connections)
+            assert service.waiting[0].is_abandoned
 
     asyncio.run(story())
 
@@ -411,6 +416,28 @@ def test_large_requests_take_no_more_memory_than_they_may(tmp_path: Path) -> Non
             assert (server._reserved_bytes, server._wait_for_room) == (0, {})
 
     asyncio.run(story())
+
+
+def test_who_does_not_send_what_it_announced_keeps_others_waiting_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "RECEIVE_SECONDS_MAX", 0.05)
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, queued_max_request_bytes=200_000) as (server, connect):
+            silent, honest = await connect(), await connect()
+            request = large(200_000)
+            silent.writer.write(request[:50_000])
+            await until(lambda: server._reserved)
+            await asyncio.sleep(0.2)
+            assert len(server._reserved) == 1, "in nobody's way"
+            honest.writer.write(request)
+            assert await silent.is_hung_up_on()
+            await until(lambda: service.waiting)
+
+    asyncio.run(story())
+    assert "a request of 200000 bytes takes over 0.05 s to come" in caplog.text
 
 
 def test_who_waits_for_room_and_leaves_is_forgotten() -> None:
