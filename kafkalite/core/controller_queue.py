@@ -64,14 +64,21 @@ class ControllerQueue:
         while True:
             request, pending = await self._waiting.get()
             try:
-                await self._step(request, pending)
-            except CoordinationError as error:
-                self._refuse(request, pending, ErrorCode.NOT_CONTROLLER, error)
-            except KafkaliteError as error:
-                self._refuse(request, pending, ErrorCode.KAFKA_STORAGE_ERROR, error)
-            except Exception as error:
-                log.exception("a step of the controller failed")
-                self._refuse(request, pending, ErrorCode.UNKNOWN_SERVER_ERROR, error)
+                await self._take(request, pending)
+            except Exception:  # whoever heard the answer failed: the others still wait for theirs
+                log.exception("an answer of the controller")
+
+    async def _take(self, request: ControllerRequest, pending: Pending[Any]) -> None:
+        """Takes a step, or says why it cannot be taken."""
+        try:
+            await self._step(request, pending)
+        except CoordinationError as error:
+            self._refuse(request, pending, ErrorCode.NOT_CONTROLLER, error)
+        except KafkaliteError as error:
+            self._refuse(request, pending, ErrorCode.KAFKA_STORAGE_ERROR, error)
+        except Exception as error:
+            log.exception("a step of the controller failed")
+            self._refuse(request, pending, ErrorCode.UNKNOWN_SERVER_ERROR, error)
 
     async def _step(self, request: ControllerRequest, pending: Pending[Any]) -> None:
         outcome = self._controller.handle(request, RequestContext(0, token=pending))

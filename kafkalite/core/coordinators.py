@@ -207,7 +207,11 @@ class Coordinators(Generic[M]):
         for coordinator in tuple(self._coordinators.values()):
             deadline_ms = coordinator.machine.next_deadline_ms() if coordinator.is_ready else None
             if deadline_ms is not None and deadline_ms <= now_ms:
-                self.carry_out(coordinator, coordinator.machine.tick(now_ms))
+                try:
+                    self.carry_out(coordinator, coordinator.machine.tick(now_ms))
+                except Exception:  # a fault of ours: made anew from its log, and others have time
+                    self._resign(coordinator)
+                    raise
                 deadline_ms = coordinator.machine.next_deadline_ms()
             if deadline_ms is not None:
                 deadlines.append(deadline_ms)

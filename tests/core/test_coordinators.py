@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core import broker as broker_module
 from kafkalite.core import coordinators, upkeep
 from kafkalite.core.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.partition import Partition
@@ -23,7 +24,7 @@ from kafkalite.core.transactions import (
     PREPARE_COMMIT,
     Transaction,
 )
-from kafkalite.core.types import Columns, RequestContext, TopicPartition
+from kafkalite.core.types import NOTHING, Columns, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.node import start_node
 
@@ -178,6 +179,41 @@ def test_what_was_decided_is_finished_once_its_log_can_be_opened(
         await node.close()
 
     asyncio.run(story())
+
+
+def test_a_machine_that_fails_at_its_time_is_made_anew_and_takes_none_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        settings = {"transaction.state.log.num.partitions": "2"}
+        node = await with_log(tmp_path, batch(standing(0)), settings=settings)
+        transactions = node.broker.transactions
+        machines = [transactions.ready(index).machine for index in range(2)]
+        ticked: list[int] = []
+
+        def tick(machine: TransactionCoordinator, now_ms: int) -> Any:
+            place = machines.index(machine)
+            ticked.append(place)
+            if place == 0:
+                raise RuntimeError("a fault of ours")
+            monkeypatch.setattr(TransactionCoordinator, "next_deadline_ms", lambda _: None)
+            return NOTHING
+
+        monkeypatch.setattr(broker_module, "RETRY_MS", 10)
+        monkeypatch.setattr(TransactionCoordinator, "next_deadline_ms", lambda _: 0)
+        monkeypatch.setattr(TransactionCoordinator, "tick", tick)
+        node.broker.wake_at(0)
+        for _ in range(5_000):
+            if 1 in ticked:
+                break
+            await asyncio.sleep(0.001)
+        assert ticked == [0, 1]
+        assert set(transactions.ready(0).machine.entries) == {"tx0"}
+        assert transactions.ready(0).machine is not machines[0]
+        await node.close()
+
+    asyncio.run(story())
+    assert caplog.text.count("RuntimeError: a fault of ours") == 1
 
 
 def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None:
