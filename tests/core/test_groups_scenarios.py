@@ -1,23 +1,20 @@
 """Scenarios of groups as text: what members send, and below it what comes of it.
 
-A line is `<ms>  <verb> <who> <key=value>…`; the lines indented below it are, in this order, the
-records that the step appends, the answers, and the group's state if that changed. A client keeps
-the member id and generation that it was last told, as real ones do; `member=` and `generation=` say
-otherwise. A member's ids are shown as a1, a2, … in the order in which `a` got them.
-
-After `hold` records stay on their way to the log, until `land` replays them and lets the answers
-go, or `fail` says that they never will. `KAFKALITE_WRITE_SCENARIOS=1` writes what comes out.
+How they are played is told in `player`. A step comes to, in this order, the records that it
+appends, the answers, and the group's state if that changed. A client keeps the member id and
+generation that it was last told, as real ones do; `member=` and `generation=` say otherwise. A
+member's ids are shown as a1, a2, … in the order in which `a` got them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from player import Player, check, scenarios
 
 from kafkalite.core.consumer_offsets import (
     GroupRecordKey,
@@ -36,8 +33,6 @@ from kafkalite.core.subscriptions import Subscription, encode_subscription
 from kafkalite.core.types import Outcome, RequestContext
 from kafkalite.errors import ErrorCode
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("group_*.txt"))
-INDENT = " " * 10
 OFFSETS_KEYS = {"offset_metadata_max_bytes", "offsets_retention_ms"} | {
     "offsets_retention_check_interval_ms"
 }
@@ -53,19 +48,15 @@ class Client:
         self.instance: str | None = None
 
 
-class Group:
+class Group(Player):
     """A coordinator, its log, and the clients of its group."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, int] = {"group_initial_rebalance_delay_ms": 0}
-        self.log: list[tuple[Record | tuple[int, bool], int]] = []
         self.names: dict[str, str] = {}  # member id -> a1, a2, …
         self.clients: dict[str, Client] = {}
-        self.held: list[Outcome[Record]] | None = None
         self.state = ""
-        self.now_ms = 0
         self.lives = 0
-        self.machine = self.make()
+        super().__init__(group_initial_rebalance_delay_ms=0)
 
     def make(self) -> GroupCoordinator:
         offsets = {k: v for k, v in self.settings.items() if k in OFFSETS_KEYS}
@@ -75,35 +66,34 @@ class Group:
 
     # -- the rim
 
-    def run(self, line: str) -> list[str]:
-        time, verb, *rest = line.split()
-        self.now_ms = int(time.replace(",", ""))
-        plain = [word for word in rest if "=" not in word]
-        options = dict(word.split("=", 1) for word in rest if "=" in word)
-        out = list(getattr(self, "do_" + verb.replace("-", "_"))(*plain, **options))
-        return out + list(self.changed_state())
+    def run(self, line: str) -> Iterator[str]:
+        yield from super().run(line)
+        yield from self.changed_state()
 
     def ask(self, request: Any, version: int, who: str) -> Iterator[str]:
         context = RequestContext(version, f"{who}", "/10.0.0.1", who)
         return self.settle(self.machine.handle(request, context, self.now_ms))
 
-    def settle(self, outcome: Outcome[Record]) -> Iterator[str]:
-        """Appends the records and replays them, then answers."""
-        producer_id = next(
-            (e.producer_id for e in outcome.effects if isinstance(e, AppendInTransaction)), -1
-        )
+    def show_records(self, outcome: Outcome[Record]) -> Iterator[str]:
         for record in outcome.records:
-            yield "+ " + self.show_record(record, producer_id)
-        if self.held is not None and outcome.records:
-            self.held.append(outcome)
-            return
+            yield "+ " + self.show_record(record, producer_of(outcome))
+
+    def land(self, outcome: Outcome[Record]) -> Iterator[str]:
+        producer_id = producer_of(outcome)
         for record in outcome.records:
-            self.log.append((record, producer_id))
+            self.log.append((*record, producer_id))
             self.machine.replay(*record, self.now_ms, producer_id=producer_id)
         for reply in outcome.replies:
             yield f"{reply.token}: {self.show(reply.token, reply.response)}"
         if (deadline := self.machine.next_deadline_ms()) is not None and deadline <= self.now_ms:
             yield from self.settle(self.machine.tick(self.now_ms))
+
+    def replay_log(self) -> None:
+        for first, second, producer_id in self.log:
+            if isinstance(first, int):
+                self.machine.complete_transaction(first, 0, commit=second)
+            else:
+                self.machine.replay(first, second, self.now_ms, producer_id=producer_id)
 
     def changed_state(self) -> Iterator[str]:
         context = RequestContext(5)
@@ -201,11 +191,6 @@ class Group:
         return f"offset {kind.group_id} {kind.partition} {shown}{by}"
 
     # -- verbs
-
-    def do_config(self, **options: str) -> Iterator[str]:
-        self.settings.update({key: int(value) for key, value in options.items()})
-        self.machine = self.make()
-        yield from ()
 
     def do_join(
         self,
@@ -351,7 +336,7 @@ class Group:
 
     def do_marker(self, decision: str, producer: str = "7") -> Iterator[str]:
         commit = {"commit": True, "abort": False}[decision]
-        self.log.append(((int(producer), commit), -1))
+        self.log.append((int(producer), commit, -1))
         self.machine.complete_transaction(int(producer), 0, commit=commit)
         yield from ()
 
@@ -380,61 +365,13 @@ class Group:
     def do_list(self, *states: str) -> Iterator[str]:
         yield from self.ask(g.ListGroupsRequest(states), 5, "operator")
 
-    def do_topic_deleted(self, *names: str) -> Iterator[str]:
-        yield from self.settle(self.machine.topics_deleted(names, self.now_ms))
 
-    def do_tick(self) -> Iterator[str]:
-        yield from self.settle(self.machine.tick(self.now_ms))
-
-    def do_resign(self) -> Iterator[str]:
-        yield from self.settle(self.machine.resign(self.now_ms))
-
-    def do_restart(self, **options: str) -> Iterator[str]:
-        self.settings.update({key: int(value) for key, value in options.items()})
-        self.machine = self.make()
-        for record, producer_id in self.log:
-            first, second = record
-            if isinstance(first, int):
-                self.machine.complete_transaction(first, 0, commit=bool(second))
-            else:
-                assert isinstance(second, bytes | None)
-                self.machine.replay(first, second, self.now_ms, producer_id=producer_id)
-        self.machine.loaded(self.now_ms)
-        yield from ()
-
-    def do_hold(self) -> Iterator[str]:
-        self.held = []
-        yield from ()
-
-    def do_land(self) -> Iterator[str]:
-        held, self.held = self.held or [], None
-        for outcome in held:
-            yield from (line for line in self.settle(outcome) if not line.startswith("+"))
-
-    def do_fail(self, error: str) -> Iterator[str]:
-        held, self.held = self.held or [], None
-        for outcome in held:
-            yield from self.settle(
-                self.machine.append_failed(outcome, ErrorCode[error], self.now_ms)
-            )
+def producer_of(outcome: Outcome[Record]) -> int:
+    """In whose transaction a step's records are; −1 outside of any."""
+    effects = outcome.effects
+    return next((e.producer_id for e in effects if isinstance(e, AppendInTransaction)), -1)
 
 
-def play(path: Path) -> str:
-    """The scenario's text with what came out in the place of what should."""
-    lines = []
-    group = Group()
-    for line in path.read_text().splitlines():
-        if line.startswith(INDENT):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            lines += [INDENT + shown for shown in group.run(line.partition("  # ")[0])]
-    return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", scenarios("group"), ids=lambda path: path.stem)
 def test_a_scenario_comes_out_as_it_is_written(path: Path) -> None:
-    played = play(path)
-    if os.environ.get("KAFKALITE_WRITE_SCENARIOS"):
-        path.write_text(played)
-    assert played == path.read_text()
+    check(path, Group)

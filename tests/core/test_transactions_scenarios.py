@@ -1,23 +1,22 @@
 """Scenarios of transactions as text: what producers send, and below it what comes of it.
 
-A line is `<ms>  <verb> <producer> <what>…  key=value…`; the lines indented below it are, in this
-order, the records that the step appends (+), the answers, and the markers that are to be written
-(>). Producers `x`, `y` share the transactional id `tx` unless `id=` says otherwise, and keep the
-producer id and epoch that they were last told. New producer ids are 1000, 1001, …
+How they are played is told in `player`. A step comes to, in this order, the records that it appends
+(+), the answers, and the markers that are to be written (>). Producers `x`, `y` share the
+transactional id `tx` unless `id=` says otherwise, and keep the producer id and epoch that they were
+last told. New producer ids are 1000, 1001, …
 
 Markers are written at once. After `hold markers` they are not, until `markers <partition>=<error>…`
-says what became of them. After `hold` records stay on their way to the log, until `land` replays
-them, or `fail` says that they never will. `KAFKALITE_WRITE_SCENARIOS=1` writes what comes out.
+says what became of them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from player import Player, check, scenarios
 
 from kafkalite.core.machine import Record
 from kafkalite.core.protocol import transactions as t
@@ -36,9 +35,6 @@ from kafkalite.core.transactions import ProducerIdentity
 from kafkalite.core.types import Outcome, RequestContext, TopicPartition
 from kafkalite.errors import ErrorCode
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("transaction_*.txt"))
-INDENT = " " * 10
-
 
 def where(name: str) -> TopicPartition:
     topic, _, number = name.rpartition("-")
@@ -49,39 +45,28 @@ def names(partitions: Iterable[TopicPartition]) -> str:
     return " ".join(str(each) for each in sorted(partitions))
 
 
-class Coordination:
+class Coordination(Player):
     """A coordinator, its log, and the producers that ask it."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, int] = {}
-        self.log: list[Record] = []
         self.producers: dict[str, ProducerIdentity] = {}
         self.next_id = 1_000
-        self.held: list[Outcome[Record]] | None = None
         self.held_markers: list[WriteMarkers] | None = None
         self.no_ids = ""
-        self.now_ms = 0
-        self.machine = TransactionCoordinator(TransactionConfig())
+        super().__init__()
 
-    def run(self, line: str) -> list[str]:
-        time, verb, *rest = line.split()
-        self.now_ms = int(time.replace(",", ""))
-        plain = [word for word in rest if "=" not in word]
-        options = dict(word.split("=", 1) for word in rest if "=" in word)
-        return list(getattr(self, "do_" + verb.replace("-", "_"))(*plain, **options))
+    def make(self) -> TransactionCoordinator:
+        return TransactionCoordinator(TransactionConfig(**self.settings))
+
+    # -- the rim
 
     def ask(self, request: Any, who: str) -> Iterator[str]:
         context = RequestContext(4, who, "/10.0.0.1", who)
         yield from self.settle(self.machine.handle(request, context, self.now_ms))
 
-    def settle(self, outcome: Outcome[Record]) -> Iterator[str]:
-        """Appends the records and replays them, answers, and runs the effects."""
+    def show_records(self, outcome: Outcome[Record]) -> Iterator[str]:
         for record in outcome.records:
             yield "+ " + self.show_record(record)
-        if self.held is not None and outcome.records:
-            self.held.append(outcome)
-            return
-        yield from self.land(outcome)
 
     def land(self, outcome: Outcome[Record]) -> Iterator[str]:
         for record in outcome.records:
@@ -91,6 +76,11 @@ class Coordination:
             yield f"{reply.token}: {self.show(reply.token, reply.response)}"
         for effect in outcome.effects:
             yield from self.carry_out(effect)
+
+    def replay_log(self) -> None:
+        self.held_markers = None
+        for key, value in self.log:
+            self.machine.replay(key, value, self.now_ms)
 
     def carry_out(self, effect: object) -> Iterator[str]:
         if isinstance(effect, TakeProducerId):
@@ -139,11 +129,6 @@ class Coordination:
         return f"{shown} {names(found.partitions)}".rstrip()
 
     # -- verbs
-
-    def do_config(self, **options: str) -> Iterator[str]:
-        self.settings.update({key: int(value) for key, value in options.items()})
-        self.machine = TransactionCoordinator(TransactionConfig(**self.settings))
-        yield from ()
 
     def do_init(
         self,
@@ -222,26 +207,14 @@ class Coordination:
         self.no_ids = error
         yield from ()
 
-    def do_tick(self) -> Iterator[str]:
-        yield from self.settle(self.machine.tick(self.now_ms))
-
     def do_due(self) -> Iterator[str]:
         yield str(self.machine.next_deadline_ms())
-
-    def do_restart(self, **options: str) -> Iterator[str]:
-        self.settings.update({key: int(value) for key, value in options.items()})
-        self.machine = TransactionCoordinator(TransactionConfig(**self.settings))
-        self.held_markers = None
-        for key, value in self.log:
-            self.machine.replay(key, value, self.now_ms)
-        yield from self.settle(self.machine.loaded(self.now_ms))
 
     def do_hold(self, what: str = "") -> Iterator[str]:
         if what == "markers":
             self.held_markers = []
         else:
-            self.held = []
-        yield from ()
+            yield from super().do_hold()
 
     def do_markers(self, *which: str, **errors: str) -> Iterator[str]:
         """All that are held, or the `first` alone; it is heard of again with the next."""
@@ -250,34 +223,7 @@ class Coordination:
         for effect in held[:1] if which else held:
             yield from self.written(effect, errors)
 
-    def do_land(self) -> Iterator[str]:
-        held, self.held = self.held or [], None
-        for outcome in held:
-            yield from self.land(outcome)
 
-    def do_fail(self, error: str) -> Iterator[str]:
-        held, self.held = self.held or [], None
-        for outcome in held:
-            instead = self.machine.append_failed(outcome, ErrorCode[error], self.now_ms)
-            yield from self.settle(instead)
-
-
-def play(path: Path) -> str:
-    """The scenario's text with what came out in the place of what should."""
-    lines = []
-    coordination = Coordination()
-    for line in path.read_text().splitlines():
-        if line.startswith(INDENT):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            lines += [INDENT + shown for shown in coordination.run(line.partition("  # ")[0])]
-    return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", scenarios("transaction"), ids=lambda path: path.stem)
 def test_a_scenario_comes_out_as_it_is_written(path: Path) -> None:
-    played = play(path)
-    if os.environ.get("KAFKALITE_WRITE_SCENARIOS"):
-        path.write_text(played)
-    assert played == path.read_text()
+    check(path, Coordination)
