@@ -260,10 +260,12 @@ class TransactionCoordinator:
             assert new_id is not None
             entry = self._made_up(request.transactional_id, new_id, step.now_ms)
         before = entry.transaction
-        if entry.pending is not None or before.state in DECIDED:
+        if entry.pending is not None:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
         elif expected is not None and not before.knows(expected):
             error = ErrorCode.PRODUCER_FENCED
+        elif before.state in DECIDED:
+            error = ErrorCode.CONCURRENT_TRANSACTIONS
         elif before.state is ONGOING:
             # The next attempt finds the transaction aborted, and gets an epoch of its own.
             self._fence(entry, step)
