@@ -66,12 +66,19 @@ def _forget_stdout() -> None:
     os.close(nowhere)
 
 
-def say_which_codec() -> None:
-    """One line on stderr where the native record codec could not be built."""
-    from kafkalite.core.protocol.record_codec import NATIVE
+def say_which_codec(*, cleaner: bool = False) -> None:
+    """One line on stderr where the native record codec could not be built, or does not fit these
+    sources; with `cleaner` the same of the log cleaner."""
+    from kafkalite.core.protocol import record_codec
 
-    if not NATIVE:
-        print("kafkalite: no native record codec here; pure Python serves, slower", file=sys.stderr)
+    natives = {"record codec": record_codec.NATIVE}
+    if cleaner:
+        from kafkalite.compaction import loops
+
+        natives["log cleaner"] = loops.NATIVE
+    missing = " and ".join(name for name, is_there in natives.items() if not is_there)
+    if missing:
+        print(f"kafkalite: no native {missing} here; pure Python serves, slower", file=sys.stderr)
 
 
 def main() -> None:

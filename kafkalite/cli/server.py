@@ -76,7 +76,7 @@ def start(
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
     settings = _settings(config, parse_pairs(override, "--override"))
     where = data_dir or _log_dir(settings)
-    say_which_codec()
+    say_which_codec(cleaner=True)
     log_to_stderr()
     _allow_many_files()
     asyncio.run(_run(where, listen, settings, registry, exit_with_parent, json))

@@ -15,9 +15,13 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._varint cimport varint_size, write_varint
 
 from kafkalite.compaction.cleaning_pure import Stop, refuse_records
+from kafkalite.core.protocol.records_pure import INTERFACE
+
+check_interface(INTERFACE)
 
 cdef extern from "_crc32c.h" nogil:
     void crc32c_begin() noexcept

@@ -48,9 +48,13 @@ from kafkalite.compaction._batch cimport (
 )
 from kafkalite.compaction._offset_map cimport OffsetMap, Table, hash_in, latest, set_latest
 from kafkalite.compaction._output cimport Output
+from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._varint cimport unlikely
 
 from kafkalite.compaction.cleaning_pure import LIKELY_TIME_MAX, refuse_records
+from kafkalite.core.protocol.records_pure import INTERFACE
+
+check_interface(INTERFACE)
 
 cdef enum:
     SOME = 16  # records that are parsed ahead: as many cache misses at once as processors have

@@ -8,8 +8,12 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from kafkalite.compaction.cleaning_pure import ENTRY_BYTES, SECRET_BYTES, refuse_full
+from kafkalite.core.protocol._interface cimport check_interface
 
+from kafkalite.compaction.cleaning_pure import ENTRY_BYTES, SECRET_BYTES, refuse_full
+from kafkalite.core.protocol.records_pure import INTERFACE
+
+check_interface(INTERFACE)
 assert sizeof(Entry) == ENTRY_BYTES
 
 

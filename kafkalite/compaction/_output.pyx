@@ -16,7 +16,12 @@ from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
+from kafkalite.core.protocol._interface cimport check_interface
+
 from kafkalite.core.log.segment import Mark
+from kafkalite.core.protocol.records_pure import INTERFACE
+
+check_interface(INTERFACE)
 
 cdef char *UNSIGNED_BYTES = b"B"
 

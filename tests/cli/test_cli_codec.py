@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.cli import say_which_codec
+from kafkalite.compaction import loops
 from kafkalite.core.protocol import record_codec
 
 
@@ -17,3 +18,28 @@ def test_a_machine_without_the_native_codec_hears_of_it(
     monkeypatch.setattr(record_codec, "NATIVE", True)
     say_which_codec()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("codec", "cleaner", "said"),
+    [
+        (True, True, ""),
+        (True, False, "kafkalite: no native log cleaner here; pure Python serves, slower\n"),
+        (
+            False,
+            False,
+            "kafkalite: no native record codec and log cleaner here; pure Python serves, slower\n",
+        ),
+    ],
+)
+def test_whoever_starts_a_broker_hears_of_its_cleaner_too(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    codec: bool,
+    cleaner: bool,
+    said: str,
+) -> None:
+    monkeypatch.setattr(record_codec, "NATIVE", codec)
+    monkeypatch.setattr(loops, "NATIVE", cleaner)
+    say_which_codec(cleaner=True)
+    assert capsys.readouterr().err == said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from array import array
 from random import Random
 from typing import Any
@@ -234,3 +236,43 @@ def test_no_bytes_take_the_walk_beyond_its_run(data: bytes) -> None:
     assert 0 <= at <= len(run)
     at, _, _ = native.filter_batches(offsets, run, 0, 0, FAR, output, cleaned(50), NONE)
     assert 0 <= at <= len(run)
+
+
+# ---- which of the twins cleans -----------------------------------------------------------------
+
+MODULES = ("_batch", "_offset_map", "_output", "_loops")  # the last one loads the others
+LATER_SOURCES = """
+from kafkalite.core.protocol import records_pure
+records_pure.INTERFACE += 1
+"""
+WHO_CLEANS = """
+from kafkalite.compaction import loops
+chosen = [getattr(loops, name) for name in loops.__all__ if name != "NATIVE"]
+print(loops.NATIVE, *sorted({thing.__module__.rpartition(".")[2] for thing in chosen}))
+"""
+
+
+def python(program: str) -> tuple[str, str]:
+    """What another interpreter prints: extension modules are loaded once in each."""
+    command = [sys.executable, "-W", "error", "-c", program]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran.stdout.rstrip(), ran.stderr
+
+
+def test_the_native_modules_clean_where_all_of_them_load() -> None:
+    assert python(WHO_CLEANS) == ("True _batch _loops _offset_map _output", "")
+
+
+@pytest.mark.parametrize("missing", MODULES)
+def test_the_twins_clean_where_one_native_module_does_not_load(missing: str) -> None:
+    without = f"import sys; sys.modules['kafkalite.compaction.{missing}'] = None"
+    assert python(without + WHO_CLEANS) == ("False cleaning_pure", "")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_native_module_of_other_sources_is_not_used(name: str) -> None:
+    others = [each for each in MODULES[:3] if each != name]
+    first = "\n".join(f"import kafkalite.compaction.{each}" for each in others) + LATER_SOURCES
+    assert python(first + WHO_CLEANS) == ("False cleaning_pure", "")
+    _, complaint = python(f"{first}import kafkalite.compaction.{name}")
+    assert "ImportError: built for interface" in complaint

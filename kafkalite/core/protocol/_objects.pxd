@@ -34,16 +34,6 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *) except NULL
     object PyUnicode_DecodeUTF8(const char *, Py_ssize_t, const char *)
 
-cdef enum:
-    INTERFACE_BUILT = 1  # raised together with records_pure.INTERFACE
-
-
-cdef inline int check_interface(object interface) except -1:
-    """A module built from other sources than those beside it is not loaded: ImportError."""
-    if interface != INTERFACE_BUILT:
-        raise ImportError(f"built for interface {INTERFACE_BUILT}, the sources have {interface}")
-    return 0
-
 
 cdef inline int64_t number_at(
     object column, Py_ssize_t i, str name, object int64

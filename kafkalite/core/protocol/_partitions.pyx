@@ -6,6 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
+from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._objects cimport (
     Py_INCREF,
     Py_None,
@@ -19,7 +20,6 @@ from kafkalite.core.protocol._objects cimport (
     PySequence_Fast_ITEMS,
     bytes_data,
     bytes_size,
-    check_interface,
     new_int,
     number_at,
 )

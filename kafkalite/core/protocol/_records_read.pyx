@@ -20,6 +20,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._objects cimport (
     Py_INCREF,
     Py_None,
@@ -27,7 +28,6 @@ from kafkalite.core.protocol._objects cimport (
     PyList_SET_ITEM,
     PyObject,
     PyUnicode_DecodeUTF8,
-    check_interface,
     new_bytes,
     new_int,
 )

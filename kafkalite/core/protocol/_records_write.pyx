@@ -11,6 +11,7 @@ from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._objects cimport (
     Py_None,
     PyBytes_Check,
@@ -25,7 +26,6 @@ from kafkalite.core.protocol._objects cimport (
     PyUnicode_Check,
     bytes_data,
     bytes_size,
-    check_interface,
     number_at,
 )
 from kafkalite.core.protocol._varint cimport unlikely, varint_size, write_varint

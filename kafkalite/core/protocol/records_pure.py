@@ -38,8 +38,9 @@ Compress: TypeAlias = Callable[[Buffer], Buffer]
 Checksum: TypeAlias = Callable[[Buffer], int]
 H = TypeVar("H", bound=tuple[int, ...])
 
-# What the native modules and the Python beside them agree on. Raised, here and in
-# `_objects.pxd`, whenever one of them comes to take, give or call something else.
+# What the native modules, of records and of the cleaner, and the Python beside them agree on.
+# Raised, here and in `_interface.pxd`, whenever one of them comes to take, give or call something
+# else.
 INTERFACE: Final = 1
 
 # What lends a checksum the bytes of a buffer. Without native code it must copy them.
