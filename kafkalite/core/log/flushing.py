@@ -81,6 +81,7 @@ class Durability:
         "_epochs",
         "_files_are_new",
         "_generation",
+        "_has_rolled",
         "_place",
         "due_at",
         "flushed_ms",
@@ -96,6 +97,7 @@ class Durability:
         self._generation = 0  # of truncations: a flush begun before one says nothing after it
         self._directory_is_new = is_new
         self._files_are_new = True
+        self._has_rolled = False
         self.recovery_point = recovery_point
         self.flushed_ms = now_ms
         self.set_due()
@@ -111,8 +113,13 @@ class Durability:
         return is_late and self.recovery_point < end_offset
 
     def made_file(self) -> None:
-        """A segment was added: its name is not on the disk yet."""
-        self._files_are_new = True
+        """A segment was added: its name is not on the disk yet, nor are the last index entries of
+        the one before it."""
+        self._files_are_new = self._has_rolled = True
+
+    def is_behind(self, end_offset: int) -> bool:
+        """Whether there is anything to flush of a log that ends at `end_offset`."""
+        return self.recovery_point < end_offset or self._has_rolled
 
     def retract(self, offset: int) -> None:
         """From `offset` on nothing is promised any more: the log is cut there."""
@@ -122,17 +129,18 @@ class Durability:
 
     def begin(self, since: Callable[[int], Sequence[Segment]], end_offset: int) -> Flush:
         """What must reach the disk for the recovery point to move up to `end_offset`; `since` gives
-        the segments that hold an offset and all after it."""
+        the segments that hold an offset and all after it. A segment that ends at the recovery point
+        is among them: its last index entries were written when it was closed, after its sync."""
         flush = Flush(
             end_offset,
             self._generation,
-            tuple(since(self.recovery_point)),
+            tuple(since(self.recovery_point - 1)),
             self._place,
             self._epochs.unwritten(),
             self._files_are_new,
             self._directory_is_new,
         )
-        self._files_are_new = self._directory_is_new = False
+        self._files_are_new = self._directory_is_new = self._has_rolled = False
         return flush
 
     def end(self, flush: Flush, now_ms: int | None) -> None:
@@ -147,4 +155,5 @@ class Durability:
     def undo(self, flush: Flush) -> None:
         """`flush.run` has returned an error: all that it was to do is still to be done."""
         self._files_are_new |= flush.made_files
+        self._has_rolled |= flush.made_files
         self._directory_is_new |= flush.made_directory

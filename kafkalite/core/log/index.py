@@ -221,7 +221,11 @@ class TimeIndex(_Index):
 
     def is_sane(self) -> bool:
         """Whether the last entry can be what was once written."""
-        return not self.size_bytes or self.last()[1] >= self.base_offset
+        if not self.size_bytes:
+            return True
+        timestamp, offset = self.last()
+        first = _TIMESTAMP.unpack(self.file.read(0, _TIMESTAMP.size))[0]
+        return bool(offset >= self.base_offset and timestamp >= first)
 
     def last(self) -> tuple[int, int]:
         """The last entry: the largest timestamp and its offset; (-1, base offset) without one."""

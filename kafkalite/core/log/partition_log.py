@@ -514,7 +514,7 @@ class PartitionLog:
         """Waits until all that was appended is on the disk; as `end_flush`."""
         if self._health.failure is not None:
             raise StorageError(self._health.failure)
-        if self.recovery_point < self.log_end_offset:
+        if self._durability.is_behind(self.log_end_offset):
             flush = self.begin_flush()
             self.end_flush(flush, flush.run(), now_ms)
 
@@ -559,9 +559,9 @@ class PartitionLog:
         except OSError as error:
             self.abandon()
             self._health.fail("close", error)
-        if self.recovery_point == self.log_end_offset and not has_written:
-            return None
-        return self.begin_flush()
+        if has_written or self._durability.is_behind(self.log_end_offset):
+            return self.begin_flush()
+        return None
 
     def end_close(self, flush: Flush | None, error: OSError | StorageError | None) -> None:
         """`flush.run` has returned `error`: gives all descriptors back. As `end_flush`."""

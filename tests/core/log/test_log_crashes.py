@@ -274,6 +274,8 @@ def check(model: Model, storage: MemoryStorage, make: MakeBatch, *, killed: bool
     if killed and model.cut is None:
         assert end >= model.end, "a kill takes nothing that was acknowledged"
     every = found(log)
+    times = {segment.max_timestamp for segment in log.segments if segment.size_bytes}
+    assert times <= {1_000}, "as of every batch; retention goes by it"
     histories = [each for each in model.upto(log.log_start_offset, end) if agrees(each, every)]
     assert histories, f"{[(h.base_offset, v) for h, v in every]} is no prefix of what was appended"
     check_fold(histories[0], log, every, model)

@@ -109,6 +109,10 @@ def test_what_cannot_be_an_index_is_found_out(storage: Storage) -> None:
     zeros = MemoryStorage()
     zeros.open("x.timeindex").append(bytes(24))
     assert TimeIndex(zeros.open("x.timeindex"), 0, IndexCache()).is_sane()
+    fallen = TimeIndex(zeros.open("z.timeindex"), 0, IndexCache())
+    fallen.file.append(bytes.fromhex("00000000000003e8 0000000a") + bytes(12))
+    fallen.pin()
+    assert not TimeIndex(fallen.file, 0, IndexCache()).is_sane(), "its end was never written"
     zeros.open("y.index").append(bytes(16))
     assert not OffsetIndex(zeros.open("y.index"), 0, IndexCache()).is_sane(9_999), "preallocated"
 

@@ -353,6 +353,32 @@ def test_a_flush_makes_names_safe_too(batch: MakeBatch, monkeypatch: pytest.Monk
 # ---- power cuts --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", ["flush", "close"])
+def test_what_a_roll_adds_to_the_indexes_is_flushed(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch, how: str
+) -> None:
+    """A segment that was synced before it was closed has index entries that are not. Without them
+    it would be of no known age, and retention by time would take it."""
+    log = open_log(memory, flush_messages=1)
+    for i in range(5):
+        log.append_as_leader(batch(timestamp=1_000 + i), 0, 1_000)
+        log.flush()
+    log.roll(1_000)
+    assert log.recovery_point == log.log_end_offset
+    if how == "flush":
+        log.append_as_leader(batch(timestamp=2_000), 0, 1_000)
+        log.flush()
+    else:
+        log.close()
+    index = f"orders-0/{0:020d}.timeindex"
+    written = memory.read_small(index)
+    for seed in range(10):
+        survivor = memory.after_crash(Random(seed))
+        assert survivor.read_small(index) == written
+        again = open_log(survivor, clean=how == "close", at=log.recovery_point)
+        assert again.segments[0].max_timestamp == 1_004
+
+
 def run_until_crash(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch, done: dict[str, int]
 ) -> None:
