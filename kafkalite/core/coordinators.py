@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from kafkalite.core.image import ClusterImage
+from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.machine import AppendInTransaction, Machine, Record
 from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
@@ -287,12 +288,13 @@ class Coordinators(Generic[M]):
     def _replay_log(self, coordinator: Coordinator[M]) -> Iterator[None]:
         """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile.
 
-        It yields only after LOAD_SLICES_AT_ONCE, for most logs are not longer.
+        Also what is not committed yet, as after a kill, when it waits for a flush: nobody will say
+        when it is. It yields only after LOAD_SLICES_AT_ONCE, for most logs are not longer.
         """
         partition, skipped, slices = coordinator.partition, 0, 0
         offset = partition.log.log_start_offset
-        while offset < partition.log.high_watermark and not coordinator.is_gone:
-            found = partition.read(offset, LOAD_SLICE_BYTES)
+        while offset < (end_offset := _end_to_load(partition.log)) and not coordinator.is_gone:
+            found = partition.log.read(offset, LOAD_SLICE_BYTES, end_offset)
             data = b"" if found is None else found.read()
             headers = list(records.batches(data))
             if not headers:
@@ -406,6 +408,11 @@ class Coordinators(Generic[M]):
     def _reply(replies: Iterable[Reply]) -> None:
         for reply in replies:
             reply.token.complete(reply.response)
+
+
+def _end_to_load(log: PartitionLog) -> int:
+    """Up to where a log counts for a new coordinator; of a failed one nobody knows the end."""
+    return log.log_end_offset if log.failure is None else log.high_watermark
 
 
 def _parts(steps: tuple[Record, ...]) -> list[tuple[Record, ...]]:

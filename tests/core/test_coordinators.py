@@ -12,7 +12,7 @@ import pytest
 from kafkalite.core import broker as broker_module
 from kafkalite.core import coordinators, upkeep
 from kafkalite.core.internal_topics import TRANSACTIONS_TOPIC
-from kafkalite.core.partition import Partition
+from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.replication import ACKS_ALL
@@ -113,7 +113,7 @@ def test_a_log_that_cannot_be_read_is_not_coordinated(
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Partition, "read", broken)
+            patch.setattr(PartitionLog, "read", broken)
             for _ in range(2):
                 with pytest.raises(ApiError) as raised:
                     node.broker.transactions.handle(0, ASKED, RequestContext(3))

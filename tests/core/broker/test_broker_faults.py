@@ -475,3 +475,30 @@ def test_what_a_start_finds_unflushed_is_flushed_before_it_counts(
             assert await peer.values("t") == [b"v", b"w"]
 
     asyncio.run(story())
+
+
+def test_offsets_that_a_start_finds_unflushed_are_loaded(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were appended by a coordinator that is no more: nobody will tell when they count."""
+
+    async def story() -> None:
+        settings = {"offsets_topic_num_partitions": "1", "log_flush_interval_messages": "2"}
+        async with start(**settings) as running:
+            peer = await running.connect()
+            await peer.create("t")
+            await peer.ask(FindCoordinatorRequest("g"), 3)
+            for offset in (5, 6):
+                assert await commit(peer, offset) is ErrorCode.NONE
+        checkpoint = tmp_path / "data" / "recovery-point-offset-checkpoint"
+        checkpoint.write_text("0\n0\n")  # as after a kill
+        (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
+        gate = Gate(monkeypatch, "__consumer_offsets-0")
+        async with start(**settings) as running:
+            try:
+                assert running.broker.partition("__consumer_offsets", 0).log.high_watermark == 0
+                assert await committed(await running.connect()) == 6
+            finally:
+                gate.open()
+
+    asyncio.run(story())
