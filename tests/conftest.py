@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
 # Tests write records of years past; five minutes after its start a broker would look for such.
 NOTHING_IS_OLD = {"log.retention.check.interval.ms": str(24 * 3_600_000)}
 EXIT_SECONDS_MAX = 60
+SETTLE_SECONDS = 1.0
 TESTS = Path(__file__).parent
 ELSEWHERE = os.environ.get("KAFKALITE_TEST_BOOTSTRAP")  # another broker to run the tests against
 Settings = Mapping[str, str] | None
@@ -81,6 +83,12 @@ def skipped_where_not_served(request: pytest.FixtureRequest) -> None:
         if missing:
             end = pytest.skip if ELSEWHERE else pytest.fail
             end(f"the broker does not serve {', '.join(missing)}")
+
+
+@pytest.fixture
+def settle() -> Callable[[], None]:
+    """Lets another broker hear of what its controller has done; ours tells of it at once."""
+    return (lambda: time.sleep(SETTLE_SECONDS)) if ELSEWHERE else (lambda: None)
 
 
 @pytest.fixture

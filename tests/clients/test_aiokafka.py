@@ -238,7 +238,9 @@ def test_offsets_for_times(bootstrap: str, topic: str) -> None:
     assert found == [(0, 0), (4, 4_000), (5, 5_000), None]
 
 
-def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) -> None:
+def test_topics_are_created_described_and_deleted(
+    bootstrap: str, topic: str, settle: Callable[[], None]
+) -> None:
     async def run() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
         await admin.start()
@@ -248,6 +250,7 @@ def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) ->
             codes = [(await admin.create_topics([new])).topic_errors[0][1] for _ in range(2)]
             assert codes == [0, TopicAlreadyExistsError.errno]
 
+            settle()
             (described,) = await admin.describe_topics([topic])
             assert sorted(p["partition"] for p in described["partitions"]) == [0, 1, 2]
 
@@ -260,6 +263,7 @@ def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) ->
 
             deleted = await admin.delete_topics([topic])
             assert deleted.topic_error_codes[0][1] == 0
+            settle()
             assert topic not in await admin.list_topics()
         finally:
             await admin.close()

@@ -247,7 +247,9 @@ def test_offsets_for_times(bootstrap: str, topic: str) -> None:
     assert found == [0, 4, 5, confluent_kafka.OFFSET_END]
 
 
-def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) -> None:
+def test_topics_are_created_described_and_deleted(
+    bootstrap: str, topic: str, settle: Callable[[], None]
+) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     config = {"cleanup.policy": "compact", "segment.bytes": "1048576"}
     wait_for(admin.create_topics([NewTopic(topic, 3, 1, config=config)]))
@@ -255,6 +257,7 @@ def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) ->
         wait_for(admin.create_topics([NewTopic(topic, 3, 1)]))
     assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
 
+    settle()
     described = admin.list_topics(topic, timeout=SECONDS_MAX).topics[topic]
     assert sorted(described.partitions) == [0, 1, 2]
     assert described.error is None
@@ -267,6 +270,7 @@ def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) ->
     assert told["retention.ms"] == ("604800000", True)
 
     wait_for(admin.delete_topics([topic]))
+    settle()
     assert topic not in admin.list_topics(timeout=SECONDS_MAX).topics
     with pytest.raises(KafkaException) as refused:
         wait_for(admin.delete_topics([topic]))

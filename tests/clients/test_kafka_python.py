@@ -224,7 +224,9 @@ def test_offsets_for_times(bootstrap: str, topic: str) -> None:
     assert found == [(0, 0), (4, 4_000), (5, 5_000), None]
 
 
-def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) -> None:
+def test_topics_are_created_described_and_deleted(
+    bootstrap: str, topic: str, settle: Callable[[], None]
+) -> None:
     with closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
         config = {"cleanup.policy": "compact", "segment.bytes": "1048576"}
         admin.create_topics([NewTopic(topic, 3, 1, topic_configs=config)])
@@ -233,6 +235,7 @@ def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) ->
         with pytest.raises(InvalidTopicError):
             admin.create_topics([NewTopic("a/b", 3, 1)])
 
+        settle()
         (described,) = admin.describe_topics([topic])
         assert sorted(p["partition_index"] for p in described["partitions"]) == [0, 1, 2]
 
@@ -243,6 +246,7 @@ def test_topics_are_created_described_and_deleted(bootstrap: str, topic: str) ->
         assert told["retention.ms"]["value"] == "604800000"
 
         admin.delete_topics([topic])
+        settle()
         assert topic not in admin.list_topics()
 
 
