@@ -10,11 +10,11 @@ Source apache/kafka `AdminApiDriver` and its lookup strategies.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from kafkalite.core.client import GROUP_KEY, KEY_KINDS, Client, client_of
 from kafkalite.core.consumer_membership import FIND_COORDINATOR
+from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
@@ -30,25 +30,13 @@ Refusal = tuple[str, ErrorCode, str | None]  # what, the code (NONE: not refused
 Reader = Callable[[Any], Iterable[Refusal]]
 
 
-class AdminCalls:
+class AdminCalls(Lifetime):
     """A client, and the ways to ask it."""
 
     def __init__(
         self, client: Client | str | Sequence[str], *, client_id: str = "kafkalite-admin"
     ) -> None:
         self._client, self._owns_client = client_of(client, client_id)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Finds the cluster."""

@@ -21,9 +21,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
+from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.metadata import Cluster, TopicInfo, merge
 from kafkalite.core.network import BrokerConnection, open_connection, show_address
 from kafkalite.core.protocol.codec import Request
@@ -86,7 +86,7 @@ class Timing:
     metadata_max_age_ms: int = 300_000
 
 
-class Client:
+class Client(Lifetime):
     """Connections to one cluster, by its bootstrap servers. Use it as an async context manager.
 
         async with Client("127.0.0.1:9092") as client:
@@ -119,18 +119,6 @@ class Client:
         self._coordinators: dict[tuple[int, str], int] = {}
         self._lanes = itertools.count(1)
         self._closed = False
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Finds the cluster. BrokerUnavailable if nobody answers at the bootstrap servers."""

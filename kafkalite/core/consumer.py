@@ -25,14 +25,14 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 from kafkalite.core.assignors import COOPERATIVE_STICKY, RANGE, Assignor
 from kafkalite.core.client import Client, client_of
 from kafkalite.core.consumer_membership import GroupMetadata, MemberConfig, Membership
 from kafkalite.core.fetcher import Fetcher, OffsetAndTimestamp
 from kafkalite.core.group_member import GroupMember, OffsetAndMetadata, Offsets
+from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.metadata import Cluster
 from kafkalite.core.positions import EARLIEST, LATEST, FetchSettings, Positions, Stage
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, Columns, TopicPartition
@@ -87,7 +87,7 @@ async def _call(callback: Callback | None, partitions: Partitions) -> None:
             await result
 
 
-class Consumer:
+class Consumer(Lifetime):
     """Reads topics. Use it as an async context manager; leaving it leaves the group.
 
     `client` is a Client to share, or bootstrap servers. `auto_offset_reset` says where to begin
@@ -169,18 +169,6 @@ class Consumer:
         self._refresh_at = 0.0
         self._commit_at = 0.0
         self._committed: dict[TopicPartition, tuple[int, int]] = {}  # by the last automatic commit
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def start(self) -> None:
         """Finds the cluster. A group is joined by the first poll."""

@@ -24,11 +24,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple
 
 from kafkalite.core.accumulator import Accumulator, Answer, Batch, Settings, Settled
 from kafkalite.core.batching import check_lengths, record_bytes
 from kafkalite.core.client import Client, client_of
+from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.network import BrokerConnection
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.produce import (
@@ -62,7 +63,7 @@ class RecordMetadata(NamedTuple):
     timestamp: int  # epoch ms: the record's own, or the log's where the topic says so
 
 
-class Producer:
+class Producer(Lifetime):
     """Sends records to topics. Use it as an async context manager; leaving it flushes.
 
     `client` is a Client to share, or bootstrap servers. `acks` is "all", 1 or 0 (nobody answers,
@@ -117,10 +118,6 @@ class Producer:
         self._fault: Exception | None = None
         self._transactional_id: str | None = None  # set by who has one, as is `_may_send`
         self._may_send: Callable[[TopicPartition], bool] | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
 
     async def __aexit__(
         self,
