@@ -18,7 +18,6 @@ import errno
 import logging
 import os
 import socket
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalite.compaction.duty import LogCleaner
 from kafkalite.core import image as images
 from kafkalite.core.broker import Broker
+from kafkalite.core.clock import Clock
 from kafkalite.core.cluster_store import ClusterStore
 from kafkalite.core.config import BrokerConfig
 from kafkalite.core.image import ClusterImage
@@ -80,15 +80,10 @@ class Node:
         await self._cleaner.close()
         await self.broker.close()
         try:
-            self.broker.logs.close(now_ms())
+            self.broker.logs.close(self.broker.now_ms())
         finally:
             await self._coordination.close()
             self._storage.close()
-
-
-def now_ms() -> int:
-    """The wall clock, epoch ms."""
-    return time.time_ns() // 1_000_000
 
 
 async def start_node(
@@ -156,7 +151,7 @@ async def _start(
     coordination = LocalCoordination(storage)
     store = ClusterStore(coordination)
     image = images.replay(ClusterImage(), await store.load())
-    logs = LogStore(storage)
+    logs, now_ms = LogStore(storage), Clock()
     try:
         if not image.cluster_id:
             image = await _found_cluster(store, image, logs, storage)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +102,7 @@ class Broker:
         cluster_store: ClusterStore,
         logs: LogStore,
         random: Random,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int],
     ) -> None:
         self.node_id = node_id
         self._static_config = config
