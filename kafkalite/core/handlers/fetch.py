@@ -95,6 +95,8 @@ def _wait(
     broker = fetching.broker
 
     def finish() -> None:
+        if pending.is_abandoned:  # after the event, before its turn: it must not wait on
+            return
         found = fetching.read()
         still_missing = fetching.request.min_bytes - fetching.bytes_found
         # What became readable may lie behind an open transaction, or be less than it was.
@@ -168,7 +170,7 @@ class _Fetching:
             )
             # The first batch comes whole however large it is, but only one such an answer.
             if records is not None and self.bytes_found and records.size_bytes > bytes_max:
-                records = None
+                records, self.has_more = None, True
             aborted = _aborted(partition, wanted.fetch_offset, records) if committed else None
         except ApiError as error:
             return self._refused(asked, error)

@@ -228,6 +228,46 @@ def test_nothing_is_waited_for_while_there_is_more_to_read(start: Start) -> None
     asyncio.run(story())
 
 
+def test_nothing_is_waited_for_while_another_partition_has_what_the_answer_has_no_room_for(
+    start: Start,
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            for topic in ("t", "u"):
+                await peer.create(topic)
+                await peer.produce(topic, b"v" * 900)
+            whole = FetchPartition(0, partition_max_bytes=1 << 20)
+            topics = tuple(FetchTopic(topic, partitions=(whole,)) for topic in ("t", "u"))
+            request = FetchRequest(
+                max_wait_ms=3_600_000, min_bytes=1_500, max_bytes=1_600, topics=topics
+            )
+            first, second = (await peer.ask(request, 12)).responses
+            assert len(first.partitions[0].records) > 900
+            assert (second.partitions[0].records, second.partitions[0].high_watermark) == (b"", 1)
+
+    asyncio.run(story())
+
+
+def test_a_poller_that_leaves_when_its_time_has_come_does_not_wait_on(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            reader, writer = await running.connect(), await running.connect()
+            await writer.create("t")
+            reader.send_fetch("t", max_wait_ms=3_600_000, min_bytes=1_000_000)
+            broker = running.broker
+            await running.until(lambda: len(broker._purgatory))
+            (operation,) = broker._purgatory.waiting()
+            broker.forget(operation)  # something has completed it
+            (connection,) = (c for c in running.node._server.connections if c._pending)
+            connection.abort()
+            await running.until(lambda: len(running.node._server.connections) == 1)
+            operation.token()
+            assert not len(broker._purgatory)
+
+    asyncio.run(story())
+
+
 def test_a_long_poll_ends_at_its_deadline_with_what_there_is(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
