@@ -35,6 +35,7 @@ from kafkalite.compaction.cleaner import (
 from kafkalite.compaction.cleaning_pure import SECRET_BYTES
 from kafkalite.compaction.schedule import Candidate, candidate, filthiest
 from kafkalite.core.config import BrokerConfig
+from kafkalite.core.config_keys import INT_MAX
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
@@ -43,7 +44,6 @@ from kafkalite.errors import ApiError, CorruptBatchError, StorageError
 
 log: Final = logging.getLogger(__name__)
 
-THREADS_MAX: Final = 64
 LOGS_PER_SLICE: Final = 64
 LOOK_MS: Final = 1_000  # how often it is asked whether the backoff is over, at the least
 RETRY_MS: Final = 60_000  # after the disk refused
@@ -85,7 +85,8 @@ class LogCleaner:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="log-cleaner")
+        # As many threads as there were ever logs cleaned at once: log.cleaner.threads bounds them.
+        self._threads = ThreadPoolExecutor(INT_MAX, thread_name_prefix="log-cleaner")
         self._checkpointing = ThreadPoolExecutor(1, thread_name_prefix="cleaner-checkpoint")
         self._throttle = Throttle()
         self._stopping = threading.Event()
@@ -129,7 +130,7 @@ class LogCleaner:
         """Begins to clean as many logs as there are threads."""
         self._looked_ms = now_ms
         self._forget_gone()
-        threads = min(self._host.config["log.cleaner.threads"], THREADS_MAX)
+        threads = self._host.config["log.cleaner.threads"]
         while len(self._running) < threads and not self._stopping.is_set():
             found: list[Candidate] = []
             yield from self._candidates(now_ms, found)
@@ -232,7 +233,7 @@ class LogCleaner:
     def _settings(self) -> CleanerSettings:
         """Each thread has its share of the buffers."""
         config = self._host.config
-        threads = min(config["log.cleaner.threads"], THREADS_MAX)
+        threads = config["log.cleaner.threads"]
         return CleanerSettings(
             config["log.cleaner.dedupe.buffer.size"] // threads,
             config["log.cleaner.io.buffer.load.factor"],

@@ -331,6 +331,14 @@ def _check_broker(values: Mapping[str, Any]) -> None:
             "property is set."
         )
     _check_lags(values, "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
+    threads, buffer = values["log.cleaner.threads"], values["log.cleaner.dedupe.buffer.size"]
+    if threads < 1:
+        raise ConfigError(f"log.cleaner.threads: {threads}, should be at least 1")
+    if buffer // threads <= 1 << 20:
+        raise ConfigError(
+            f"log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread: {buffer} "
+            f"bytes for {threads}"
+        )
 
 
 def _check_lags(values: Mapping[str, Any], shortest: str, longest: str) -> None:

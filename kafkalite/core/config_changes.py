@@ -10,7 +10,8 @@ to a list or subtracts from it. Either comes as a `ConfigChange`; each stands al
 out whole or refused whole.
 
 Fails  with ApiError, in Kafka's code and words.
-Source KIP-133, KIP-226, KIP-339; apache/kafka `ConfigurationControlManager`, `ConfigAdminManager`.
+Source KIP-133, KIP-226, KIP-339; apache/kafka `ConfigurationControlManager`, `ConfigAdminManager`,
+       `DynamicThreadPool`, `LogCleaner.validateReconfiguration`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kafkalite.core.config import (
     check_dynamic,
     to_text,
 )
+from kafkalite.core.config_keys import THREADS
 from kafkalite.core.image import ClusterImage, ClusterRecord
 from kafkalite.core.topic_placement import check_name
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
@@ -191,14 +193,29 @@ def _change_broker(
     try:
         check_dynamic(configs)
         if name == EVERY_BROKER:
-            config.with_dynamic(dynamic_default=configs)
+            _check_threads(config, config.with_dynamic(dynamic_default=configs))
         else:
-            config.with_dynamic(dynamic=configs)
+            _check_threads(config, config.with_dynamic(dynamic=configs))
     except ConfigError as error:
         raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
     if configs == current:
         return None
     return images.checked(images.broker_configs_record(name, configs))
+
+
+def _check_threads(before: BrokerConfig, after: BrokerConfig) -> None:
+    for name in THREADS:
+        count, current = after[name], before[name]
+        if count < current // 2:
+            limit = "be at least half"
+        elif count > current * 2:
+            limit = "not be greater than double"
+        else:
+            continue
+        raise ConfigError(
+            f"Dynamic thread count update validation failed for {name}={count}, "
+            f"value should {limit} the current value {current}"
+        )
 
 
 def _changed(

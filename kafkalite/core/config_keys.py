@@ -549,3 +549,13 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
             effective=False),
 )
 # fmt: on
+
+# Counts of threads: a change while the broker runs halves or doubles them at the most.
+THREADS: Final = (
+    "background.threads",
+    "log.cleaner.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+)

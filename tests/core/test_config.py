@@ -178,6 +178,12 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         ({"node.id": "1", "broker.id": "2"}, "node.id: 1 contradicts broker.id 2"),
         ({"log.retention.ms": "0"}, "log.retention.ms: 0 keeps nothing"),
         ({"group.min.session.timeout.ms": "1800001"}, "1800001 is above group.max.session"),
+        ({"log.cleaner.threads": "0"}, "log.cleaner.threads: 0, should be at least 1"),
+        (
+            {"log.cleaner.threads": "128"},
+            "at least 1MB per cleaner thread: 134217728 bytes for 128",
+        ),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "1048576 bytes for 1$"),
     ):
         with pytest.raises(ConfigError, match=message):
             BrokerConfig.parse(bad)

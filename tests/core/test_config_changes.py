@@ -171,6 +171,32 @@ def test_a_brokers_own_settings_win_over_those_of_every_broker() -> None:
     assert again.broker_configs == machine.image.broker_configs
 
 
+@pytest.mark.parametrize("layer", ["", "1"])
+def test_threads_are_halved_or_doubled_at_the_most(layer: str) -> None:
+    machine = controller(log_cleaner_threads="5", num_io_threads="8")
+    for name, count, words in (
+        ("log.cleaner.threads", "0", "should be at least 1"),
+        ("log.cleaner.threads", "1", "=1, value should be at least half the current value 5"),
+        ("log.cleaner.threads", "2", ""),
+        ("log.cleaner.threads", "10", ""),
+        ("log.cleaner.threads", "11", "=11, value should not be greater than double"),
+        ("num.io.threads", "3", "num.io.threads=3, value should be at least half"),
+        ("log.cleaner.dedupe.buffer.size", "5000000", "at least 1MB per cleaner thread"),
+    ):
+        edit = ChangeConfigs((change(BROKER, layer, (name, SET, count)),), validate_only=True)
+        (result,) = run(machine, edit)
+        assert told(result)[0] == ("INVALID_REQUEST" if words else "NONE")
+        assert words in told(result)[1]
+    machine.config = machine.config.with_dynamic(dynamic={"log.cleaner.threads": "11"})
+    machine.replay([images.broker_configs_record("1", {"log.cleaner.threads": "11"})])
+    edit = ChangeConfigs((change(BROKER, "1", ("log.cleaner.threads", DELETE, None)),))
+    assert run(machine, edit) == [None], "5 is half of 11"
+    machine.replay([images.broker_configs_record("1", {"log.cleaner.threads": "12"})])
+    machine.config = machine.config.with_dynamic(dynamic={"log.cleaner.threads": "12"})
+    (result,) = run(machine, edit)
+    assert "log.cleaner.threads=5, value should be at least half" in told(result)[1]
+
+
 def test_settings_that_no_longer_fit_are_left_out_with_a_reason() -> None:
     machine = controller()
     name = "log.cleaner.max.compaction.lag.ms"
