@@ -1,7 +1,7 @@
 """The schema registry: what it knows (`registry_state`), and what a request would append.     [P]
 
-A decision is a list of records. Who asked appends them, reads them back and, having registered a
-schema, decides again: no records then means that the log says so, and other writers do too.
+A decision is an answer and a list of records. Who asked appends them and reads them back; where one
+of them does not count, since another writer was faster, it is decided again.
 
 Owns   the rules: which schema may become a version, which version may go, in which mode.
 Never  writes, or changes the state: `replay` does, with what the log holds.
@@ -25,7 +25,7 @@ from kafkalite.serde import registry_records as records
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.avro_text import rendered
 from kafkalite.serde.compatibility import Compatibility, complaints
-from kafkalite.serde.registry_contexts import context_of, name_in_context, qualified
+from kafkalite.serde.registry_contexts import Place, context_of, name_in_context, qualified
 from kafkalite.serde.registry_records import (
     AVRO,
     IDS,
@@ -332,18 +332,18 @@ class Registry(RegistryState):
                 code=VERSION_SOFT_DELETED,
             )
         self._refuse_when_read_only(subject)
-        self._refuse_when_referenced(entry, self.referrers(*_place(entry), deleted=permanent))
         if not permanent:
+            self._refuse_when_referenced(entry, self.referrers(*_place(entry)))
             return (records.schema_record(replace(entry, deleted=True)),)
+        gone = self._ended_by([entry])
         if not entry.deleted:
             raise SchemaError(
                 f"Subject '{subject}' Version {entry.version} was not deleted first "
                 "before being permanently deleted",
                 code=VERSION_NOT_SOFT_DELETED,
             )
-        gone = records.tombstone(subject, entry.version)
         is_last = len(self._subjects[subject]) == 1
-        return (gone, *(self._unset(subject) if is_last else ()))
+        return (*gone, *(self._unset(subject) if is_last else ()))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> tuple[Record, ...]:
         """Hides all versions of a subject, or forgets the hidden ones for good."""
@@ -358,19 +358,38 @@ class Registry(RegistryState):
                 code=SUBJECT_SOFT_DELETED,
             )
         self._refuse_when_read_only(subject)
-        for entry in entries:
-            referrers = self.referrers(*_place(entry), deleted=permanent)
-            self._refuse_when_referenced(entry, [r for r in referrers if r.subject != subject])
-            if permanent and not entry.deleted:
-                raise SchemaError(
-                    f"Subject '{subject}' was not deleted first before being permanently deleted",
-                    code=SUBJECT_NOT_SOFT_DELETED,
-                )
         if not permanent:
+            for entry in entries:
+                referrers = self.referrers(*_place(entry))
+                self._refuse_when_referenced(entry, [r for r in referrers if r.subject != subject])
             return (records.delete_subject_record(subject, entries[-1].version),)
-        # The last ones first, as they may refer to earlier ones.
-        gone = [records.tombstone(*_place(entry)) for entry in reversed(entries)]
+        gone = self._ended_by(entries)
+        if not all(entry.deleted for entry in entries):
+            raise SchemaError(
+                f"Subject '{subject}' was not deleted first before being permanently deleted",
+                code=SUBJECT_NOT_SOFT_DELETED,
+            )
         return (*gone, *self._unset(subject))
+
+    def _ended_by(self, entries: Sequence[RegisteredSchema]) -> tuple[Record, ...]:
+        """The tombstones of versions, those first that refer to others: only then do they count.
+
+        SchemaError when something else refers to one.
+        """
+        left = {_place(entry): entry for entry in entries}
+        gone: dict[Place, Record] = {}
+        while left:
+            free = [place for place in left if self._referrers.get(place, set()) <= gone.keys()]
+            if not free:
+                blocked = [
+                    (e, r) for e in left.values() for r in self.referrers(*_place(e), deleted=True)
+                ]
+                entry, referrer = min(blocked, key=lambda pair: _place(pair[1]) in left)
+                self._refuse_when_referenced(entry, [referrer])
+            for place in free:
+                gone[place] = records.tombstone(*place)
+                del left[place]
+        return tuple(gone.values())
 
     def _refuse_when_referenced(
         self, entry: RegisteredSchema, referrers: Sequence[RegisteredSchema]
@@ -437,11 +456,7 @@ class Registry(RegistryState):
         entries = [entry for name in names for entry in self.entries(name, deleted=True)]
         if any(not entry.deleted for entry in entries):
             raise SchemaError("mode IMPORT: there are subjects already", code=NOT_PERMITTED)
-        for entry in entries:
-            referrers = self.referrers(*_place(entry), deleted=True)
-            self._refuse_when_referenced(entry, [r for r in referrers if r.subject not in names])
-        gone = [records.tombstone(*_place(entry)) for entry in reversed(entries)]
-        return (*gone, records.clear_subject_record(subject))
+        return (*self._ended_by(entries), records.clear_subject_record(subject))
 
     def delete_mode(self, subject: str | None = None) -> tuple[Record, ...]:
         """Ends a subject's own mode, or that of all. SchemaError when a subject has none."""
@@ -490,7 +505,7 @@ class MemoryRegistry:
             self.registry.replay(key, value)
 
 
-def _place(entry: RegisteredSchema) -> tuple[str, int]:
+def _place(entry: RegisteredSchema) -> Place:
     return entry.subject, entry.version
 
 

@@ -134,8 +134,6 @@ class RegistryApp:
             return route.answer(registry, call)
 
         match route.around:
-            case Around.SETTLE:
-                return await opened.settle(decide)
             case Around.WRITE:
                 return await opened.write(decide)
             case Around.KNOWN:

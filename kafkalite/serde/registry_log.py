@@ -6,16 +6,15 @@
 There is no registry server and no leader. Every program folds the topic itself (`registry`), and
 writes to it when it has something new:
 
-    1  read to the end of the log
+    1  read to the end of the log; append the repairs that the fold asks for, until it asks for none
     2  decide from the fold: the schema has an id already, or these records would give it one
-    3  append them, after the repairs that the fold asks for
-    4  read to the end again and decide anew
+    3  append them, read to the end again
+    4  if one of them does not count, begin again
 
-What step 2 decides in the second round tells who won: the first record in the log that claims a
-(subject, version) or an id does, later claims that differ are ignored by every fold. A loser finds
-its schema not registered, and tries the next version or id. In each round of a race somebody wins,
-so all get there. The loser's ignored record must not stay the last of its key, or compaction would
-keep it and drop the winner's: its repair is the winner's record again, or a tombstone.
+Step 4 tells who won a race: the first record in the log that claims a (subject, version) or an id
+does, later claims that differ count in no fold. A loser tries the next version or id. In each round
+somebody wins, so all get there. The loser's record must not stay the last of its key, or compaction
+would keep it and drop the winner's: its repair is the winner's record again, or a tombstone.
 
 The topic is made when it is first needed: one partition, compacted, with a compaction lag of a day,
 which is the time a repair has if its writer dies.
@@ -43,7 +42,7 @@ from kafkalite.core.admin import Admin, ConfigResource, NewTopic, ResourceType
 from kafkalite.core.client import Client
 from kafkalite.core.consumer import Consumer
 from kafkalite.core.producer import Producer
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, KafkaliteError
 from kafkalite.serde.compatibility import Compatibility
 from kafkalite.serde.registry import (
@@ -78,6 +77,7 @@ class SchemaLog:
         self._following: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._ignored: set[int] = set()  # offsets of what does not count, while somebody writes
 
     async def open(self) -> None:
         """Finds or makes the topic and reads it to its end."""
@@ -108,10 +108,17 @@ class SchemaLog:
             columns = found.get(SCHEMAS)
             if columns is not None:
                 with self.lock:
-                    for key, value in zip(columns.keys, columns.values, strict=True):
-                        if not self.registry.replay(key, value):
-                            log.info("%s: record with key %r is ignored", SCHEMAS_TOPIC, key)
+                    self._replay(columns)
             self._moved.set()
+
+    def _replay(self, columns: Columns) -> None:
+        offsets = columns.offsets
+        assert offsets is not None, "what is read has offsets"
+        for offset, key, value in zip(offsets, columns.keys, columns.values, strict=True):
+            if not self.registry.replay(key, value):
+                log.info("%s: record %d with key %r does not count", SCHEMAS_TOPIC, offset, key)
+                if self._writing.locked():
+                    self._ignored.add(offset)
 
     async def catch_up(self) -> None:
         """Waits until all that is in the topic now is in the fold."""
@@ -134,41 +141,41 @@ class SchemaLog:
             return None
         return asyncio.CancelledError() if following.cancelled() else following.exception()
 
-    async def settle(self, decide: Callable[[Registry], Decision[T]]) -> T:
-        """Appends what `decide` makes of the fold until it makes nothing more of it: its answer.
+    async def write(self, decide: Callable[[Registry], Decision[T]]) -> T:
+        """Appends what `decide` makes of the fold, until all of it counts: its answer.
 
         So what it says holds, whoever else writes to the topic.
         """
         async with self._writing:
             while True:
-                await self.catch_up()
+                await self._put_right()
                 with self.lock:
-                    repairs = self.registry.repairs()
                     answer, records = decide(self.registry)
-                await self._append((*repairs, *records))
-                if not records:
+                if await self._counts(records):
                     return answer
 
-    async def write(self, decide: Callable[[Registry], Decision[T]]) -> T:
-        """Appends what `decide` makes of the fold, once, and reads it back: its answer."""
-        async with self._writing:
-            await self.catch_up()
-            with self.lock:
-                repairs = self.registry.repairs()
-                answer, records = decide(self.registry)
-            await self._append((*repairs, *records))
-            await self.catch_up()
-            return answer
+    async def _put_right(self) -> None:
+        """Reads to the end, and appends the repairs of what does not count, until there are none.
 
-    async def _append(self, records: tuple[Record, ...]) -> None:
+        One that is ignored was overtaken by somebody else's, and the fold then asks for another.
+        """
+        await self.catch_up()
+        while repairs := self.registry.repairs():
+            await self._counts(repairs)
+
+    async def _counts(self, records: tuple[Record, ...]) -> bool:
+        """Appends records and reads them back: whether all of them count."""
         if not records:
-            return
-        stored = [
+            return True
+        self._ignored.clear()
+        sent = [
             await self._producer.send(SCHEMAS_TOPIC, value, key, partition=0)
             for key, value in records
         ]
         await self._producer.flush()
-        await asyncio.gather(*stored)
+        stored = await asyncio.gather(*sent)
+        await self.catch_up()
+        return self._ignored.isdisjoint(record.offset for record in stored)
 
 
 async def _ensure_topic(client: Client, admin: Admin) -> None:
@@ -274,7 +281,7 @@ class LogRegistry:
             registration = registry.register(subject, schema)
             return registration.id, registration.records
 
-        return self._ask(self._opened().settle(decide), f"registering {subject!r}")
+        return self._ask(self._opened().write(decide), f"registering {subject!r}")
 
     def set_compatibility(self, level: Compatibility, subject: str | None = None) -> None:
         """Sets a subject's level, or that of all that have none of their own."""

@@ -4,8 +4,7 @@ Each row of ROUTES says which calls there are, what answers them, and what the r
 
     KNOWN     the answer never changes once it is there: asked before the log is read
     READ      the log is read to its end first
-    WRITE     …, and the records are appended and read back
-    SETTLE    …, and the call is answered again until it wants no more records
+    WRITE     …, and the records are appended and read back; if one does not count, all over again
 
 Owns   which paths there are, and the forms of answers.
 Never  reads or writes a log, or touches HTTP: `registry_server` does.
@@ -63,8 +62,7 @@ class Around(Enum):
 
     KNOWN = "answers from what is known, and reads the log only if that knows nothing"
     READ = "reads the log to its end, then answers"
-    WRITE = "reads, answers, appends the records, reads them back"
-    SETTLE = "reads, answers, appends, until there is nothing to append"
+    WRITE = "reads, answers, appends the records, until all of them count"
 
 
 # --- answers -----------------------------------------------------------------------------
@@ -414,7 +412,7 @@ class Route:
         return tuple(self.path.split("/")[1:])
 
 
-KNOWN, READ, WRITE, SETTLE = Around
+KNOWN, READ, WRITE = Around
 ROUTES: Final = (
     Route("GET", "/", _nothing, KNOWN),
     Route("POST", "/", _nothing, KNOWN),
@@ -423,7 +421,7 @@ ROUTES: Final = (
     Route("DELETE", "/subjects/{subject}", _delete_subject, WRITE),
     Route("GET", "/subjects/{subject}/metadata", _latest_with_metadata),
     Route("GET", "/subjects/{subject}/versions", _list_versions),
-    Route("POST", "/subjects/{subject}/versions", _register, SETTLE),
+    Route("POST", "/subjects/{subject}/versions", _register, WRITE),
     Route("GET", "/subjects/{subject}/versions/{version}", _get_version),
     Route("DELETE", "/subjects/{subject}/versions/{version}", _delete_version, WRITE),
     Route("GET", "/subjects/{subject}/versions/{version}/schema", _get_version_text),

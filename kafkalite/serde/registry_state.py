@@ -10,12 +10,14 @@ wins, later claims that differ are ignored.** Every fold of one log is the same,
 reads its own record back knows whether it won; a loser decides again from what it now knows.
 
 The topic is compacted, which keeps the *last* record of a key. So an ignored record must not stay
-the last of its key: `repairs()` gives the records that put this right, and whoever registers next
-appends them first. A tombstone of a version that is not deleted is ignored and repaired likewise.
-A compaction lag of a day is the time in which that has to happen.
+the last of its key: `repairs()` gives the records that put this right, and whoever writes next
+appends them first. A compaction lag of a day is the time in which that has to happen.
 
 A schema's references are looked up when they are needed, not when its record is read: compaction
-may leave a record before one that it refers to.
+may leave a record before one that it refers to. So of a registration and of the end of what it
+refers to, the first in the log wins too: **a tombstone of a version that is not deleted, or that
+others refer to, is ignored; a new version that refers to one that has just ended falls**: it is
+there, since the log says so, and its repair is its tombstone.
 
 Owns   subjects, versions, ids, references, configs, modes. `replay` is the only writer.
 Never  decides (`registry` does), reads a log or writes one.
@@ -73,6 +75,7 @@ class RegistryState:
         self._configs: dict[str | None, dict[str, Any]] = {}
         self._modes: dict[str | None, str] = {}
         self._repairs: dict[bytes, Place] = {}
+        self._ended: set[Place] = set()  # versions that were seen here, and their tombstones
 
     # --- subjects and versions ----------------------------------------------------------
 
@@ -273,16 +276,28 @@ class RegistryState:
 
     def repairs(self) -> tuple[Record, ...]:
         """Records to append so that every key's last record is what this fold holds of it."""
-        found = []
-        for key, (subject, version) in self._repairs.items():
-            held = self.find(subject, version)
-            found.append((key, None if held is None else records.schema_record(held)[1]))
-        return tuple(found)
+        return tuple((key, self._repaired(place)) for key, place in self._repairs.items())
+
+    def _repaired(self, place: Place) -> bytes | None:
+        held = self.find(*place)
+        return None if held is None or self._falls(held) else records.schema_record(held)[1]
+
+    def _falls(self, held: RegisteredSchema) -> bool:
+        """Whether a living version came after the end of one that it refers to."""
+        return not held.deleted and self._may_end(held)
+
+    def _may_end(self, held: RegisteredSchema) -> bool:
+        """Whether a tombstone of this version counts."""
+        if self._referrers.get((held.subject, held.version)):
+            return False
+        return held.deleted or any(
+            _referred_to(held.subject, reference) in self._ended for reference in held.references
+        )
 
     # --- the fold ----------------------------------------------------------------------
 
     def replay(self, key: bytes | None, value: bytes | None) -> bool:
-        """Takes one record of the topic. False: it was ignored, as a conflict or as unreadable."""
+        """Takes one record of the topic. False: it does not count, as it lost or is unreadable."""
         try:
             fields, content = orjson.loads(key or b""), value and orjson.loads(value)
         except (orjson.JSONDecodeError, UnicodeDecodeError):
@@ -317,11 +332,14 @@ class RegistryState:
             self._repairs[key] = (subject, version)
             return False
         self._put(claim, identity)
+        if self._falls(claim):
+            self._repairs[key] = (subject, version)
+            return False
         self._repairs.pop(key, None)
         return True
 
     def _replay_tombstone(self, key: bytes, held: RegisteredSchema | None, place: Place) -> bool:
-        if held is not None and not held.deleted:
+        if held is not None and not self._may_end(held):
             self._repairs[key] = place
             return False
         self._repairs.pop(key, None)
@@ -331,6 +349,7 @@ class RegistryState:
 
     def _put(self, claim: RegisteredSchema, identity: Identity) -> None:
         place = claim.subject, claim.version
+        self._ended.discard(place)
         self._subjects.setdefault(claim.subject, {})[claim.version] = claim
         context = contexts.context_of(claim.subject)
         self._contexts.add(context)
@@ -340,6 +359,7 @@ class RegistryState:
 
     def _drop(self, held: RegisteredSchema) -> None:
         """Forgets a version, and its id when no other version has it."""
+        self._ended.add((held.subject, held.version))
         del self._subjects[held.subject][held.version]
         if not self._subjects[held.subject]:
             del self._subjects[held.subject]

@@ -50,8 +50,6 @@ class Log:
             self.registry.replay(*record)
         return answer
 
-    settle = write
-
 
 class Door:
     """Calls an application without a socket."""

@@ -220,3 +220,49 @@ def test_a_version_that_has_references_comes_without_them(address: str) -> None:
         assert (
             registry.latest("plan").schema.json == registry.version("plan", 1).schema.json == whole
         )
+
+
+def test_a_registration_that_was_overtaken_by_the_end_of_its_reference_is_refused(
+    address: str,
+) -> None:
+    """It was decided while the version was there, and is written when it is gone."""
+    with LogRegistry(address) as one, LogRegistry(address) as two:
+        one.register("leg", record("km"))
+        plan = Draft('{"type":"array","items":"R"}', references=(Reference("R", "leg", 1),))
+        decided: list[int] = []
+
+        def decide(registry: Registry) -> tuple[int, Any]:
+            registration = registry.register("plan", plan)
+            decided.append(registration.id)
+            two.delete_version("leg", 1)
+            two.delete_version("leg", 1, permanent=True)
+            return registration.id, registration.records
+
+        with pytest.raises(SchemaError, match="subject 'leg' has no version 1"):
+            one._ask(one._opened().write(decide), "registering")
+        assert decided == [2]
+        assert one.subjects() == two.subjects() == ()
+        assert one._opened().registry.repairs() == ()
+
+
+def test_the_end_of_a_version_that_was_overtaken_by_a_reference_is_refused(address: str) -> None:
+    with LogRegistry(address) as one, LogRegistry(address) as two:
+        one.register("leg", record("km"))
+        plan = Draft('{"type":"array","items":"R"}', references=(Reference("R", "leg", 1),))
+        held = two._opened()
+        late = held.registry.register("plan", plan).records
+        one.delete_version("leg", 1)
+        ended: list[int] = []
+
+        def decide(registry: Registry) -> tuple[None, Any]:
+            records = registry.delete_version("leg", 1, permanent=True)
+            ended.append(1)
+            two._ask(held._counts(late), "registering as if nothing had happened")
+            return None, records
+
+        with pytest.raises(SchemaError, match="referred to by 'plan' version 1"):
+            one._ask(one._opened().write(decide), "deleting")
+        assert ended == [1]
+        assert two.version("leg", 1).deleted
+        assert two.latest("plan").schema.json["items"] == record("km")
+        assert one._opened().registry.repairs() == ()

@@ -14,7 +14,7 @@ from kafkalite.errors import SchemaError
 from kafkalite.serde import SerdeContext, avro
 from kafkalite.serde.compatibility import Compatibility
 from kafkalite.serde.registry import Draft, MemoryRegistry, Record, Registry
-from kafkalite.serde.registry_records import Reference
+from kafkalite.serde.registry_records import Reference, RegisteredSchema, schema_record
 from kafkalite.serde.registry_state import LATEST, RegistryState
 
 # As Confluent's registry (7.x and 8.x) writes them: some of older form, some with what we lack.
@@ -204,10 +204,11 @@ class Actor:
         version = self.source.randrange(1, 4)
         permanent = self.source.random() < 0.5
         schema = f'{{"type":"enum","name":"E{self.source.randrange(3)}","symbols":["A"]}}'
+        other = Reference("x", self.source.choice("stu"), self.source.randrange(1, 4))
         registry = self.registry
         actions: list[Any] = [
             lambda: registry.register(subject, schema).records,
-            lambda: registry.register(subject, schema).records,
+            lambda: registry.register(subject, Draft('"int"', references=(other,))).records,
             lambda: registry.delete_version(subject, version, permanent=permanent),
             lambda: registry.delete_subject(subject, permanent=permanent),
             lambda: registry.set_compatibility(Compatibility.NONE, subject),
@@ -222,20 +223,29 @@ class Actor:
             records = self.source.choice(actions)()
         except SchemaError:
             return
+        self.tell(records)
+
+    def tell(self, records: tuple[Record, ...]) -> None:
         for record in records:
-            assert registry.replay(*record)
+            assert self.registry.replay(*record)
             self.log.append(record)
 
 
 def knowledge(registry: Registry) -> Any:
     return {
         subject: (
-            [(e.version, e.id, e.text, e.deleted) for e in registry.entries(subject, deleted=True)],
+            registry.entries(subject, deleted=True),
             registry.config(subject),
             registry.own_mode(subject),
         )
         for subject in "stu"
     }
+
+
+def compacted(log: list[Record], up_to: int | None = None) -> list[Record]:
+    """What compaction leaves: of each key in the log's head the last record."""
+    last = {key: place for place, (key, _) in enumerate(log[:up_to])}
+    return [log[place] for place in sorted(last.values())] + ([] if up_to is None else log[up_to:])
 
 
 @given(st.randoms(use_true_random=False))
@@ -248,11 +258,116 @@ def test_a_log_says_the_same_after_compaction(source: random.Random) -> None:
     for _ in range(60):
         actor.act()
     assert actor.registry.repairs() == ()
-    cut = source.randrange(len(actor.log) + 1)
-    last = {key: place for place, (key, _) in enumerate(actor.log[:cut])}
-    kept = [actor.log[place] for place in sorted(last.values())] + actor.log[cut:]
     again = Registry()
-    for record in kept:
+    for record in compacted(actor.log, source.randrange(len(actor.log) + 1)):
         again.replay(*record)
     assert knowledge(again) == knowledge(actor.registry)
     assert again.repairs() == ()
+
+
+# --- a reference and the end of what it refers to ----------------------------------------------
+
+NAMED = '{"type":"enum","name":"E","symbols":["A"]}'
+
+
+def told(registry: Registry, records: tuple[Record, ...]) -> list[bool]:
+    return [registry.replay(*record) for record in records]
+
+
+def at_the_end_of_t() -> tuple[Registry, tuple[Record, ...], tuple[Record, ...]]:
+    """A registry with a version that is hidden, what ends it, and what would refer to it."""
+    registry = Registry()
+    told(registry, registry.register("t", NAMED).records)
+    draft = Draft('"E"', references=(Reference("E", "t", 1),))
+    late = registry.register("s", draft).records
+    told(registry, registry.delete_version("t", 1))
+    return registry, registry.delete_version("t", 1, permanent=True), late
+
+
+def test_what_a_schema_refers_to_does_not_end_when_the_schema_came_first() -> None:
+    registry, end, late = at_the_end_of_t()
+    assert told(registry, late) == [True]
+    assert told(registry, end) == [False]
+    assert registry.version("t", 1).deleted
+    assert told(registry, registry.repairs()) == [True]
+    assert registry.repairs() == ()
+    with pytest.raises(SchemaError, match="referred to by 's' version 1"):
+        registry.delete_version("t", 1, permanent=True)
+
+
+def test_a_schema_falls_when_what_it_refers_to_ended_first() -> None:
+    registry, end, late = at_the_end_of_t()
+    assert told(registry, end) == [True]
+    assert told(registry, late) == [False]
+    assert registry.repairs() == ((late[0][0], None),)
+    assert told(registry, registry.repairs()) == [True]
+    assert (registry.repairs(), registry.subjects(deleted=True)) == ((), ())
+
+
+def test_a_schema_that_fell_is_put_right_when_what_it_refers_to_is_there_again() -> None:
+    """Compaction may leave an old tombstone before the version that it did not end."""
+    registry, end, late = at_the_end_of_t()
+    assert told(registry, (*end, *late)) == [True, False]
+    assert told(registry, registry.register("t", NAMED).records) == [True]
+    assert registry.repairs() == late
+    assert told(registry, late) == [True]
+    assert registry.repairs() == ()
+
+
+def test_versions_of_a_subject_end_after_those_that_refer_to_them() -> None:
+    registry = Registry()
+    told(registry, registry.set_mode("IMPORT", "s"))
+    told(registry, registry.register("s", NAMED, id=1, version=2).records)
+    earlier = Draft('"E"', references=(Reference("E", "s", 2),))
+    told(registry, registry.register("s", earlier, id=2, version=1).records)
+    told(registry, registry.delete_subject("s"))
+    assert all(told(registry, registry.delete_subject("s", permanent=True)))
+    assert registry.subjects(deleted=True) == ()
+
+
+def test_versions_that_refer_to_one_another_do_not_end() -> None:
+    registry = Registry()
+    for version, other in ((1, 2), (2, 1)):
+        entry = RegisteredSchema("s", version, version, str(version), deleted=True,
+                                 references=(Reference("E", "s", other),))  # fmt: skip
+        assert registry.replay(*schema_record(entry))
+    with pytest.raises(SchemaError, match="version 1 is referred to by 's' version 2"):
+        registry.delete_subject("s", permanent=True)
+
+
+class Slow(Actor):
+    """Somebody who has read the log up to a place, and writes what they find right then."""
+
+    def __init__(self, source: random.Random, log: list[Record]) -> None:
+        super().__init__(source)
+        self.log, self.read = log, 0
+
+    def catch_up(self, count: int) -> None:
+        told(self.registry, tuple(self.log[self.read : self.read + count]))
+        self.read = min(self.read + count, len(self.log))
+
+    def tell(self, records: tuple[Record, ...]) -> None:
+        self.log += records
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=300, deadline=None)
+def test_whoever_races_every_living_schema_has_what_it_refers_to(source: random.Random) -> None:
+    log = list(Registry().set_compatibility(Compatibility.NONE))
+    crowd = [Slow(source, log) for _ in range(3)]
+    for _ in range(60):
+        actor = source.choice(crowd)
+        actor.catch_up(source.randrange(6))
+        actor.act()
+    last = Slow(source, log)
+    last.catch_up(len(log))
+    for _ in range(3):
+        log += last.registry.repairs()
+        last.catch_up(len(log))
+    assert last.registry.repairs() == ()
+    for subject in "stu":
+        for entry in last.registry.entries(subject):
+            last.registry.referenced(subject, entry.references, deleted=True)
+    again = Slow(source, compacted(log))
+    again.catch_up(len(log))
+    assert knowledge(again.registry) == knowledge(last.registry)
