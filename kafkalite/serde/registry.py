@@ -288,7 +288,8 @@ class Registry(RegistryState):
                 code=INVALID_SCHEMA,
             )
         ids, identity = self.ids_of(subject), draft.identity
-        number = ids.of_identity.get(identity, ids.greatest + 1) if id is None else id
+        known = ids.of_identity.get(identity) or {ids.greatest + 1}
+        number = min(known) if id is None else id
         if number not in IDS:
             raise SchemaError(
                 f"schema id {number} is none, {IDS[-1]} is the last", code=INVALID_SCHEMA

@@ -15,7 +15,7 @@ Source confluentinc/schema-registry `QualifiedSubject`, `InMemoryCache`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from kafkalite.serde.registry_records import Identity, RegisteredSchema
 
@@ -24,6 +24,8 @@ DEFAULT_PREFIX: Final = ":.:"
 EVERYWHERE: Final = ":.__GLOBAL:"  # whose config and mode all contexts have that lack their own
 
 Place: TypeAlias = tuple[str, int]  # subject, version
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def context_of(subject: str) -> str:
@@ -60,30 +62,38 @@ def wider_scopes(subject: str | None) -> tuple[str | None, ...]:
 
 @dataclass(slots=True)
 class Ids:
-    """The ids of one context, and the versions that have them."""
+    """The ids of one context, and the versions that have them.
+
+    A schema has one id, but in mode IMPORT it may be given several. Of one id versions may be
+    written differently, and so have several guids.
+    """
 
     identities: dict[int, Identity] = field(default_factory=dict)
-    of_identity: dict[Identity, int] = field(default_factory=dict)
-    of_guid: dict[str, int] = field(default_factory=dict)
+    of_identity: dict[Identity, set[int]] = field(default_factory=dict)
+    of_guid: dict[str, set[Place]] = field(default_factory=dict)
     places: dict[int, set[Place]] = field(default_factory=dict)
     greatest: int = 0
 
     def put(self, claim: RegisteredSchema, identity: Identity) -> None:
         """A version has its id from now on."""
+        place = claim.subject, claim.version
         self.identities[claim.id] = identity
-        self.of_identity.setdefault(identity, claim.id)
-        self.of_guid[claim.draft.guid] = claim.id
-        self.places.setdefault(claim.id, set()).add((claim.subject, claim.version))
+        self.of_identity.setdefault(identity, set()).add(claim.id)
+        self.of_guid.setdefault(claim.draft.guid, set()).add(place)
+        self.places.setdefault(claim.id, set()).add(place)
         self.greatest = max(self.greatest, claim.id)
 
     def drop(self, held: RegisteredSchema) -> None:
         """A version is gone, and its id when no other version has it."""
-        self.places[held.id].discard((held.subject, held.version))
-        if self.places[held.id]:
-            return
-        del self.places[held.id]
-        identity = self.identities.pop(held.id)
-        if self.of_identity[identity] == held.id:
-            del self.of_identity[identity]
-        if self.of_guid.get(held.draft.guid) == held.id:
-            del self.of_guid[held.draft.guid]
+        place = held.subject, held.version
+        _discard(self.of_guid, held.draft.guid, place)
+        _discard(self.places, held.id, place)
+        if held.id not in self.places:
+            _discard(self.of_identity, self.identities.pop(held.id), held.id)
+
+
+def _discard(sets: dict[K, set[V]], key: K, value: V) -> None:
+    """Takes a value out of one of several sets; none is left empty."""
+    sets[key].discard(value)
+    if not sets[key]:
+        del sets[key]

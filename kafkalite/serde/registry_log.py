@@ -6,10 +6,12 @@
 There is no registry server and no leader. Every program folds the topic itself (`registry`), and
 writes to it when it has something new:
 
-    1  read to the end of the log; append the repairs that the fold asks for, until it asks for none
+    1  read to the end of the log
     2  decide from the fold: the schema has an id already, or these records would give it one
     3  append them, read to the end again
-    4  if one of them does not count, begin again
+    4  if one of them does not count, decide again
+
+Before 2 the repairs are appended that the fold asks for, until it asks for none.
 
 Step 4 tells who won a race: the first record in the log that claims a (subject, version) or an id
 does, later claims that differ count in no fold. A loser tries the next version or id. In each round
@@ -147,19 +149,21 @@ class SchemaLog:
         So what it says holds, whoever else writes to the topic.
         """
         async with self._writing:
+            await self.catch_up()
+            await self._put_right()
             while True:
-                await self._put_right()
                 with self.lock:
                     answer, records = decide(self.registry)
-                if await self._counts(records):
+                counts = await self._counts(records)
+                await self._put_right()
+                if counts:
                     return answer
 
     async def _put_right(self) -> None:
-        """Reads to the end, and appends the repairs of what does not count, until there are none.
+        """Appends the repairs of what does not count, until there are none.
 
         One that is ignored was overtaken by somebody else's, and the fold then asks for another.
         """
-        await self.catch_up()
         while repairs := self.registry.repairs():
             await self._counts(repairs)
 

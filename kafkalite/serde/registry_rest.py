@@ -266,16 +266,14 @@ def _get_versions_of_id(registry: Registry, call: Call) -> Answer:
 
 
 def _get_schema_of_guid(registry: Registry, call: Call) -> Answer:
-    for context, number in registry.ids_of_guid(call.path["guid"].lower()).items():
-        entry = registry.find_id(number, f":{context}:")
-        assert entry is not None, "a guid outlives its id"
+    for entry in registry.of_guid(call.path["guid"].lower()).values():
         return _schema_json(entry, _formatted(registry, call, entry)), ()
     raise SchemaError(f"Schema {call.path['guid']} not found", code=SCHEMA_NOT_FOUND)
 
 
 def _get_ids_of_guid(registry: Registry, call: Call) -> Answer:
-    found = registry.ids_of_guid(call.path["guid"].lower())
-    return [{"context": context, "id": number} for context, number in found.items()], ()
+    found = registry.of_guid(call.path["guid"].lower())
+    return [{"context": context, "id": entry.id} for context, entry in found.items()], ()
 
 
 def _list_types(registry: Registry, call: Call) -> Answer:

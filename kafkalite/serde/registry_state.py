@@ -75,6 +75,7 @@ class RegistryState:
         self._configs: dict[str | None, dict[str, Any]] = {}
         self._modes: dict[str | None, str] = {}
         self._repairs: dict[bytes, Place] = {}
+        self._deleted_to: dict[str, int] = {}  # what the last DELETE_SUBJECT of a subject says
         self._ended: set[Place] = set()  # versions that were seen here, and their tombstones
 
     # --- subjects and versions ----------------------------------------------------------
@@ -171,10 +172,10 @@ class RegistryState:
             )
         return self.without_references(entry).text
 
-    def ids_of_guid(self, guid: str) -> dict[str, int]:
-        """The id of the schema with this hash, by context."""
-        contexts_with_it = (name for name in sorted(self._ids) if guid in self._ids[name].of_guid)
-        return {name: self._ids[name].of_guid[guid] for name in contexts_with_it}
+    def of_guid(self, guid: str) -> dict[str, RegisteredSchema]:
+        """A version whose schema has this hash, by context."""
+        found = ((name, self._ids[name].of_guid.get(guid)) for name in sorted(self._ids))
+        return {name: self._at(min(places)) for name, places in found if places}
 
     def places(self, entry: RegisteredSchema, *, deleted: bool = False) -> list[Place]:
         """The versions that have the id of this one."""
@@ -349,6 +350,9 @@ class RegistryState:
 
     def _put(self, claim: RegisteredSchema, identity: Identity) -> None:
         place = claim.subject, claim.version
+        held = self.find(*place)
+        if held is not None:
+            self._drop(held)
         self._ended.discard(place)
         self._subjects.setdefault(claim.subject, {})[claim.version] = claim
         context = contexts.context_of(claim.subject)
@@ -371,11 +375,25 @@ class RegistryState:
     def _replay_delete(self, content: Any) -> bool:
         match content:
             case {"subject": str(subject), "version": int(last)}:
-                for version, entry in self._subjects.get(subject, {}).items():
-                    if version <= last:
-                        self._subjects[subject][version] = replace(entry, deleted=True)
-                return True
+                return self._delete_to(subject, last)
         return content is None
+
+    def _delete_to(self, subject: str, last: int) -> bool:
+        """Versions up to `last` are deleted.
+
+        Those that the record before deleted, and this one does not, must say so themselves: of the
+        two records compaction keeps this one. Nobody writes it who has read the other.
+        """
+        held, before = self._subjects.get(subject, {}), self._deleted_to.get(subject, 0)
+        self._deleted_to[subject] = last
+        counts = last >= before
+        for version, entry in held.items():
+            if version <= last:
+                counts |= not entry.deleted
+                held[version] = replace(entry, deleted=True)
+            elif version <= before and entry.deleted:
+                self._repairs[records.schema_key(subject, version)] = (subject, version)
+        return counts
 
     def _replay_config(self, subject: str | None, content: Any) -> bool:
         match content:

@@ -335,6 +335,55 @@ def test_versions_that_refer_to_one_another_do_not_end() -> None:
         registry.delete_subject("s", permanent=True)
 
 
+def test_of_two_deletions_of_a_subject_the_one_that_saw_less_undoes_nothing() -> None:
+    """Compaction keeps the last record of the subject's deletion, and that is the lesser one."""
+    registry = Registry()
+    log = [*registry.set_compatibility(Compatibility.NONE), *registry.register("s", "int").records]
+    told(registry, tuple(log))
+    lesser = registry.delete_subject("s")
+    log += registry.register("s", "long").records
+    told(registry, tuple(log[-1:]))
+    log += [*registry.delete_subject("s"), *lesser]
+    assert told(registry, tuple(log[-2:])) == [True, False]
+    log += registry.repairs()
+    assert told(registry, registry.repairs()) == [True]
+    assert registry.repairs() == ()
+    assert registry.subjects() == ()
+    again = Registry()
+    told(again, tuple(compacted(log)))
+    assert knowledge(again) == knowledge(registry)
+
+
+def test_a_schema_that_was_given_two_ids_keeps_the_one_that_is_left() -> None:
+    registry = Registry()
+    told(registry, registry.set_mode("IMPORT"))
+    told(registry, registry.register("s", "int", id=7, version=1).records)
+    told(registry, registry.register("s", "int", id=3, version=2).records)
+    told(registry, registry.set_mode("READWRITE"))
+    assert registry.register("t", "int").id == 3
+    told(registry, registry.delete_version("s", 2))
+    told(registry, registry.delete_version("s", 2, permanent=True))
+    assert registry.register("t", "int").id == 7
+    told(registry, registry.delete_subject("s"))
+    told(registry, registry.delete_subject("s", permanent=True))
+    assert registry.schema_count == 0
+    assert registry.register("t", "int").id == 8
+
+
+def test_versions_of_one_id_that_are_written_differently_have_guids_of_their_own() -> None:
+    registry = Registry()
+    spellings = ['{"type":"int"}', '"int"']
+    for subject, text in zip("st", spellings, strict=True):
+        assert registry.replay(*schema_record(RegisteredSchema(subject, 1, 1, text)))
+    assert [
+        registry.of_guid(Draft(text).guid)["."].subject for text in spellings
+    ] == ["s", "t"]  # fmt: skip
+    told(registry, registry.delete_subject("s"))
+    told(registry, registry.delete_subject("s", permanent=True))
+    assert registry.of_guid(Draft(spellings[0]).guid) == {}
+    assert registry.of_guid(Draft(spellings[1]).guid)["."].id == 1
+
+
 class Slow(Actor):
     """Somebody who has read the log up to a place, and writes what they find right then."""
 
