@@ -127,6 +127,7 @@ class Broker:
         self._noted_ms: dict[str, int] = {}
         self._is_answering = False  # `settle` will follow
         self._is_finishing = False
+        self._is_closing = False  # what goes on in slices ends with the one under way
         self._finished: deque[Operation[TopicPartition]] = deque()
         self._upkeep = Upkeep(self, config)
         self._duties = Duties(self._upkeep.duties(), now_ms())
@@ -152,6 +153,7 @@ class Broker:
 
     async def close(self) -> None:
         """Stops working. The logs stay open: they are the composition root's to close."""
+        self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         await self._control_queue.close()
@@ -446,7 +448,7 @@ class Broker:
             self._hold(topic, self.topic_config(topic))
         for held in self.topics_held():
             for partition in held:
-                if partition.log.can_reopen:
+                if partition.log.can_reopen and not self._upkeep.is_flushing(partition):
                     self._reopen(partition)
         self._load_coordinators()
 
@@ -541,6 +543,8 @@ class Broker:
 
         A slice that yields a future is followed by the next one when the future is done.
         """
+        if self._is_closing:
+            return
         try:
             waits_for = next(slices)
         except StopIteration:

@@ -44,8 +44,9 @@ class SharedWrite:
         if write is None:
             _tell(waited, None)
             return
+        future = self._in_thread(write)
         self._is_writing = True
-        self._in_thread(write).add_done_callback(partial(self._written, waited))
+        future.add_done_callback(partial(self._written, waited))
 
     def _written(self, waited: list[Told], future: Any) -> None:
         self._is_writing = False

@@ -97,10 +97,17 @@ class Upkeep:
         """The futures of all flushes that have begun."""
         return list(self._in_flight.values())
 
+    def is_flushing(self, partition: Partition) -> bool:
+        """Whether a flush of it has begun, which may yet find that its log has failed for good."""
+        return partition in self._in_flight
+
     def _flush(self, partition: Partition) -> Any | None:
         """Begins a flush; its future, None where one is under way or no sense in it."""
         log = partition.log
-        if partition in self._in_flight or log.failure is not None:
+        if log.failure is not None:
+            self._awaited.pop(partition, None)
+            return None
+        if partition in self._in_flight:
             return None
         flush, byte_count = log.begin_flush(), self._awaited.pop(partition, 0)
         future = self._host.in_thread(flush.run)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,3 +92,22 @@ def test_an_error_is_told_to_those_who_waited_for_that_write_alone() -> None:
     assert not second
     disk.finish()
     assert second == [None]
+
+
+def test_a_thread_that_cannot_begin_hinders_no_later_one() -> None:
+    disk = Disk()
+    disk.state = 1
+    refusals = [RuntimeError("can't start new thread")]
+
+    def in_thread(write: Callable[[], None]) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return disk._in_thread(write)
+
+    shared = SharedWrite(disk._make_write, in_thread)
+    told: list[StorageError | None] = []
+    with pytest.raises(RuntimeError, match="new thread"):
+        shared.ask(told.append)
+    shared.ask(told.append)
+    disk.finish()
+    assert (told, disk.written) == ([None], 1)

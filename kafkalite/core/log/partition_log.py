@@ -498,8 +498,12 @@ class PartitionLog:
         self, flush: Flush, error: OSError | StorageError | None, now_ms: int | None = None
     ) -> None:
         """`flush.run` has returned `error`. Without one, nothing below its offset can be lost any
-        more. StorageError otherwise; after a failed sync the log has failed, for good."""
-        if self._health.failure is not None:  # closed meanwhile, or an earlier sync failed
+        more. StorageError otherwise; after a failed sync the log has failed, for good.
+
+        So it is of a log that has failed otherwise meanwhile. Of one that was closed, or had failed
+        for good, a flush says nothing.
+        """
+        if self._health.failure is not None and not self._health.can_reopen:
             return
         if error is None:
             self._durability.end(flush, now_ms)

@@ -98,14 +98,28 @@ class LogStore:
         assert where not in self.logs, f"{where} is open"
         try:
             log = self._open(where, topic_id, config, now_ms)
+            self._adopt(log)
         except StorageError:
             self._failed_to_open.add(where)
             raise
         self._failed_to_open.discard(where)
         log.high_watermark = self._watermarks.get(where, 0)
-        self.logs[where] = log
-        self._take_back(log)
         return log
+
+    def _adopt(self, log: PartitionLog) -> None:
+        """From now on `log` is its partition's. StorageError, and it is not: what was promised of
+        the one before it cannot be taken back."""
+        where = log.topic_partition
+        before = self.logs.pop(where, None)
+        self.logs[where] = log
+        try:
+            self._take_back(log)
+        except StorageError:
+            log.abandon()
+            del self.logs[where]
+            if before is not None:
+                self.logs[where] = before
+            raise
 
     def _open(
         self, where: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int
@@ -164,8 +178,8 @@ class LogStore:
             was_cleaned=log.topic_partition in self.cleaned_offsets,
             index_cache=self._cache,
         )
+        self._adopt(opened)
         opened.high_watermark = log.high_watermark
-        self.logs[log.topic_partition] = opened
         return opened
 
     def unopened(self) -> list[TopicPartition]:

@@ -277,6 +277,29 @@ def test_a_deleted_topics_checkpoints_say_nothing_of_its_successor(
         assert not checkpoints.read_offsets(survivor, name).get(ORDERS)
 
 
+def test_a_log_whose_promises_cannot_be_taken_back_is_not_open(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    """The disk has lost what was synced, and takes no checkpoint that says so: try again."""
+    store = LogStore(memory)
+    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    fill(log, batch, 9)
+    log.flush()
+    store.write_recovery_points()
+    survivor = memory.after_kill()
+    survivor.open(f"orders-0/{log.segments[-1].base_offset:020d}.log").truncate(0)
+    again = LogStore(survivor)
+    survivor.fail("replace")
+    with pytest.raises(StorageError, match=checkpoints.RECOVERY_POINTS):
+        again.open(ORDERS, ID, CONFIG, 2_000)
+    assert again.logs == {}
+    log = again.open(ORDERS, ID, CONFIG, 2_000)
+    assert again.logs == {ORDERS: log}
+    assert checkpoints.read_offsets(survivor, checkpoints.RECOVERY_POINTS) == {
+        ORDERS: log.log_end_offset
+    }
+
+
 def test_the_newest_checkpoint_stays_whoever_writes_last(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:

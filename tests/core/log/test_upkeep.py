@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from random import Random
@@ -19,6 +20,7 @@ from kafkalite.core.replication import PartitionReplication
 from kafkalite.core.shared_write import SharedWrite
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.core.upkeep import Upkeep
+from kafkalite.errors import ApiError
 from kafkalite.testing.storage import MemoryStorage
 
 ORDERS = TopicPartition("orders", 0)
@@ -146,3 +148,54 @@ def test_retention_is_durable_when_its_duty_is_done(memory: MemoryStorage, seed:
     assert host.log.log_start_offset > 0
     found = Host(memory.after_crash(Random(seed)), retention_records=1)
     assert found.log.log_start_offset == host.log.log_start_offset
+
+
+# ---- flushes of a log that fails meanwhile -----------------------------------------------------
+
+
+def waiting_host(memory: MemoryStorage) -> Host:
+    """One whose log failed while it was flushed: a record that does not fit cannot be cut off."""
+    host = Host(memory, flush_messages=1)
+    host.append()
+    host.upkeep.await_flush(host.partition, 70)
+    memory.fail("append")
+    memory.fail("truncate", errno.EIO)
+    with pytest.raises(ApiError, match="cannot be cut back"):
+        host.append()
+    assert host.log.can_reopen
+    assert host.upkeep.is_flushing(host.partition)
+    return host
+
+
+def test_what_reached_the_disk_counts_though_the_log_failed_meanwhile(
+    memory: MemoryStorage,
+) -> None:
+    host = waiting_host(memory)
+    host.run()
+    assert host.log.recovery_point == 1
+    assert host.told == [("flushed", 70)]
+    assert not host.upkeep.is_flushing(host.partition)
+
+
+def test_a_sync_that_fails_is_final_though_the_log_failed_before(memory: MemoryStorage) -> None:
+    host = waiting_host(memory)
+    memory.fail("sync", errno.EIO)
+    host.run()
+    assert not host.log.can_reopen
+    assert host.told[-1] == "failed"
+    assert "orders-0 takes no more records" in host.told[0]
+
+
+def test_nobody_waits_for_a_log_that_is_gone(memory: MemoryStorage) -> None:
+    host = Host(memory, flush_messages=1)
+    held = sys.getrefcount(host.partition)
+    host.append()
+    host.upkeep.await_flush(host.partition, 70)
+    host.append()
+    host.upkeep.await_flush(host.partition, 70)
+    host.logs.delete(host.log)
+    host.run()
+    assert host.told == [("flushed", 70)], "the next one, for the other 70, does not begin"
+    assert host.work == []
+    still_held = sys.getrefcount(host.partition)
+    assert still_held == held, "it is not remembered for ever"
