@@ -155,8 +155,11 @@ class Coordinators(Generic[M]):
         """The broker that coordinates a name, None while there is none."""
         if not self.exists:
             return None
-        partition = self._host.image.topics[self.topic].partitions[self.index_of(name)]
-        return self._host.image.brokers.get(partition.leader)
+        index = self.index_of(name)
+        leader = self._host.image.topics[self.topic].partitions[index].leader
+        if leader == self._host.node_id and self._partition(index) is None:
+            return None
+        return self._host.image.brokers.get(leader)
 
     def led_here(self) -> list[int]:
         """The partitions that this broker leads."""
@@ -232,13 +235,18 @@ class Coordinators(Generic[M]):
                     yield
 
     def _is_to_be_loaded(self, index: int) -> bool:
-        if index in self._coordinators:
+        partition = None if index in self._coordinators else self._partition(index)
+        if partition is None:
             return False
-        try:
-            log = self._host.partition(self.topic, index).log
-        except ApiError:  # it is offline, as the operator was told
-            return False
+        log = partition.log
         return log.failure is None and log.log_end_offset > log.log_start_offset
+
+    def _partition(self, index: int) -> Partition | None:
+        """A partition of the topic; None while it is offline, as the operator was told."""
+        try:
+            return self._host.partition(self.topic, index)
+        except ApiError:
+            return None
 
     def _resign(self, coordinator: Coordinator[M]) -> None:
         """Drops a coordinator: whoever waits there is sent to look for another."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.image import ClusterImage, TopicImage
+from kafkalite.core.image import NO_LEADER, PartitionImage, TopicImage
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
@@ -38,7 +38,7 @@ from kafkalite.core.protocol.metadata import (
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import CreateTopicsResponse
 from kafkalite.core.topic_placement import check_name
-from kafkalite.core.types import RequestContext
+from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -189,35 +189,44 @@ def _response(
         ),
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
-        topics=(*(_topic(image, topic, operations) for topic in topics), *unknown),
+        topics=(*(_topic(broker, topic, operations) for topic in topics), *unknown),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
     )
 
 
-def _topic(image: ClusterImage, topic: TopicImage, operations: int) -> MetadataResponseTopic:
-    live = image.brokers
+def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
             MetadataResponsePartition(
-                error_code=_leader_error(image, partition.leader),
+                error_code=error_code,
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.in_sync_replicas,
-                offline_replicas=tuple(node for node in partition.replicas if node not in live),
+                offline_replicas=offline,
             )
             for index, partition in enumerate(topic.partitions)
+            for error_code, leader, offline in (_led(broker, topic.name, index, partition),)
         ),
         topic_authorized_operations=operations,
     )
 
 
-def _leader_error(image: ClusterImage, leader: int) -> ErrorCode:
-    return ErrorCode.NONE if leader in image.brokers else ErrorCode.LEADER_NOT_AVAILABLE
+def _led(
+    broker: Broker, topic: str, index: int, partition: PartitionImage
+) -> tuple[ErrorCode, int, tuple[int, ...]]:
+    """What is wrong where nobody leads a partition, who does, and which replicas are out of reach:
+    those of brokers that are gone, and this one's where its log cannot be opened."""
+    live, offline = broker.image.brokers, broker.offline
+    lost = broker.node_id if offline and TopicPartition(topic, index) in offline else NO_LEADER
+    away = tuple(node for node in partition.replicas if node not in live or node == lost)
+    if partition.leader not in live or partition.leader == lost:
+        return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, away
+    return ErrorCode.NONE, partition.leader, away
 
 
 @handles(ApiKey.DESCRIBE_CLUSTER, versions=(0, 1))
@@ -280,10 +289,10 @@ def describe_topic_partitions(
         last = min(len(topic.partitions), first_partition + room)
         if room == 0 or last < len(topic.partitions):
             if room:
-                described.append(_described(image, topic, range(first_partition, last)))
+                described.append(_described(broker, topic, range(first_partition, last)))
             cursor = Cursor(name, last if room else first_partition)
             return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=cursor)
-        described.append(_described(image, topic, range(first_partition, last)))
+        described.append(_described(broker, topic, range(first_partition, last)))
         room -= last - min(first_partition, last)
         first_partition = 0
     return DescribeTopicPartitionsResponse(topics=tuple(described))
@@ -298,7 +307,7 @@ def _is_lost(request: DescribeTopicPartitionsRequest) -> bool:
 
 
 def _described(
-    image: ClusterImage, topic: TopicImage, indexes: range
+    broker: Broker, topic: TopicImage, indexes: range
 ) -> DescribeTopicPartitionsResponseTopic:
     partitions = [(index, topic.partitions[index]) for index in indexes]
     return DescribeTopicPartitionsResponseTopic(
@@ -307,17 +316,18 @@ def _described(
         is_internal=topic.is_internal,
         partitions=tuple(
             DescribeTopicPartitionsResponsePartition(
-                error_code=_leader_error(image, partition.leader),
+                error_code=error_code,
                 partition_index=index,
-                leader_id=partition.leader,
+                leader_id=leader,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.in_sync_replicas,
                 eligible_leader_replicas=(),  # Java's clients do not survive a null
                 last_known_elr=(),
-                offline_replicas=tuple(n for n in partition.replicas if n not in image.brokers),
+                offline_replicas=offline,
             )
             for index, partition in partitions
+            for error_code, leader, offline in (_led(broker, topic.name, index, partition),)
         ),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

@@ -256,6 +256,9 @@ def test_groups_are_loaded_though_one_of_their_partitions_is_offline(
         async with start() as running:
             peer = await running.connect()
             assert await committed(peer) == 5
+            name = next(name for name in "abcdefgh" if partition_for(name, 2) != index)
+            found = await peer.ask(FindCoordinatorRequest(name), 3)
+            assert (found.error_code, found.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 
     asyncio.run(story())
     assert "Traceback" not in caplog.text

@@ -340,6 +340,16 @@ def test_a_log_that_cannot_be_opened_takes_one_partition_offline(
             assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
             assert "leader-epoch-checkpoint" in (answer.error_message or "")
             assert not (await peer.produce("b", b"2")).error_code
+            node = running.node.broker.node_id
+            leaders = {"a": (ErrorCode.LEADER_NOT_AVAILABLE, -1), "b": (ErrorCode.NONE, node)}
+            away = {"a": (node,), "b": ()}
+            asked = tuple(map(DescribeTopicPartitionsTopic, "ab"))
+            for request in (MetadataRequest(None), DescribeTopicPartitionsRequest(asked)):
+                told = (await peer.ask(request)).topics
+                led = {t.name: t.partitions[0] for t in told}
+                assert {n: (p.error_code, p.leader_id) for n, p in led.items()} == leaders
+                assert {n: p.offline_replicas for n, p in led.items()} == away
+                assert {p.replica_nodes for p in led.values()} == {(node,)}
 
     asyncio.run(story())
     assert "a-0 is offline: a-0: cannot be opened" in caplog.text
