@@ -16,7 +16,7 @@ from kafkalite.core.client import GROUP_KEY, KEY_KINDS, Client, client_of
 from kafkalite.core.consumer_membership import FIND_COORDINATOR
 from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.protocol.codec import Request
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import TopicPartition, by_topic
 from kafkalite.errors import ApiError, ErrorCode
 
 TIMEOUT_MS: Final = 30_000
@@ -163,11 +163,3 @@ def raise_for(told: Iterable[Refusal]) -> None:
     for what, code, why in told:
         if code is not ErrorCode.NONE:
             raise ApiError(code, f"{what}, {why}" if why else what)
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, in the order given."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    return topics

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from kafkalite.core.admin_calls import TIMEOUT_MS, AdminCalls, by_topic, raise_for
+from kafkalite.core.admin_calls import TIMEOUT_MS, AdminCalls, raise_for
 from kafkalite.core.network import SOFTWARE_NAME, SOFTWARE_VERSION
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.cluster import (
@@ -27,7 +27,7 @@ from kafkalite.core.protocol.cluster import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from kafkalite.core.types import Node, TopicPartition
+from kafkalite.core.types import Node, TopicPartition, by_topic
 from kafkalite.errors import ErrorCode
 
 UNKNOWN_BYTES: Final = -1

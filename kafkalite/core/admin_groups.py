@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kafkalite.core.admin_calls import AdminCalls, by_topic, raise_for
+from kafkalite.core.admin_calls import AdminCalls, raise_for
 from kafkalite.core.consumer_membership import GroupMetadata
 from kafkalite.core.group_member import (
     OffsetAndMetadata,
@@ -29,7 +29,7 @@ from kafkalite.core.protocol.groups import (
     OffsetDeleteRequestTopic,
 )
 from kafkalite.core.subscriptions import PROTOCOL_TYPE, decode_assignment
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import TopicPartition, by_topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from kafkalite.core.protocol.offsets import (
     OffsetFetchResponse,
 )
 from kafkalite.core.retry import Backoff
-from kafkalite.core.types import NO_EPOCH, NO_OFFSET, TopicPartition
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET, TopicPartition, by_topic
 from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, KafkaliteError
 
 if TYPE_CHECKING:
@@ -331,9 +331,7 @@ def offset_fetch_request(
     group_id: str, wanted: Sequence[TopicPartition] | None, *, stable: bool
 ) -> OffsetFetchRequest:
     """Asks for a group's offsets, in a shape that fits every version; None asks for all."""
-    topics: dict[str, list[int]] = {}
-    for tp in wanted or ():
-        topics.setdefault(tp.topic, []).append(tp.partition)
+    topics = by_topic(wanted or ())
     old = tuple(OffsetFetchRequestTopic(t, tuple(ps)) for t, ps in topics.items())
     new = tuple(OffsetFetchRequestTopics(t, tuple(ps)) for t, ps in topics.items())
     return OffsetFetchRequest(

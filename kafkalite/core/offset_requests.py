@@ -17,7 +17,7 @@ from typing import Final
 from kafkalite.core.consumer_offsets import CommittedOffset
 from kafkalite.core.groups import COMPLETING_REBALANCE, EMPTY, Group
 from kafkalite.core.machine import AppendInTransaction
-from kafkalite.core.offsets import Offsets, by_topic
+from kafkalite.core.offsets import Offsets
 from kafkalite.core.protocol.groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -47,7 +47,7 @@ from kafkalite.core.protocol.transactions import (
 )
 from kafkalite.core.rebalance import Rebalances, Step
 from kafkalite.core.subscriptions import PROTOCOL_TYPE
-from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition
+from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition, by_topic
 from kafkalite.errors import ErrorCode
 
 NO_RETENTION_TIME: Final = -1  # OffsetCommit: the broker's retention rules

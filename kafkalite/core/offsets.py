@@ -19,7 +19,7 @@ Source KIP-211 (expiry), KIP-447 (require_stable), KIP-98 (transactions); apache
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -226,14 +226,6 @@ class Offsets:
         self._producers[group_id].discard(producer_id)
         if not self._producers[group_id]:
             del self._producers[group_id]
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, in the order given."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    return topics
 
 
 def _fits_a_record(note: str) -> bool:

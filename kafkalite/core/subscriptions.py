@@ -32,7 +32,7 @@ from kafkalite.core.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     TopicPartitions,
 )
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import TopicPartition, by_topic
 from kafkalite.errors import WireError
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -69,7 +69,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
     message = ConsumerProtocolSubscription(
         topics=subscription.topics,
         user_data=subscription.user_data,
-        owned_partitions=_by_topic(subscription.owned_partitions),
+        owned_partitions=_topics(subscription.owned_partitions),
         generation_id=subscription.generation_id,
         rack_id=subscription.rack_id,
     )
@@ -91,8 +91,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Su
 
 def encode_assignment(assignment: Assignment) -> bytes:
     """What the leader's SyncGroup says for one member."""
-    by_topic = _by_topic(assignment.partitions)
-    message = ConsumerProtocolAssignment(by_topic, assignment.user_data)
+    message = ConsumerProtocolAssignment(_topics(assignment.partitions), assignment.user_data)
     return encode_with_version(message, VERSION)
 
 
@@ -118,11 +117,9 @@ def subscribed_topics(members_metadata: Iterable[bytes]) -> frozenset[str] | Non
     return frozenset(topics)
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in topics.items())
+def _topics(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
+    topics = by_topic(partitions).items()
+    return tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in topics)
 
 
 def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:

@@ -16,7 +16,7 @@ from kafkalite.core.protocol.transactions import (
 from kafkalite.core.protocol.transactions import TransactionState as DescribedTransaction
 from kafkalite.core.transaction_coordinator import Entry
 from kafkalite.core.transactions import DEAD, DECIDED, TransactionState
-from kafkalite.core.types import NO_EPOCH, TopicPartition
+from kafkalite.core.types import NO_EPOCH, TopicPartition, by_topic
 from kafkalite.errors import ErrorCode
 
 STATES: Final = {state.label: state for state in TransactionState}
@@ -32,9 +32,7 @@ def described(entries: Mapping[str, Entry], transactional_id: str) -> DescribedT
     partitions: Iterable[TopicPartition] = transaction.partitions
     if transaction.state in DECIDED:
         partitions = entry.markers_missing
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
+    topics = by_topic(sorted(partitions))
     return DescribedTransaction(
         ErrorCode.NONE,
         transactional_id,

@@ -23,7 +23,7 @@ from kafkalite.core.protocol.transaction_records import (
     TransactionPartitions,
 )
 from kafkalite.core.transactions import EMPTY, Transaction, TransactionState
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import TopicPartition, by_topic
 from kafkalite.errors import WireError
 
 KEY_VERSION: Final = 0
@@ -64,10 +64,8 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
 
 def transaction_record(transaction: Transaction) -> Record:
     """The record that remembers how a transactional id stands."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(number)
-    partitions = tuple(TransactionPartitions(name, tuple(ids)) for name, ids in topics.items())
+    topics = by_topic(sorted(transaction.partitions)).items()
+    partitions = tuple(TransactionPartitions(name, tuple(numbers)) for name, numbers in topics)
     value = TransactionLogValue(
         transaction.producer_id,
         transaction.producer_epoch,

@@ -35,7 +35,7 @@ from kafkalite.core.protocol.transactions import (
     TxnOffsetCommitRequestTopic,
 )
 from kafkalite.core.retry import Backoff
-from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
+from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition, by_topic
 from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
 
 R = TypeVar("R")
@@ -79,10 +79,8 @@ class Transactional:
 
     async def add(self, partitions: Collection[TopicPartition]) -> None:
         """Makes partitions a part of the transaction."""
-        topics: dict[str, list[int]] = {}
-        for topic, number in partitions:
-            topics.setdefault(topic, []).append(number)
-        wanted = tuple(AddPartitionsToTxnTopic(name, tuple(ns)) for name, ns in topics.items())
+        topics = by_topic(partitions).items()
+        wanted = tuple(AddPartitionsToTxnTopic(name, tuple(numbers)) for name, numbers in topics)
 
         async def ask() -> ErrorCode:
             request = AddPartitionsToTxnRequest(self._id, *self._identity, wanted)
