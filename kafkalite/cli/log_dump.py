@@ -45,13 +45,12 @@ def documents(directory: Directory, file: LogFile, *, records: bool) -> Iterator
         yield from _log(directory, file, records=records)
         return
     try:
-        found = list(READERS[file.kind](file))
+        for document in READERS[file.kind](file):
+            if isinstance(document, Fault):
+                raise StorageError(f"byte {document.position}: {document.what}")
+            yield document
     except StorageError as error:
         raise StorageError(f"{file.path}: {error}") from None
-    for document in found:
-        if isinstance(document, Fault):
-            raise StorageError(f"{file.path}: byte {document.position}: {document.what}")
-        yield document
 
 
 def _log(directory: Directory, file: LogFile, *, records: bool) -> Iterator[Document]:

@@ -3,7 +3,8 @@
 The first Ctrl-C ends reading: what was read is sent and acknowledged. The second gives up.
 
 Fails  with one line and exit code 1: an unknown topic, a line that cannot be read (named by its
-       number), a record that brokers refuse. What was read before the fault has been sent.
+       number), a record that brokers refuse. Input is read in pieces of up to a megabyte: those
+       before the one with the fault have been sent.
 """
 
 from __future__ import annotations
@@ -274,7 +275,7 @@ async def _check_topic(admin: Admin, plan: Plan) -> None:
             hint = " (--create makes it)" if unknown else ""
             raise ApiError(error.error_code, f"topic {plan.topic}{hint}") from None
         await admin.create_topics([NewTopic(plan.topic)])
-        (topic,) = await admin.describe_topics([plan.topic])
+        topic = await admin.client.topic(plan.topic, create=False)
     count = topic.partition_count
     if plan.partition is not None and plan.partition >= count:
         raise ConfigError(

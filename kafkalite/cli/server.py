@@ -135,7 +135,9 @@ def _settings(file: Path | None, overrides: dict[str, str]) -> dict[str, str]:
         return overrides
     try:
         known, unknown = split_known(parse_properties(file.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"--config {file}: {error}") from error
     for name in unknown:
         print(f"kafkalite: {file}: {name} is no setting of Kafka's, ignored", file=sys.stderr)
