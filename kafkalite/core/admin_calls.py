@@ -17,7 +17,7 @@ from kafkalite.core.consumer_membership import FIND_COORDINATOR
 from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.types import TopicPartition, by_topic
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
 
 TIMEOUT_MS: Final = 30_000
 ELSEWHERE: Final = frozenset({ErrorCode.NOT_CONTROLLER})  # the broker has done nothing
@@ -56,7 +56,11 @@ class AdminCalls(Lifetime):
         async def attempt() -> R:
             controller = self._client.cluster.controller_id
             known = controller in self._client.cluster.nodes
-            response = await self._client.request(request, controller if known else None)
+            try:
+                response = await self._client.request(request, controller if known else None)
+            except BrokerUnavailable:  # it may have carried the request out
+                self._client.forget_controller()
+                raise
             raise_for(read(response))
             return response
 
@@ -75,15 +79,12 @@ class AdminCalls(Lifetime):
         """
         todo = dict.fromkeys(partitions)
         found: dict[TopicPartition, T] = {}
-        for topic in dict.fromkeys(tp.topic for tp in todo):
-            await self._client.topic(topic, create=False)
-        is_again = False
 
         async def attempt() -> None:
-            nonlocal is_again
-            if is_again:  # a leader has moved
-                await self._client.refresh({tp.topic for tp in todo})
-            is_again = True
+            topics = {tp.topic for tp in todo}
+            await self._client.refresh(topics)  # a leader that was known may be gone
+            for topic in sorted(topics):
+                await self._client.topic(topic, create=False)
             for leader, led in self._by_leader(todo).items():
                 answer = await self._client.request(make(by_topic(led)), leader)
                 refused: list[Refusal] = []

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from kafkalite.core.lifetime import Lifetime
-from kafkalite.core.metadata import Cluster, TopicInfo, merge
+from kafkalite.core.metadata import NO_LEADER, Cluster, TopicInfo, merge
 from kafkalite.core.network import BrokerConnection, open_connection, show_address
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -344,17 +344,16 @@ class Client(Lifetime):
         )
         until = time.monotonic() + self.timing.request_timeout_ms / 1000
         while True:
-            known = self.cluster.topics.get(name)
-            if known is not None and known.partitions:
+            if (known := self.cluster.topics.get(name)) is not None:
                 return known
             await self.refresh((name,), create=create)
-            code = self.cluster.errors.get(name, ErrorCode.NONE)
-            if code is ErrorCode.NONE and self.cluster.partition_count(name):
+            if name in self.cluster.topics:
                 continue
+            code = self.cluster.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             denied = backoff.failures + 1 >= UNKNOWN_TOPIC_TRIES
             if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and denied:
                 raise ApiError(code, f"topic {name} does not exist")
-            if code is not ErrorCode.NONE and not code.is_retriable:
+            if not code.is_retriable:
                 raise ApiError(code, f"topic {name}")
             if time.monotonic() > until:
                 seconds = self.timing.request_timeout_ms / 1000
@@ -403,6 +402,10 @@ class Client(Lifetime):
         except BrokerUnavailable:
             self.forget_coordinator(key, kind)
             raise
+
+    def forget_controller(self) -> None:
+        """The controller is out of reach; whoever needs it asks any broker."""
+        self.cluster = replace(self.cluster, controller_id=NO_LEADER)
 
     def forget_coordinator(self, key: str, kind: int = GROUP_KEY) -> None:
         """The coordinator has moved or is gone; whoever needs it looks for it anew."""

@@ -42,7 +42,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic: `partitions[i]` is partition i."""
+    """One topic: `partitions[i]` is partition i, and there is one at least."""
 
     name: str
     partitions: tuple[PartitionInfo, ...]
@@ -97,7 +97,7 @@ def merge(cluster: Cluster, response: MetadataResponse, *, all_topics: bool) -> 
 
     The answer's topics replace the known ones; with `all_topics` every other topic is forgotten.
     A topic answered with an error that says it does not exist is forgotten too, any other error
-    keeps what was known.
+    keeps what was known. One answered without partitions has no leader yet.
     """
     topics: dict[str, TopicInfo] = {} if all_topics else dict(cluster.topics)
     errors: dict[str, ErrorCode] = {} if all_topics else dict(cluster.errors)
@@ -106,10 +106,11 @@ def merge(cluster: Cluster, response: MetadataResponse, *, all_topics: bool) -> 
         if name is None:
             continue
         errors.pop(name, None)
-        if answer.error_code is ErrorCode.NONE:
-            topics[name] = _newer_topic(cluster.topics.get(name), answer, name)
+        told = _newer_topic(cluster.topics.get(name), answer, name)
+        if answer.error_code is ErrorCode.NONE and told.partitions:
+            topics[name] = told
             continue
-        errors[name] = answer.error_code
+        errors[name] = answer.error_code or ErrorCode.LEADER_NOT_AVAILABLE
         if answer.error_code in GONE:
             topics.pop(name, None)
         elif name in cluster.topics:

@@ -74,6 +74,14 @@ def test_a_topic_that_is_gone_is_forgotten() -> None:
     assert merge(cluster, response(topic(1, 5)), all_topics=False).errors == {}
 
 
+def test_a_topic_without_partitions_is_not_known_yet() -> None:
+    empty = MetadataResponseTopic(ErrorCode.NONE, "t", ONE)
+    cluster = known(empty)
+    assert "t" not in cluster.topics
+    assert cluster.errors == {"t": ErrorCode.LEADER_NOT_AVAILABLE}
+    assert known(topic(1, 5), empty).leader_id(TP) == 1
+
+
 def test_a_topic_in_trouble_keeps_what_was_known() -> None:
     trouble = MetadataResponseTopic(ErrorCode.LEADER_NOT_AVAILABLE, "t")
     cluster = known(topic(1, 5), trouble)

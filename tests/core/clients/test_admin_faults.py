@@ -43,6 +43,8 @@ from kafkalite.core.protocol.transactions import (
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
 
+TP = TopicPartition("t", 0)
+
 
 def offsets(code: ErrorCode, offset: int = -1) -> Any:
     """What answers ListOffsets: the same for every partition asked for."""
@@ -156,6 +158,29 @@ def test_a_change_that_may_have_been_made_is_not_repeated(fake_broker: Any, hang
                 with pytest.raises(BrokerUnavailable):
                     await admin.create_topics([NewTopic("t")])
             assert broker.count(CreateTopicsRequest) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_or_leader_out_of_reach_is_not_asked_for_ever(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker(2, {"t": [1]}) as one, fake_broker(1, {"t": [1]}) as gone:
+            one.peers = gone.peers = [one, gone]
+            for broker in (one, gone):
+                broker.handlers[CreateTopicsRequest] = lambda _: created(ErrorCode.NONE)
+                broker.handlers[ListOffsetsRequest] = offsets(ErrorCode.NONE, 9)
+            async with Client(one.address, unavailable_after_ms=100) as client:
+                admin = Admin(client)
+                assert await admin.end_offsets([TP]) == {TP: 9}
+                await gone.stop()
+                with pytest.raises(BrokerUnavailable):
+                    await admin.create_topics([NewTopic("t")])
+                await admin.create_topics([NewTopic("t")])
+                with pytest.raises(BrokerUnavailable):
+                    await admin.end_offsets([TP])
+                one.topics["t"] = [2]
+                assert await admin.end_offsets([TP]) == {TP: 9}
+                await gone.listen()
 
     asyncio.run(scenario())
 
