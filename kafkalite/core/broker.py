@@ -39,7 +39,6 @@ from kafkalite.core.fetch_sessions import FetchSessions
 from kafkalite.core.group_coordinators import group_coordinators
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
-from kafkalite.core.handlers.metadata import without_placeholder
 from kafkalite.core.image import (
     ClusterImage,
     ClusterRecord,
@@ -210,10 +209,7 @@ class Broker:
                 return codec.encode(unsupported_version(), 0)
             first, last = route.versions
             raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
-        body = request.body
-        if key is ApiKey.METADATA:
-            body = without_placeholder(body, version)
-        message: Any = codec.decode(route.request, body, version)
+        message: Any = codec.decode(route.request, request.body, version)
         return route.handler(self, message, RequestContext(version, client_id, f"/{client_host}"))
 
     def gauges(self) -> dict[str, int]:

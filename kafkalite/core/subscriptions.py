@@ -20,13 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kafkalite.core.protocol.codec import (
-    VERSION_PREFIX,
-    decode,
-    decode_with_version,
-    encode_with_version,
-    read_version,
-)
+from kafkalite.core.protocol.codec import decode_with_version, encode_with_version
 from kafkalite.core.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -78,7 +72,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Subscription:
     """A member's subscription, as the leader reads it in the JoinGroup's response."""
-    message = decode_with_version(ConsumerProtocolSubscription, data)
+    message = decode_with_version(ConsumerProtocolSubscription, data, accept_newer=True)
     return Subscription(
         topics=message.topics,
         owned_partitions=_partitions(message.owned_partitions),
@@ -99,10 +93,7 @@ def decode_assignment(data: bytes) -> Assignment:
     """A member's assignment. No bytes at all are the empty assignment of a forgetful leader."""
     if not data:
         return Assignment()
-    if (version := read_version(data)) < 0:
-        raise WireError(f"an assignment cannot have version {version}")
-    fields = memoryview(data)[VERSION_PREFIX.size :]
-    message = decode(ConsumerProtocolAssignment, fields, VERSION)
+    message = decode_with_version(ConsumerProtocolAssignment, data, accept_newer=True)
     return Assignment(_partitions(message.assigned_partitions), message.user_data or b"")
 
 

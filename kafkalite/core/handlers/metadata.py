@@ -44,13 +44,6 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
-# librdkafka (2.16 and before) asks for all topics with four zero bytes where a flexible version has
-# one, the room it had kept for a count. Apache Kafka ignores what follows a request's end and so
-# never noticed; what was meant is unmistakable from the length.
-PLACEHOLDER: Final = b"\0\0\0\0"
-FLEXIBLE_V: Final = 9
-CLUSTER_OPERATIONS_UNTIL_V: Final = 10
-
 NOT_ASKED: Final = -2_147_483_648
 # Bits of AclOperation: all that exist for the kind of resource.
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -97,14 +90,6 @@ def _refused_by_id(wanted: Iterable[MetadataRequestTopic]) -> MetadataResponse:
     return MetadataResponse(
         topics=tuple(MetadataResponseTopic(code, t.name or "", t.topic_id) for t in wanted)
     )
-
-
-def without_placeholder(body: memoryview, version: int) -> memoryview:
-    """A Metadata request's body without librdkafka's slip; see PLACEHOLDER."""
-    size = 4 + 3 + (version <= CLUSTER_OPERATIONS_UNTIL_V)
-    if version >= FLEXIBLE_V and len(body) == size and bytes(body[:4]) == PLACEHOLDER:
-        return body[3:]
-    return body
 
 
 def _to_create(

@@ -4,7 +4,9 @@ Owns   the decorators `message`, `struct` and `schema`, and the registry of what
 Never  interprets a message; a definition says which fields there are in which versions, and the
        compiler (`compiler.py`) makes one encoder and one decoder of it per version, on first use.
        What a version lacks, `encode` leaves out and `decode` gives its default.
-Fails  `decode` with WireError on any bytes that are not exactly one message, and on nothing else;
+Fails  `decode` with WireError on any bytes that do not begin with one message, and on nothing else.
+       What follows its end is ignored, as Apache Kafka does. librdkafka (2.16 and before) needs
+       that: it asks for all topics with four zero bytes where a flexible version has one.
        `encode` with WireError when a value does not fit its field.
 
 A definition reads like Kafka's JSON, in Python's words:
@@ -162,42 +164,7 @@ def encode_parts(value: object, version: int) -> list[bytes | SizedRecords]:
 
 
 def decode(cls: type[T], data: Buffer, version: int) -> T:
-    """The one message that `data` holds. Its records are memoryviews into `data`."""
-    value, end = _read(cls, data, version)
-    if end != len(data):
-        raise WireError(f"{cls.__name__} v{version}: {len(data) - end} bytes follow its end")
-    return value
-
-
-def encode_with_version(value: object, version: int) -> bytes:
-    """A schema's bytes behind their version, as Kafka stores records and group members send."""
-    return VERSION_PREFIX.pack(version) + encode(value, version)
-
-
-def decode_with_version(cls: type[T], data: Buffer, *, accept_newer: bool = False) -> T:
-    """The schema's value that `encode_with_version` wrote, in whichever version it did.
-
-    With `accept_newer`, a version that we do not know yet is read as the last one that we do, and
-    what follows is ignored: so are group members to read one another (KIP-429).
-    """
-    version = read_version(data)
-    fields = memoryview(data)[VERSION_PREFIX.size :]
-    last = definition(cls).versions[1]
-    if accept_newer and version > last:
-        return _read(cls, fields, last)[0]
-    return decode(cls, fields, version)
-
-
-def read_version(data: Buffer) -> int:
-    """The version that prefixes `data`."""
-    if len(data) < VERSION_PREFIX.size:
-        raise WireError(f"no version fits into {len(data)} bytes")
-    version: int = VERSION_PREFIX.unpack_from(data)[0]
-    return version
-
-
-def _read(cls: type[T], data: Buffer, version: int) -> tuple[T, int]:
-    """The message that `data` begins with, and where it ends."""
+    """The message that `data` begins with. Its records are memoryviews into `data`."""
     decoder = _decoders.get((cls, version)) or _compile_decoder(cls, version)
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
@@ -211,7 +178,32 @@ def _read(cls: type[T], data: Buffer, version: int) -> tuple[T, int]:
         raise WireError(f"{cls.__name__} v{version} holds invalid UTF-8: {error}") from None
     except WireError as error:
         raise WireError(f"{cls.__name__} v{version}: {error}") from None
-    return value, end
+    return value  # type: ignore[no-any-return]
+
+
+def encode_with_version(value: object, version: int) -> bytes:
+    """A schema's bytes behind their version, as Kafka stores records and group members send."""
+    return VERSION_PREFIX.pack(version) + encode(value, version)
+
+
+def decode_with_version(cls: type[T], data: Buffer, *, accept_newer: bool = False) -> T:
+    """The schema's value that `encode_with_version` wrote, in whichever version it did.
+
+    With `accept_newer`, a version that we do not know yet is read as the last one that we do: so
+    are group members to read one another (KIP-429).
+    """
+    version = read_version(data)
+    if accept_newer:
+        version = min(version, definition(cls).versions[1])
+    return decode(cls, memoryview(data)[VERSION_PREFIX.size :], version)
+
+
+def read_version(data: Buffer) -> int:
+    """The version that prefixes `data`."""
+    if len(data) < VERSION_PREFIX.size:
+        raise WireError(f"no version fits into {len(data)} bytes")
+    version: int = VERSION_PREFIX.unpack_from(data)[0]
+    return version
 
 
 def _write(value: object, version: int, parts: list[Any]) -> list[int]:

@@ -95,7 +95,7 @@ def test_metadata_of_everything(start: Start, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [9, 10, 11, 12])
-def test_librdkafkas_slip_is_read_as_it_was_meant(start: Start, version: int) -> None:
+def test_what_librdkafka_says_beyond_a_requests_end_is_ignored(start: Start, version: int) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()

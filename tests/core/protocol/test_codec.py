@@ -315,8 +315,6 @@ def test_an_error_names_the_message_the_version_and_the_numbers() -> None:
     wire = encode(HeartbeatRequest("g", 1, "m"), 3)
     with pytest.raises(WireError, match="HeartbeatRequest v3 runs past its 11 bytes"):
         decode(HeartbeatRequest, wire[:11], 3)
-    with pytest.raises(WireError, match="HeartbeatRequest v3: 2 bytes follow its end"):
-        decode(HeartbeatRequest, wire + b"ab", 3)
     with pytest.raises(WireError, match="HeartbeatRequest v3 holds invalid UTF-8"):
         decode(HeartbeatRequest, wire.replace(b"g", b"\xff"), 3)
     with pytest.raises(WireError, match="HeartbeatRequest has versions 0 to 4, not 5"):

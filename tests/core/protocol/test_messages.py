@@ -116,6 +116,7 @@ def test_what_was_encoded_is_decoded_again(cls: type, version: int, data: st.Dat
     value = data.draw(values_of(cls, version))
     wire = encode(value, version)
     assert decode(cls, wire, version) == value
+    assert decode(cls, wire + b"\xff" * 9, version) == value  # what follows is not looked at
     parts = codec.encode_parts(value, version)
     assert all(type(part) is bytes for part in parts)
     assert b"".join(parts) == wire  # type: ignore[arg-type]
@@ -218,8 +219,6 @@ def test_whatever_is_cut_off_flipped_or_added_is_read_or_refused(cls: type, vers
         for end in range(0, len(wire), max(1, len(wire) // 100)):
             with pytest.raises(WireError):
                 decode(cls, wire[:end], version)
-        with pytest.raises(WireError, match=r"follow its end|runs past"):
-            decode(cls, wire + b"\0", version)
         for _ in range(60):
             broken = bytearray(wire or b"\0")
             for _ in range(chance.randint(1, 3)):
