@@ -54,7 +54,7 @@ def describe_configs(
 ) -> DescribeConfigsResponse:
     """The settings of each resource, or of each why not."""
     results = []
-    for resource in request.resources:
+    for resource in {_identity(each): each for each in request.resources}.values():
         try:
             configs = _configs(broker, resource, request)
         except ApiError as error:
@@ -72,6 +72,15 @@ def describe_configs(
             )
         )
     return DescribeConfigsResponse(results=tuple(results))
+
+
+def _identity(resource: DescribeConfigsResource) -> tuple[int, str | int]:
+    """What a resource is: named twice it is told once, so that an answer has a bound."""
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        return kind, name if kind == TOPIC else int(name)
+    except ValueError:
+        return kind, name
 
 
 Configs = tuple[DescribeConfigsResourceResult, ...]

@@ -171,11 +171,11 @@ def _split(
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 5))
 def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
-    """Members and states of groups."""
+    """Members and states of groups, each told once."""
 
     def combine(answers: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
         found = {group.group_id: group for answer in answers for group in answer.groups}
-        groups = (found[group_id] for group_id in request.groups)
+        groups = (found[group_id] for group_id in dict.fromkeys(request.groups))
         if request.include_authorized_operations:
             groups = (_with_operations(group) for group in groups)
         return DescribeGroupsResponse(groups=tuple(groups))

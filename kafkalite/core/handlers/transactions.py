@@ -186,7 +186,7 @@ def end_txn(
 def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:
-    """How transactional ids stand."""
+    """How transactional ids stand, each told once."""
 
     def describe(transactional_id: str) -> TransactionState:
         transactions = broker.transactions
@@ -199,7 +199,7 @@ def describe_transactions(
         return described(coordinator.machine.entries, transactional_id)
 
     return DescribeTransactionsResponse(
-        transaction_states=tuple(describe(each) for each in request.transactional_ids)
+        transaction_states=tuple(map(describe, dict.fromkeys(request.transactional_ids)))
     )
 
 
@@ -351,13 +351,15 @@ def _write_marker(
 def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:
-    """Who has written to partitions lately, and who has a transaction open in them."""
+    """Who has written to partitions lately, and who has a transaction open in them; each partition
+    is told once."""
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=tuple(
-            DescribeProducersTopicResult(
-                topic.name, tuple(_producers(broker, topic.name, topic.partition_indexes))
-            )
-            for topic in request.topics
+            DescribeProducersTopicResult(name, tuple(_producers(broker, name, indexes)))
+            for name, indexes in wanted.items()
         )
     )
 
