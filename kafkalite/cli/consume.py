@@ -268,6 +268,8 @@ def _join(reading: Reading) -> None:
 
     async def assigned(partitions: tuple[TopicPartition, ...]) -> None:
         level = reading.plan.isolation
+        if not partitions:  # others may be about to give some up
+            return
         found = await reading.admin.end_offsets(partitions, isolation_level=level)
         reading.ends.update(found)
         reading.knows_ends = True

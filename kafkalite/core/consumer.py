@@ -69,19 +69,21 @@ class Listener:
 
     async def revoked(self, partitions: Partitions) -> None:
         """Partitions that are about to go to another member."""
-        await _call(self.on_revoked, partitions)
+        if partitions:
+            await _call(self.on_revoked, partitions)
 
     async def assigned(self, partitions: Partitions) -> None:
-        """Partitions that are this member's from now on."""
+        """Partitions that are this member's from now on; none is told too, as Kafka does."""
         await _call(self.on_assigned, partitions)
 
     async def lost(self, partitions: Partitions) -> None:
         """Partitions that another member may be reading already."""
-        await _call(self.on_lost or self.on_revoked, partitions)
+        if partitions:
+            await _call(self.on_lost or self.on_revoked, partitions)
 
 
 async def _call(callback: Callback | None, partitions: Partitions) -> None:
-    if callback is not None and partitions:
+    if callback is not None:
         result = callback(partitions)
         if inspect.isawaitable(result):
             await result

@@ -14,7 +14,7 @@ from pathlib import Path
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.streams.api import StreamsBuilder
-from kafkalite.streams.durations import Duration, milliseconds
+from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 
 DATA_DIR = Path("kafkalite-data")  # where an embedded broker keeps its log unless told
@@ -39,7 +39,7 @@ class Streams(StreamsBuilder):
 
         Without `bootstrap_servers` a broker of its own runs over `data_dir` for as long as this.
         """
-        config = WorkerConfig(commit_interval_ms=milliseconds(commit_interval))
+        config = WorkerConfig(commit_interval_ms=not_negative(commit_interval, "commit_interval"))
         with _broker(bootstrap_servers, data_dir) as address:
             registry = LogRegistry(address)
             try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 import pytest
 
 from kafkalite.core.assignors import COOPERATIVE_STICKY, RANGE, Assignment, Assignor
+from kafkalite.core.consumer import Listener
 from kafkalite.core.consumer_membership import (
     GroupMetadata,
     MemberConfig,
@@ -382,3 +384,21 @@ def test_a_cooperative_assignor_must_not_give_away_what_is_owned() -> None:
 def test_one_eager_assignor_makes_the_member_eager() -> None:
     assert common_protocol([RANGE, COOPERATIVE_STICKY]) is RANGE.rebalance_protocol
     assert common_protocol([COOPERATIVE_STICKY]) is COOPERATIVE_STICKY.rebalance_protocol
+
+
+def test_a_member_hears_too_that_it_has_got_nothing_but_not_that_it_loses_nothing() -> None:
+    told: list[str] = []
+    listener = Listener(
+        on_revoked=lambda tps: told.append(f"-{show(tps)}"),
+        on_assigned=lambda tps: told.append(f"+{show(tps)}"),
+        on_lost=lambda tps: told.append(f"!{show(tps)}"),
+    )
+
+    async def tell(given: tuple[TopicPartition, ...]) -> None:
+        await listener.revoked(given)
+        await listener.lost(given)
+        await listener.assigned(given)
+
+    asyncio.run(tell(()))
+    asyncio.run(tell(partitions("o1")))
+    assert told == ["+-", "-o1", "!o1", "+o1"]

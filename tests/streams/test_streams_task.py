@@ -130,6 +130,49 @@ class TestOrder:
             merged().enqueue("c", columns((None, b"", 0)))
 
 
+class TestRestoring:
+    def test_the_newest_stream_time_of_any_input_counts(self) -> None:
+        """An input without new records keeps the metadata of an older commit."""
+        task = windowed_count()
+        task.enqueue("in", columns((b"a", b"", 100)))
+        task.process(10, 0)
+        newest = task.commit().metadata
+        older = newest.replace("=100", "=5")
+        assert older != newest
+        for order in ((newest, older), (older, newest)):
+            task = windowed_count()
+            for metadata in order:
+                task.restore_metadata(metadata)
+            task.enqueue("in", columns((b"a", b"", 89)))
+            task.process(10, 0)
+            assert task.metrics["late-records-total"] == 1
+
+    @pytest.mark.parametrize(
+        ("key", "value"),
+        [
+            (None, (1).to_bytes(8, "big")),
+            (b"short", (1).to_bytes(8, "big")),
+            (b"a" + bytes(8), b"no int64"[:5]),
+        ],
+    )
+    def test_a_record_that_is_no_row_is_named(self, key: bytes | None, value: bytes) -> None:
+        task = windowed_count()
+        good = Columns([b"a" + bytes(8)], [(1).to_bytes(8, "big")], [3], [40])
+        task.restore("n", good)
+        with pytest.raises(ProcessingError, match="'n': offset 42 of 'app-n-changelog' cannot"):
+            task.restore("n", Columns([*good.keys, key], [*good.values, value], [3, 3], [41, 42]))
+
+    def test_rows_of_another_shape_are_named(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=json())
+        app.stream("in").group_by_key().aggregate(n=count(), total=sum_(), name="n")
+        task = task_of(app)
+        row = Columns(
+            [b"a"], [json().open(SerdeContext(None)).serialize("t", [{"n": 3}])[0]], [3], [7]
+        )
+        with pytest.raises(ProcessingError, match="offset 7 .* KeyError: 'total'"):
+            task.restore("n", row)
+
+
 class TestCommit:
     def test_offsets_are_those_to_read_next(self) -> None:
         task = merged()

@@ -8,26 +8,55 @@ and what a round makes leaves merged by timestamp.
     partition 0   1 2 4 7 9           round until 5:   0: 1 2 4    1: 1 3 5
     partition 1   1 3 5               next round waits until partition 1 has more or is at its end
 
-Owns   the records of a partition that wait for their round.
+The same goes for the inputs of one task: none runs ahead of another that has more to come.
+
+A round is short, so that heartbeats, commits and a stop come between two: each partition gives
+about as many records as a slice has, and a slice as many as take some 50 ms.
+
+Owns   the records of a partition that wait for their round, and their bound.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kafkalite.core.types import Columns, concat
 from kafkalite.streams.local.batch import Output
 
 NO_LIMIT: Final = 1 << 62
+BATCHES_MAX: Final = 16  # of an inbox; each has the bytes of a fetch or two
+FRONT_FACTOR: Final = 4  # a batch is cut when it has more than so many times the records wanted
+SLICE_RECORDS_FIRST: Final = 1_000
+SLICE_RECORDS_MAX: Final = 10_000
+SLICE_MS: Final = 50
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many records make a slice: as many as the last ones would have run in 50 ms."""
+
+    records: int = SLICE_RECORDS_FIRST
+
+    def ran(self, records: int, milliseconds: float) -> None:
+        """Learns from a slice."""
+        if milliseconds > SLICE_MS:
+            self.records = max(1, int(records * SLICE_MS / milliseconds))
+        elif milliseconds < SLICE_MS / 2 and records >= self.records:
+            self.records = min(SLICE_RECORDS_MAX, 2 * self.records)
 
 
 class Inbox:
-    """The records of one partition that have been read and not yet been run, in offset order."""
+    """The records of one partition that have been read and not yet been run, in offset order.
 
-    def __init__(self) -> None:
+    Full at `records_max`, or earlier at a number of batches, which bounds the bytes.
+    """
+
+    def __init__(self, records_max: int) -> None:
         self._batches: deque[tuple[int, Columns]] = deque()  # with the newest timestamp of each
+        self._records_max = records_max
         self.records = 0
 
     def put(self, batch: Columns) -> None:
@@ -37,9 +66,35 @@ class Inbox:
             self.records += len(batch)
 
     @property
-    def newest(self) -> int:
-        """The newest timestamp that waits; only asked when something does."""
-        return max(newest for newest, _ in self._batches)
+    def is_full(self) -> bool:
+        """Whether nothing more should be read for now."""
+        return self.records >= self._records_max or len(self._batches) >= BATCHES_MAX
+
+    @property
+    def is_low(self) -> bool:
+        """Whether it is time to read more."""
+        return self.records < self._records_max // 2 and len(self._batches) < BATCHES_MAX // 2
+
+    def front(self, records: int) -> tuple[int, int]:
+        """The first batches that make `records` together, or a bit more.
+
+        Their newest timestamp, and how many records they have. Only asked when something waits.
+        """
+        self._cut_first(records)
+        newest = count = 0
+        for its_newest, batch in self._batches:
+            if count >= records:
+                break
+            newest, count = max(newest, its_newest), count + len(batch)
+        return newest, count
+
+    def _cut_first(self, records: int) -> None:
+        """Makes two of a first batch that is far longer than `records`."""
+        _, first = self._batches[0]
+        if len(first) > FRONT_FACTOR * records:
+            self._batches.popleft()
+            for part in (first.slice(records, len(first)), first.slice(0, records)):
+                self._batches.appendleft((max(part.timestamps), part))
 
     def take(self, until: int, records_max: int) -> list[Columns]:
         """Removes the records before the first one newer than `until`; at most `records_max`."""
@@ -57,11 +112,6 @@ class Inbox:
                 self._batches.appendleft((max(rest.timestamps), rest))
                 break
         return taken
-
-    def clear(self) -> None:
-        """Forgets everything; the records will be read again."""
-        self._batches.clear()
-        self.records = 0
 
 
 def first_after(timestamps: Sequence[int], until: int) -> int:

@@ -8,7 +8,7 @@ Fails  when a changelog cannot be read to its end, with the topic and both offse
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kafkalite.core.client import Client
@@ -21,8 +21,11 @@ POLL_MS: Final = 1_000
 IDLE_POLLS_MAX: Final = 30
 
 
-async def restore_tasks(client: Client, tasks: Iterable[Task]) -> int:
-    """Reads every changelog of `tasks` from its start to its end; returns how many records."""
+async def restore_tasks(client: Client, tasks: Iterable[Task], stopping: Callable[[], bool]) -> int:
+    """Reads every changelog of `tasks` from its start to its end; returns how many records.
+
+    Breaks off once `stopping`: then the tasks are of no use.
+    """
     stores = {
         TopicPartition(topic, task.partition): (task, store)
         for task in tasks
@@ -35,16 +38,21 @@ async def restore_tasks(client: Client, tasks: Iterable[Task]) -> int:
         ends = await consumer.end_offsets(list(stores))
         for partition, offset in (await consumer.beginning_offsets(list(stores))).items():
             consumer.seek(partition, offset)
-        return await _read_to(consumer, stores, ends)
+        return await _read_to(consumer, stores, ends, stopping)
 
 
 async def _read_to(
     consumer: Consumer,
     stores: dict[TopicPartition, tuple[Task, str]],
     ends: dict[TopicPartition, int],
+    stopping: Callable[[], bool],
 ) -> int:
     records = idle = 0
-    while behind := [tp for tp in stores if (consumer.position(tp) or 0) < ends[tp]]:
+    behind = list(stores)
+    while not stopping():
+        behind = [tp for tp in behind if (consumer.position(tp) or 0) < ends[tp]]
+        if not behind:
+            break
         batches = await consumer.poll(timeout_ms=POLL_MS)
         for partition, columns in batches.items():
             task, store = stores[partition]

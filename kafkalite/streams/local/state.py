@@ -16,18 +16,18 @@ Source Kafka Streams' KeyValueStore, WindowStore, WindowKeySchema.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Any, Final
 
 from kafkalite.core.types import Columns, Headers, Windowed
-from kafkalite.errors import TopologyError
+from kafkalite.errors import SerdeError, TopologyError
 from kafkalite.serde.serde import Codec
 from kafkalite.streams.aggregates import MISSING, Aggregate, Partials
 from kafkalite.streams.windows import TimeWindow
 
-START: Final = Struct(">q")
+START: Final = struct.Struct(">q")
 NO_WINDOW: Final = 0  # the start of the only bucket of a store without windows
 
 
@@ -190,24 +190,35 @@ class StateStore:
         return Columns(keys, values, stamps, None, headers if any(headers) else None)
 
     def restore(self, columns: Columns) -> None:
-        """Puts rows back as the changelog tells; the later record of a key replaces the earlier."""
+        """Puts rows back as the changelog tells; the later record of a key replaces the earlier.
+
+        SerdeError, with the record's index, for one that is no row of this store.
+        """
         stored = self._value_codec.deserialize(self.changelog_topic, columns.values)
-        headers = columns.headers
-        for index, record_key in enumerate(columns.keys):
-            key, start = self._split(record_key)
-            stamp = columns.timestamps[index]
-            self.newest = max(self.newest, stamp)
-            if (bucket := self.buckets.get(start)) is not None:
-                bucket.forget(key)
-            if stored[index] is None:
-                continue
-            bucket = self.bucket(start)
-            self.layout.load(bucket, key, stored[index])
-            bucket.stamps[key] = stamp
-            bucket.newest = max(bucket.newest, stamp)
-            bucket.is_logged = True
-            if headers is not None and headers[index]:
-                bucket.headers[key] = headers[index]
+        headers = columns.headers or [()] * len(columns)
+        index = 0
+        try:
+            for index, key in enumerate(columns.keys):
+                self._put_back(key, stored[index], columns.timestamps[index], headers[index])
+        except (LookupError, TypeError, ValueError, struct.error) as error:
+            raise SerdeError(f"{type(error).__name__}: {error}", index) from error
+
+    def _put_back(
+        self, record_key: bytes | None, stored: Any, stamp: int, headers: Headers
+    ) -> None:
+        key, start = self._split(record_key)
+        self.newest = max(self.newest, stamp)
+        if (bucket := self.buckets.get(start)) is not None:
+            bucket.forget(key)
+        if stored is None:
+            return
+        bucket = self.bucket(start)
+        self.layout.load(bucket, key, stored)
+        bucket.stamps[key] = stamp
+        bucket.newest = max(bucket.newest, stamp)
+        bucket.is_logged = True
+        if headers:
+            bucket.headers[key] = headers
 
     def record_keys(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[bytes]:
         """The bytes of `keys` in topics: followed by the window's start if there are windows."""
@@ -242,7 +253,9 @@ class StateStore:
                 if key not in bucket.partials[0]:
                     bucket.forget(key)
 
-    def _split(self, record_key: bytes) -> tuple[bytes, int]:
+    def _split(self, record_key: bytes | None) -> tuple[bytes, int]:
+        if record_key is None:
+            raise ValueError("a row without a key")
         if self.window is None:
             return record_key, NO_WINDOW
         key, suffix = record_key[: -START.size], record_key[-START.size :]

@@ -119,10 +119,21 @@ class Task:
     def restore(self, store: str, batch: Columns) -> None:
         """Puts a batch of a store's changelog back, in the order of the log."""
         assert self.state is TaskState.RESTORING, f"task {self}: {self.state.name}"
-        self._runtime.stores[store].restore(batch)
+        try:
+            self._runtime.stores[store].restore(batch)
+        except SerdeError as error:
+            at = "" if error.index is None or batch.offsets is None else batch.offsets[error.index]
+            raise ProcessingError(
+                f"task {self}: store {store!r}: offset {at} of {self.changelog_topics[store]!r} "
+                f"cannot be restored: {error}; rows of another shape need another name"
+            ) from error
 
     def restore_metadata(self, metadata: str) -> None:
-        """Takes over the metadata of the last commit; an empty one tells nothing."""
+        """Takes over the metadata of an input's last commit; an empty one tells nothing.
+
+        Inputs without new records keep metadata of an older commit. Stream time only grows, so the
+        newest that any of them tells is the one.
+        """
         assert self.state is TaskState.RESTORING, f"task {self}: {self.state.name}"
         if not metadata:
             return
@@ -130,8 +141,8 @@ class Task:
         try:
             if version != METADATA_VERSION:
                 raise ValueError(f"version {version!r}, expected {METADATA_VERSION!r}")
-            pairs = (entry.split("=") for entry in times.split(",") if entry)
-            self._stream_times = {name: int(time) for name, time in pairs}
+            for name, time in (entry.split("=") for entry in times.split(",") if entry):
+                self._stream_times[name] = max(self._stream_times.get(name, -1), int(time))
         except ValueError as error:
             raise ProcessingError(
                 f"task {self}: the commit's metadata {metadata[:80]!r} cannot be read: {error}"

@@ -1,12 +1,13 @@
 """The worker: a member of the topology's consumer group that runs the tasks it is given.  [IO]
 
 One turn of its loop: poll columns into inboxes, run a round of tasks, send what they made. At the
-end of a commit interval outputs and changelogs are flushed, then offsets are committed with the
+end of a commit interval outputs are flushed, then changelogs, then offsets are committed with the
 operators' stream times in their metadata. A task that is new to this member restores its state
 from its changelogs first.
 
 Owns   one client, consumer and producer; this member's tasks; the commit cycle.
-Never  keeps the loop longer than a slice of records, so that heartbeats go out in time.
+Never  keeps the loop longer than a slice of records, so that heartbeats go out in time; writes
+       for a task that the group has taken away.
 Fails  with the first error of a user function, a serde or the broker; what was not committed is
        read again by the next run (at least once).
 Source KIP-447 (commit cycle), KIP-695 (waiting for inputs that lag).
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,17 +27,16 @@ from kafkalite.core.client import Client
 from kafkalite.core.consumer import Consumer, OffsetAndMetadata
 from kafkalite.core.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError
+from kafkalite.errors import ApiError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
-from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, merge_by_time
-from kafkalite.streams.local.assignor import TaskAssignor, TaskId, tasks_of
+from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace, merge_by_time
+from kafkalite.streams.local.assignor import TaskAssignor, TaskId
 from kafkalite.streams.local.compile import SubTopology, compile_topology
 from kafkalite.streams.local.restore import restore_tasks
-from kafkalite.streams.local.task import Output, Task
+from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import resolve_topics
 from kafkalite.streams.plan import Plan
 
-SLICE_RECORDS: Final = 10_000  # between two turns of the event loop
 POLL_MS: Final = 100
 CAUGHT_UP_CHECK_MS: Final = 50
 LAG_WAIT_MS_MAX: Final = 5_000  # a partition that lags and gives nothing holds others no longer
@@ -91,7 +92,10 @@ class Worker:
         self._tasks: dict[TaskId, Task] = {}
         self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
         self._inboxes: dict[TopicPartition, Inbox] = {}
-        self._waiting_since: dict[int, float] = {}  # sub-topology -> when a round had to wait
+        self._pace: dict[int, Pace] = defaultdict(Pace)  # by sub-topology
+        self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by this assignment
+        self._has_assignment = False  # perhaps of no task
         self._stopping = False
 
     def stop(self) -> None:
@@ -131,6 +135,7 @@ class Worker:
             sorted(self._sub_topology_of),
             on_revoked=self._on_revoked,
             on_assigned=self._on_assigned,
+            on_lost=self._on_lost,
         )
 
     async def _loop(self, until_caught_up: bool) -> None:
@@ -146,7 +151,7 @@ class Worker:
             if (at - committed_at) * 1000 >= self.config.commit_interval_ms:
                 await self._commit()
                 committed_at = time.monotonic()
-            idle = until_caught_up and not worked and self._tasks
+            idle = until_caught_up and not worked and self._has_assignment
             if idle and (at - checked_at) * 1000 >= CAUGHT_UP_CHECK_MS:
                 checked_at = at
                 if await self._is_caught_up():
@@ -159,49 +164,67 @@ class Worker:
         if inbox is None:  # revoked while its records were on the way
             return
         inbox.put(columns)
-        if inbox.records >= self.config.buffered_records_max:
+        if inbox.is_full:
             self._consumer.pause([partition])
 
     async def _round(self) -> bool:
-        """Runs every task as far as its sub-topology's round goes; whether anything ran."""
+        """Runs every task a bit, those that must keep together as one; whether anything ran."""
         worked = False
-        for sub in self._sub_topologies.values():
-            tasks = [
-                task for task_id, task in self._tasks.items() if task_id.sub_topology == sub.id
-            ]
-            until = self._round_limit(sub, tasks)
-            if until is not None:
-                worked |= await self._run_tasks(tasks, until)
-                await self._send_outputs(sub, [o for task in tasks for o in task.drain()])
+        for sub, tasks in self._tasks_by_sub():
+            for together in [tasks] if sub.feeds_repartition else [[task] for task in tasks]:
+                worked |= await self._run_together(together, self._pace[sub.id])
+            await self._send_outputs(sub, [o for task in tasks for o in task.drain()])
         return worked
 
-    def _round_limit(self, sub: SubTopology, tasks: Sequence[Task]) -> int | None:
-        """Up to which timestamp a round may go; None when it has to wait for a partition."""
-        if not sub.feeds_repartition or len(tasks) < 2:
-            return NO_LIMIT
-        inboxes = {tp: self._inboxes[tp] for task in tasks for tp in self._inputs(task)}
-        empty = [tp for tp, inbox in inboxes.items() if not inbox.records]
-        if any(self._consumer.lag(tp) != 0 for tp in empty):
-            since = self._waiting_since.setdefault(sub.id, time.monotonic())
-            if (time.monotonic() - since) * 1000 < LAG_WAIT_MS_MAX:
-                return None
-        self._waiting_since.pop(sub.id, None)
-        return min((box.newest for box in inboxes.values() if box.records), default=NO_LIMIT)
+    def _tasks_by_sub(self) -> list[tuple[SubTopology, list[Task]]]:
+        """The tasks of each sub-topology."""
+        return [
+            (sub, [task for task_id, task in self._tasks.items() if task_id.sub_topology == sub.id])
+            for sub in self._sub_topologies.values()
+        ]
 
-    async def _run_tasks(self, tasks: Iterable[Task], until: int) -> bool:
+    async def _run_together(self, tasks: Sequence[Task], pace: Pace) -> bool:
+        """Runs `tasks` up to the time to which all their inputs have records; whether any ran."""
+        inboxes = {tp: self._inboxes[tp] for task in tasks for tp in self._inputs(task)}
+        if self._must_wait(inboxes):
+            return False
+        fronts = {tp: box.front(pace.records) for tp, box in inboxes.items() if box.records}
+        until = min((newest for newest, _ in fronts.values()), default=NO_LIMIT)
         worked = False
         for task in tasks:
-            for partition in self._inputs(task):
-                inbox = self._inboxes[partition]
-                for columns in inbox.take(until, self.config.buffered_records_max):
-                    task.enqueue(partition.topic, columns)
-                if inbox.records < self.config.buffered_records_max // 2:
-                    self._consumer.resume([partition])
-            while ran := task.process(SLICE_RECORDS, now_ms()):
-                worked = True
-                self.progress.records += ran
-                await asyncio.sleep(0)
-            task.tick(now_ms())
+            for tp in self._inputs(task):
+                if tp in fronts:
+                    for columns in inboxes[tp].take(until, fronts[tp][1]):
+                        task.enqueue(tp.topic, columns)
+                if inboxes[tp].is_low:
+                    self._consumer.resume([tp])
+            worked |= await self._run_task(task, pace)
+        return worked
+
+    def _must_wait(self, inboxes: Mapping[TopicPartition, Inbox]) -> bool:
+        """Whether a partition has records to come that belong before those of the others."""
+        now = time.monotonic()
+        waiting = False
+        for tp, inbox in inboxes.items():
+            if len(inboxes) > 1 and not inbox.records and self._consumer.lag(tp) != 0:
+                since = self._waiting_since.setdefault(tp, now)
+                waiting |= (now - since) * 1000 < LAG_WAIT_MS_MAX
+            else:
+                self._waiting_since.pop(tp, None)
+        return waiting
+
+    async def _run_task(self, task: Task, pace: Pace) -> bool:
+        worked = False
+        while not self._stopping:  # what a stop leaves undone is not committed either
+            started = time.monotonic()
+            ran = task.process(pace.records, now_ms())
+            if not ran:
+                break
+            pace.ran(ran, (time.monotonic() - started) * 1000)
+            worked = True
+            self.progress.records += ran
+            await asyncio.sleep(0)
+        task.tick(now_ms())
         return worked
 
     def _inputs(self, task: Task) -> tuple[TopicPartition, ...]:
@@ -209,15 +232,12 @@ class Worker:
 
     async def _send_outputs(self, sub: SubTopology, outputs: Sequence[Output]) -> None:
         """Sends what a round made; what goes to a repartition topic leaves merged by time."""
-        if not sub.feeds_repartition:
-            return await self._send(outputs)
         internal = sub.repartition_sinks
         await self._send(output for output in outputs if output.topic not in internal)
         for topic in internal:
             batches = [output for output in outputs if output.topic == topic]
             if batches:
                 await self._send([merge_by_time(topic, batches)])
-        return None
 
     async def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
@@ -229,23 +249,45 @@ class Worker:
     # Commit and assignment
 
     async def _commit(self) -> None:
-        """Outputs and changelogs first, then the offsets they came from."""
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        for task in self._tasks.values():
-            commit = task.commit()
-            await self._send(commit.outputs)
+        """Outputs, then changelogs, then the offsets they came from.
+
+        A changelog may tell that a window is closed; its final rows are in the log by then.
+        """
+        commits: list[tuple[Task, TaskCommit]] = []
+        for sub, tasks in self._tasks_by_sub():
+            made = [(task, task.commit()) for task in tasks]
+            await self._send_outputs(sub, [o for _, commit in made for o in commit.outputs])
+            commits += made
+        await self._producer.flush()
+        for task, commit in commits:
             for changes in commit.changelog:
                 await self._producer.send_columns(
                     changes.topic, changes.columns, partition=task.partition
                 )
-            for topic, offset in commit.offsets.items():
-                offsets[TopicPartition(topic, task.partition)] = OffsetAndMetadata(
-                    offset, metadata=commit.metadata
-                )
         await self._producer.flush()
+        offsets = {
+            tp: entry
+            for task, commit in commits
+            for tp, entry in self._offsets(task, commit)
+            if self._committed.get(tp) != entry
+        }
         if offsets:
             await self._consumer.commit(offsets)
+            self._committed |= offsets
             self.progress.commits += 1
+
+    def _offsets(
+        self, task: Task, commit: TaskCommit
+    ) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
+        """Where each input goes on: behind the last record, and where none waits behind what the
+        consumer has passed, so that markers of transactions are no lag."""
+        for tp in self._inputs(task):
+            offset = commit.offsets.get(tp.topic)
+            if not self._inboxes[tp].records and not task.buffered(tp.topic):
+                position = self._consumer.position(tp)
+                offset = offset if position is None else position
+            if offset is not None:
+                yield tp, OffsetAndMetadata(offset, metadata=commit.metadata)
 
     async def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commits while the group still waits; if it no longer does, drops the state, now ahead.
@@ -257,15 +299,24 @@ class Worker:
             self._suspended = self._tasks
         except ApiError:
             self._suspended = {}
-        self._tasks = {}
-        self._inboxes = {}
+        self._let_go()
+
+    def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Drops everything: others may have these tasks, and write their changelogs, already."""
+        self._suspended = {}
+        self._assignor.owned = frozenset()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._tasks, self._inboxes = {}, {}
+        self._committed, self._waiting_since = {}, {}
+        self._has_assignment = False
 
     async def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Makes and restores the tasks that are new here, drops those that went elsewhere."""
-        all_tasks = tasks_of(self._assignor.sources, self._partitions_of)
-        mine = {TaskId(self._sub_topology_of[tp.topic], tp.partition) for tp in partitions}
-        self._partitions = {task_id: all_tasks[task_id] for task_id in mine}
-        self._inboxes = {tp: Inbox() for tps in self._partitions.values() for tp in tps}
+        self._partitions = self._by_task(partitions)
+        self._inboxes = {tp: Inbox(self.config.buffered_records_max) for tp in partitions}
+        kept = {t: task for t, task in self._suspended.items() if t in self._partitions}
         new = {
             task_id: Task(
                 self._sub_topologies[task_id.sub_topology],
@@ -273,27 +324,40 @@ class Worker:
                 self._registry,
                 partition_counts=self._partitions_of,
             )
-            for task_id in sorted(mine - self._suspended.keys())
+            for task_id in sorted(self._partitions.keys() - kept.keys())
         }
-        self.progress.records_restored += await restore_tasks(self._client, new.values())
-        committed = await self._consumer.committed([tp for t in new for tp in all_tasks[t]])
+        self._suspended = {}
+        self.progress.records_restored += await restore_tasks(
+            self._client, new.values(), lambda: self._stopping
+        )
+        if self._stopping:  # perhaps before all was restored
+            return
+        committed = await self._consumer.committed(partitions)
         for task_id, task in new.items():
-            self._resume(task, all_tasks[task_id], committed)
-        self._skip_to_the_end(tp for tp in committed if committed[tp] is None)
-        kept = {task_id: task for task_id, task in self._suspended.items() if task_id in mine}
-        self._tasks, self._suspended = dict(sorted((kept | new).items())), {}
+            for tp in self._partitions[task_id]:
+                if (entry := committed[tp]) is not None:
+                    task.restore_metadata(entry.metadata)
+        self._skip_to_the_end(tp for tp in partitions if committed[tp] is None)
+        self._tasks = dict(sorted((kept | new).items()))
         self._assignor.owned = frozenset(self._tasks)
+        self._has_assignment = True
 
-    def _resume(
-        self,
-        task: Task,
-        partitions: Sequence[TopicPartition],
-        committed: Mapping[TopicPartition, OffsetAndMetadata | None],
-    ) -> None:
-        """Gives a task the stream times that its last commit carried."""
-        found = [entry for tp in partitions if (entry := committed.get(tp)) is not None]
-        if found:
-            task.restore_metadata(max(found, key=lambda entry: entry.offset).metadata)
+    def _by_task(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TaskId, tuple[TopicPartition, ...]]:
+        """The partitions of each task; TopologyError for a task that has no place for its state."""
+        found: dict[TaskId, list[TopicPartition]] = {}
+        for tp in partitions:
+            sub = self._sub_topologies[self._sub_topology_of[tp.topic]]
+            for changelog in sub.changelogs:
+                if tp.partition >= self._partitions_of[changelog.name]:
+                    raise TopologyError(
+                        f"{tp.topic!r} has more partitions than the internal topic "
+                        f"{changelog.name!r}, which keeps the state of "
+                        f"{self._partitions_of[changelog.name]}: use another application id"
+                    )
+            found.setdefault(TaskId(sub.id, tp.partition), []).append(tp)
+        return {task_id: tuple(tps) for task_id, tps in found.items()}
 
     def _skip_to_the_end(self, uncommitted: Iterable[TopicPartition]) -> None:
         """A source that starts at the latest record does so where nothing was ever committed."""

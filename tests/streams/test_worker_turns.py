@@ -1,0 +1,336 @@
+"""A worker's turns without a broker: what it waits for, what it commits, what it lets go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafkalite.core.consumer import OffsetAndMetadata
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode, TopologyError
+from kafkalite.serde import MemoryRegistry
+from kafkalite.streams import Streams, string, tumbling
+from kafkalite.streams.local import worker as worker_module
+from kafkalite.streams.local.assignor import TaskAssignor
+from kafkalite.streams.local.worker import LAG_WAIT_MS_MAX, Worker
+
+
+class Producer:
+    """Writes down what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.sent: dict[str, list[Columns]] = {}
+
+    async def send_columns(self, topic: str, columns: Columns, **to: Any) -> None:
+        self.events.append(topic)
+        self.sent.setdefault(topic, []).append(columns)
+
+    async def flush(self) -> None:
+        self.events.append("flush")
+
+
+class Consumer:
+    """Knows what the test says; writes down what is asked of it."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.positions: dict[TopicPartition, int] = {}
+        self.lags: dict[TopicPartition, int] = {}
+        self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.at_the_end: list[TopicPartition] = []
+        self.is_fenced = False
+
+    def position(self, tp: TopicPartition) -> int | None:
+        return self.positions.get(tp)
+
+    def lag(self, tp: TopicPartition) -> int | None:
+        return self.lags.get(tp, 0)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition]) -> None:
+        self.at_the_end += partitions
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
+        return {tp: self.offsets.get(tp) for tp in partitions}
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        self.producer.events.append("commit")
+        if self.is_fenced:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "commit")
+        self.offsets |= offsets
+
+
+class Turns(Worker):
+    """A worker between a producer and a consumer of the test."""
+
+    def __init__(self, app: Streams, **partitions_of: int) -> None:
+        super().__init__(app.plan(), "127.0.0.1:1", MemoryRegistry())
+        self.producer = Producer()
+        self.consumer = Consumer(self.producer)
+        self._producer, self._consumer = self.producer, self.consumer  # type: ignore[assignment]
+        subs = self._sub_topologies.values()
+        sources = {s.id: tuple(t for src in s.sources for t in src.topics) for s in subs}
+        self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
+        self._partitions_of = {topic: 1 for topics in sources.values() for topic in topics}
+        self._partitions_of |= {c.name: 1 for s in subs for c in s.changelogs} | partitions_of
+        self._assignor = TaskAssignor(sources)
+
+    async def assign(self, *partitions: tuple[str, int]) -> None:
+        await self._on_assigned([TopicPartition(*tp) for tp in partitions])
+
+    def receive(self, topic: str, *timestamps: int, first: int = 0, partition: int = 0) -> None:
+        keys = [b"k"] * len(timestamps)
+        offsets = range(first, first + len(timestamps))
+        batch = Columns(keys, keys, list(timestamps), offsets)
+        self._receive(TopicPartition(topic, partition), batch)
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def restore_tasks(*_: Any) -> int:
+        return 0
+
+    monkeypatch.setattr(worker_module, "restore_tasks", restore_tasks)
+
+
+def passing(name: str = "app") -> Streams:
+    app = Streams(name)
+    app.stream("in").to("out")
+    return app
+
+
+def merging() -> Streams:
+    app = Streams("app")
+    app.stream("a").merge(app.stream("b")).to("out")
+    return app
+
+
+IN = TopicPartition("in", 0)
+
+
+class TestCommit:
+    def test_final_rows_are_in_the_log_before_the_changelog_forgets_their_window(self) -> None:
+        async def scenario() -> None:
+            app = Streams("app", key=string())
+            app.stream("in").group_by_key().window(tumbling(10)).count(name="n").final().to("out")
+            turns = Turns(app)
+            await turns.assign(IN)
+            turns.receive("in", 1)
+            await turns._round()
+            await turns._commit()
+            turns.producer.events.clear()
+            turns.receive("in", 30, first=1)
+            await turns._round()
+            await turns._commit()
+            assert turns.producer.events == ["out", "flush", "app-n-changelog", "flush", "commit"]
+
+        asyncio.run(scenario())
+
+    def test_what_has_not_changed_is_not_committed_again(self) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            turns.receive("in", 1, 2)
+            await turns._round()
+            for _ in range(3):
+                await turns._commit()
+            assert turns.producer.events.count("commit") == 1
+
+        asyncio.run(scenario())
+
+    def test_where_nothing_waits_the_consumers_position_is_committed(self) -> None:
+        """Behind the last record there may be markers of transactions."""
+
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            turns.receive("in", 1, 2)
+            await turns._round()
+            turns.consumer.positions[IN] = 3
+            await turns._commit()
+            assert turns.consumer.offsets[IN].offset == 3
+            turns.receive("in", 3, 4, first=3)
+            turns.consumer.positions[IN] = 5
+            await turns._commit()
+            assert turns.consumer.offsets[IN].offset == 2, "two records wait"
+            await turns._round()
+            await turns._commit()
+            assert turns.consumer.offsets[IN].offset == 5
+
+        asyncio.run(scenario())
+
+    def test_what_a_commit_makes_for_a_repartition_topic_leaves_merged_by_time(self) -> None:
+        async def scenario() -> None:
+            app = Streams("app", key=string(), value=string())
+            counts = app.stream("in").group_by_key().count().to_stream()
+            counts.group_by(lambda n: "all", name="all").count().to_stream().to("out")
+            turns = Turns(app, **{"in": 2, "app-in-group_by_key-count-changelog": 2})
+            await turns.assign(("in", 0), ("in", 1))
+            for partition, times in ((0, (1, 50)), (1, (2, 40))):
+                turns.receive("in", *times, partition=partition)
+            while await turns._round():
+                pass
+            await turns._commit()
+            (sent,) = turns.producer.sent["app-all-repartition"]
+            assert sent.timestamps == [40, 50]
+
+        asyncio.run(scenario())
+
+
+class TestStop:
+    def test_a_stop_does_not_wait_for_the_records_that_were_read(self) -> None:
+        async def scenario() -> None:
+            seen: list[bytes] = []
+            app = Streams("app")
+            app.stream("in").peek(seen.append).peek(lambda v: len(seen) == 3 and turns.stop())
+            turns = Turns(app)
+            turns._pace[0].records = 1
+            await turns.assign(IN)
+            turns.receive("in", *range(4))
+            turns.consumer.positions[IN] = 4
+            await turns._round()
+            await turns._commit()
+            assert len(seen) == 3
+            assert turns.consumer.offsets[IN].offset == 3
+
+        asyncio.run(scenario())
+
+    def test_a_stop_while_state_is_restored_takes_over_no_task(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing())
+
+            async def restore_tasks(client: Any, tasks: Any, stopping: Any) -> int:
+                turns.stop()
+                assert stopping()
+                return 0
+
+            monkeypatch.setattr(worker_module, "restore_tasks", restore_tasks)
+            await turns.assign(IN)
+            assert not turns._tasks
+
+        asyncio.run(scenario())
+
+
+class TestAssignment:
+    def test_tasks_that_come_back_at_once_keep_their_state(self) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            before = dict(turns._tasks)
+            await turns._on_revoked([IN])
+            assert not turns._tasks
+            await turns.assign(IN)
+            assert turns._tasks == before
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("how", ["went elsewhere", "fenced", "lost"])
+    def test_tasks_that_were_elsewhere_in_between_are_made_anew(self, how: str) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            before = dict(turns._tasks)
+            turns.receive("in", 1, 2)
+            await turns._round()
+            if how == "lost":
+                turns.producer.events.clear()
+                turns._on_lost([IN])
+                assert turns.producer.events == [], "others write there by now"
+                assert turns._assignor.owned == frozenset()
+            else:
+                turns.consumer.is_fenced = how == "fenced"
+                await turns._on_revoked([IN])
+            if how == "went elsewhere":
+                await turns.assign()
+            await turns.assign(IN)
+            assert turns._tasks.keys() == before.keys()
+            assert turns._tasks != before
+
+        asyncio.run(scenario())
+
+    def test_a_latest_source_without_a_commit_starts_at_the_end_whoever_had_it(self) -> None:
+        async def scenario() -> None:
+            app = Streams("app")
+            app.stream("in", offset_reset="latest").to("out")
+            turns = Turns(app)
+            for _ in range(2):
+                await turns.assign(IN)
+                assert turns.consumer.at_the_end == [IN]
+                turns.consumer.at_the_end.clear()
+                await turns._on_revoked([IN])
+            turns.consumer.offsets[IN] = OffsetAndMetadata(7)
+            await turns.assign(IN)
+            assert turns.consumer.at_the_end == []
+
+        asyncio.run(scenario())
+
+    def test_partitions_that_came_later_run_where_there_is_no_state(self) -> None:
+        asyncio.run(Turns(passing()).assign(("in", 0), ("in", 5)))
+
+    def test_partitions_that_came_later_and_have_no_changelog_are_named(self) -> None:
+        app = Streams("app")
+        app.stream("in").group_by_key().count(name="n")
+        with pytest.raises(TopologyError, match="'in' has more partitions than .*app-n-changelog"):
+            asyncio.run(Turns(app).assign(("in", 0), ("in", 1)))
+
+
+class TestWaiting:
+    def test_one_input_waits_for_another_that_has_more_to_come(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 100.0
+        clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
+        monkeypatch.setattr(worker_module, "time", clock)
+
+        async def scenario() -> None:
+            nonlocal now
+            turns = Turns(merging())
+            late = TopicPartition("b", 0)
+            await turns.assign(("a", 0), ("b", 0))
+            turns.consumer.lags[late] = 2
+            turns.receive("a", 5)
+            assert not await turns._round()
+            turns.receive("b", 1, 9)
+            assert await turns._round()
+            (out,) = turns.producer.sent["out"]
+            assert out.timestamps == [1, 5], "9 waits until more of the other is known"
+            turns.consumer.lags[late] = 0
+            assert await turns._round()
+
+        asyncio.run(scenario())
+
+    def test_a_partition_that_gives_nothing_holds_others_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 100.0
+        clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
+        monkeypatch.setattr(worker_module, "time", clock)
+
+        async def scenario() -> None:
+            nonlocal now
+            turns = Turns(merging())
+            await turns.assign(("a", 0), ("b", 0))
+            turns.consumer.lags[TopicPartition("b", 0)] = 2
+            turns.receive("a", 5)
+            assert not await turns._round()
+            now += LAG_WAIT_MS_MAX / 1000
+            for offset in range(1, 4):
+                assert await turns._round(), "not for five seconds each time"
+                turns.receive("a", 5 + offset, first=offset)
+            turns.receive("b", 3)
+            assert await turns._round()
+            assert not await turns._round(), "it had recovered"
+
+        asyncio.run(scenario())
