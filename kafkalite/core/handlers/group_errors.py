@@ -37,6 +37,12 @@ from kafkalite.core.protocol.offsets import (
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
 )
+from kafkalite.core.protocol.transactions import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from kafkalite.errors import ErrorCode
 
 NO_GENERATION: Final = -1
@@ -91,16 +97,27 @@ def _(request: OffsetDeleteRequest, code: ErrorCode) -> OffsetDeleteResponse:
 
 @refuse.register
 def _(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=tuple(
-            OffsetCommitResponseTopic(
-                topic.name,
-                tuple(
-                    OffsetCommitResponsePartition(p.partition_index, code) for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
+    named = _each_partition(request, code, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+    return OffsetCommitResponse(topics=named)
+
+
+@refuse.register
+def _(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+    named = _each_partition(
+        request, code, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition
+    )
+    return TxnOffsetCommitResponse(topics=named)
+
+
+def _each_partition(
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    code: ErrorCode,
+    topic: Any,
+    partition: Any,
+) -> tuple[Any, ...]:
+    return tuple(
+        topic(each.name, tuple(partition(p.partition_index, code) for p in each.partitions))
+        for each in request.topics
     )
 
 

@@ -1,4 +1,4 @@
-"""All requests about groups and their offsets: carried to the coordinators that keep them.  [P]
+"""All requests about groups but commits: carried to the coordinators that keep them.        [P]
 
 A request about one group goes to its coordinator as it is. One about several is split by
 coordinator, and their answers are put together in the order of the request.
@@ -31,15 +31,8 @@ from kafkalite.core.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafkalite.core.protocol.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
-from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.core.protocol.offsets import OffsetFetchRequest, OffsetFetchResponse
+from kafkalite.core.types import RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -89,61 +82,6 @@ def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: Request
     if not request.group_id:
         return refuse(request, ErrorCode.INVALID_GROUP_ID)
     return _carry(broker, request.group_id, request, context)
-
-
-@handles(ApiKey.OFFSET_COMMIT, versions=(1, 9))
-def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
-    """Answered when the offsets are durable. Partitions that do not exist are not committed."""
-    unknown = {
-        TopicPartition(topic.name, p.partition_index)
-        for topic in request.topics
-        for p in topic.partitions
-        if broker.image.partition(topic.name, p.partition_index) is None
-    }
-    if not unknown:
-        return _carry(broker, request.group_id, request, context)
-    known = tuple(
-        replace(topic, partitions=partitions)
-        for topic in request.topics
-        if (
-            partitions := tuple(
-                p
-                for p in topic.partitions
-                if TopicPartition(topic.name, p.partition_index) not in unknown
-            )
-        )
-    )
-    answer = _carry(broker, request.group_id, replace(request, topics=known), context)
-    return when_all([answer], lambda answers: _with_unknown(request, answers[0]))
-
-
-def _with_unknown(
-    request: OffsetCommitRequest, response: OffsetCommitResponse
-) -> OffsetCommitResponse:
-    """The coordinator's answer, completed by the partitions that it was not asked about."""
-    codes = {
-        TopicPartition(topic.name, p.partition_index): p.error_code
-        for topic in response.topics
-        for p in topic.partitions
-    }
-    return OffsetCommitResponse(
-        topics=tuple(
-            OffsetCommitResponseTopic(
-                topic.name,
-                tuple(
-                    OffsetCommitResponsePartition(
-                        p.partition_index,
-                        codes.get(
-                            TopicPartition(topic.name, p.partition_index),
-                            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                        ),
-                    )
-                    for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
 
 
 # ---- several groups at once --------------------------------------------------------------------

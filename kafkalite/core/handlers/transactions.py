@@ -1,18 +1,16 @@
-"""All requests about transactions but InitProducerId: to coordinators, groups, partitions.  [P]
+"""Requests about transactions, to their coordinators and to partitions.                     [P]
 
     AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, Describe-, ListTransactions    the coordinator
-    TxnOffsetCommit                                        the group's coordinator, once the
-                                                           transaction's has confirmed its part
-    WriteTxnMarkers, DescribeProducers                     the partitions held here
+    WriteTxnMarkers, DescribeProducers                                  the partitions held here
 
-Source KIP-98, KIP-447, KIP-588 (PRODUCER_FENCED), KIP-664, KIP-890 (verification); apache/kafka
-       `KafkaApis`.
+InitProducerId is in `producer_ids`, TxnOffsetCommit in `offset_commits`.
+
+Source KIP-98, KIP-588 (PRODUCER_FENCED), KIP-664; apache/kafka `KafkaApis`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers.producer_ids import fenced_for
@@ -39,10 +37,6 @@ from kafkalite.core.protocol.transactions import (
     ListTransactionsResponse,
     ProducerState,
     TransactionState,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -53,7 +47,6 @@ from kafkalite.core.protocol.transactions import (
 from kafkalite.core.transaction_admin import described, listed, unknown_states
 from kafkalite.core.transaction_coordinator import AddPartitions
 from kafkalite.core.transaction_markers import Errors, Marker
-from kafkalite.core.transactions import ProducerIdentity
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -61,8 +54,6 @@ if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
 FENCED_V: Final = 2  # of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
-LOADING_V: Final = 2  # of TxnOffsetCommit
-LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 # ---- the transaction's coordinator -------------------------------------------------------------
@@ -218,84 +209,6 @@ def list_transactions(
         found.extend(listed(entries, request, broker.now_ms()))
     return ListTransactionsResponse(
         unknown_state_filters=unknown_states(request), transaction_states=tuple(found)
-    )
-
-
-# ---- the group's coordinator -------------------------------------------------------------------
-
-
-@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 3))
-def txn_offset_commit(
-    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
-) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
-    """Answered when the offsets are durable; they count once the transaction is committed."""
-    unknown = {
-        TopicPartition(topic.name, p.partition_index)
-        for topic in request.topics
-        for p in topic.partitions
-        if broker.image.partition(topic.name, p.partition_index) is None
-    }
-    topics = (
-        replace(
-            topic,
-            partitions=tuple(
-                p
-                for p in topic.partitions
-                if TopicPartition(topic.name, p.partition_index) not in unknown
-            ),
-        )
-        for topic in request.topics
-    )
-    known = tuple(topic for topic in topics if topic.partitions)
-    codes = dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    def complete(answers: list[TxnOffsetCommitResponse]) -> TxnOffsetCommitResponse:
-        for topic in answers[0].topics:
-            for p in topic.partitions:
-                codes[TopicPartition(topic.name, p.partition_index)] = p.error_code
-        return _offsets_answer(request, codes, context)
-
-    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
-    try:
-        if not request.group_id:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "no group id")
-        index = broker.groups.index_of(request.group_id)
-        partition = broker.partition(OFFSETS_TOPIC, index)
-        broker.transactions.check(request.transactional_id, identity, partition, LOADING)
-        answer = broker.groups.handle(index, replace(request, topics=known), context)
-    except ApiError as error:
-        for topic in known:
-            for p in topic.partitions:
-                codes[TopicPartition(topic.name, p.partition_index)] = error.error_code
-        return _offsets_answer(request, codes, context)
-    return when_all([answer], complete)
-
-
-def _offsets_answer(
-    request: TxnOffsetCommitRequest,
-    codes: dict[TopicPartition, ErrorCode],
-    context: RequestContext,
-) -> TxnOffsetCommitResponse:
-    def code_of(topic: str, index: int) -> ErrorCode:
-        code = codes[TopicPartition(topic, index)]
-        is_old = context.api_version < LOADING_V  # and would not try again
-        if is_old and code is LOADING:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return code
-
-    return TxnOffsetCommitResponse(
-        topics=tuple(
-            TxnOffsetCommitResponseTopic(
-                topic.name,
-                tuple(
-                    TxnOffsetCommitResponsePartition(
-                        p.partition_index, code_of(topic.name, p.partition_index)
-                    )
-                    for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
     )
 
 

@@ -1,0 +1,115 @@
+"""OffsetCommit and TxnOffsetCommit: carried to the group's coordinator.                     [P]
+
+It is asked about the partitions that exist. Of the others nothing is committed, and the answer says
+UNKNOWN_TOPIC_OR_PARTITION.
+
+Source KIP-98, KIP-447 (TxnOffsetCommit), KIP-890 (verification); apache/kafka `KafkaApis`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalite.core.handlers.group_errors import refuse
+from kafkalite.core.handlers.routes import handles
+from kafkalite.core.image import ClusterImage
+from kafkalite.core.internal_topics import OFFSETS_TOPIC
+from kafkalite.core.pending import when_all
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.offsets import OffsetCommitRequest
+from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
+from kafkalite.core.transactions import ProducerIdentity
+from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker import Broker
+
+LOADING_V: Final = 2  # of TxnOffsetCommit
+LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@handles(ApiKey.OFFSET_COMMIT, versions=(1, 9))
+def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
+    """Answered when the offsets are durable. Partitions that do not exist are not committed."""
+    known = _known(request, broker.image)
+    try:
+        index = broker.groups.index_of(request.group_id)
+        answer = broker.groups.handle(index, known, context)
+    except ApiError as error:
+        answer = refuse(known, error.error_code)
+    if known is request:
+        return answer
+    return when_all([answer], lambda answers: _completed(request, answers[0]))
+
+
+@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 3))
+def txn_offset_commit(
+    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
+) -> Any:
+    """Answered when the offsets are durable; they count once the transaction is committed."""
+    known = _known(request, broker.image)
+    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+    try:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "no group id")
+        index = broker.groups.index_of(request.group_id)
+        partition = broker.partition(OFFSETS_TOPIC, index)
+        broker.transactions.check(request.transactional_id, identity, partition, LOADING)
+        answer = broker.groups.handle(index, known, context)
+    except ApiError as error:
+        is_old = context.api_version < LOADING_V  # and would not try again
+        code = error.error_code
+        if is_old and code is LOADING:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        answer = refuse(known, code)
+    return when_all([answer], lambda answers: _completed(request, answers[0]))
+
+
+def _known(request: Any, image: ClusterImage) -> Any:
+    """The request without the partitions that do not exist; itself, if all of them do."""
+    if all(
+        image.partition(topic.name, p.partition_index) is not None
+        for topic in request.topics
+        for p in topic.partitions
+    ):
+        return request
+    topics = (
+        replace(
+            topic,
+            partitions=tuple(
+                p
+                for p in topic.partitions
+                if image.partition(topic.name, p.partition_index) is not None
+            ),
+        )
+        for topic in request.topics
+    )
+    return replace(request, topics=tuple(topic for topic in topics if topic.partitions))
+
+
+def _completed(request: Any, response: Any) -> Any:
+    """The coordinator's answer, completed by the partitions that it was not asked about."""
+    codes = {
+        TopicPartition(topic.name, p.partition_index): p.error_code
+        for topic in response.topics
+        for p in topic.partitions
+    }
+    whole = refuse(request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    topics = (
+        replace(
+            topic,
+            partitions=tuple(
+                replace(
+                    p,
+                    error_code=codes.get(
+                        TopicPartition(topic.name, p.partition_index), p.error_code
+                    ),
+                )
+                for p in topic.partitions
+            ),
+        )
+        for topic in whole.topics
+    )
+    return replace(whole, topics=tuple(topics))
