@@ -45,6 +45,7 @@ CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
 QUEUED_BYTES_MAX: Final = 10 * FRAME_BYTES_MAX
 DRAIN_SECONDS_MAX: Final = 5.0
 RECEIVE_SECONDS_MAX: Final = 30.0  # a large request for whose room others wait: as clients time out
+REASON_CHARACTERS_MAX: Final = 500
 NEVER: Final = -1
 
 
@@ -428,7 +429,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.finish() if self._outbox.is_empty else self.abort()
 
     def _hang_up(self, reason: str) -> None:
-        log.warning("%s: closed: %s", self._peer, reason)
+        log.warning("%s: closed: %s", self._peer, _one_line(reason))
         self._is_closing = True
         self._transport.close()
 
@@ -457,3 +458,9 @@ class _Connection(asyncio.BufferedProtocol):
         ):
             if size > 0:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+def _one_line(words: str) -> str:
+    """Words in which a peer may have had a say: no lines of its own, and not without end."""
+    short = words if len(words) <= REASON_CHARACTERS_MAX else f"{words[:REASON_CHARACTERS_MAX]}…"
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in short)

@@ -31,7 +31,7 @@ from kafkalite.core.protocol.fetch import (
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
 from kafkalite.core.server import CONNECTIONS_PER_TURN, Server, ServerLimits
-from kafkalite.errors import ErrorCode
+from kafkalite.errors import ErrorCode, UnanswerableError
 
 
 @dataclass
@@ -60,6 +60,7 @@ class FakeService:
     asked: list[ApiKey] = field(default_factory=list)
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
     settles: Callable[[], None] = lambda: None
+    refusal: str = ""
 
     def answer(self, request: RequestReceived, client_host: str) -> Any:
         key = request.header.api_key
@@ -73,6 +74,8 @@ class FakeService:
         if key is ApiKey.FETCH:
             partitions = tuple(PartitionData(i, records=f) for i, f in enumerate(self.files))
             return FetchResponse(responses=(FetchableTopicResponse("t", partitions=partitions),))
+        if self.refusal:
+            raise UnanswerableError(self.refusal)
         raise RuntimeError("a fault of the service")
 
     def settle(self) -> None:
@@ -296,6 +299,22 @@ def test_nonsense_ends_its_connection_with_one_line(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("127.0.0.1:")
     assert reason in line
+
+
+def test_what_a_peer_says_makes_no_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            for words in ("a topic\n2026 INFO all is well\x1b[2J", "x" * 100_000):
+                service.refusal = words
+                peer = await connect()
+                peer.send(MetadataRequest(), 1)
+                assert await peer.is_hung_up_on()
+
+    asyncio.run(story())
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith("closed: a topic\\n2026 INFO all is well\\x1b[2J")
+    assert len(second) < 600
 
 
 def test_a_fault_of_the_service_is_told_once_and_ends_one_connection(
