@@ -252,7 +252,8 @@ def _edited(before: list[str], operation: int, words: list[str]) -> str:
     """A list with words appended that it lacks, or without those that are subtracted."""
     if operation == Operation.APPEND:
         return ",".join(dict.fromkeys(before + words))
-    return ",".join(word for word in before if word not in words)
+    gone = set(words)
+    return ",".join(word for word in before if word not in gone)
 
 
 def _refuse(words: str) -> None:

@@ -12,7 +12,7 @@ Source KIP-4, KIP-195, KIP-464, KIP-516, KIP-730; apache/kafka `ReplicationContr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
@@ -92,10 +92,10 @@ class Controller:
     random: Random
     describe_topic: DescribeTopic
     image: ClusterImage = field(default_factory=ClusterImage)
-    _collisions: Counter[str] = field(init=False, default_factory=Counter)
+    _taken: dict[str, str] = field(init=False)  # what collides with a topic -> the topic
 
     def __post_init__(self) -> None:
-        self._collisions.update(map(collision_key, self.image.topics))
+        self._taken = {collision_key(name): name for name in self.image.topics}
 
     def handle(self, request: ControllerRequest, context: RequestContext) -> Step:
         """One step. Its records must be replayed before the next one."""
@@ -145,17 +145,20 @@ class Controller:
 
     def replay(self, records: Collection[ClusterRecord]) -> None:
         """Takes durable records into the image."""
-        before = self.image.topics
         self.image = images.replay(self.image, records)
         for name in {images.topic_of(record.path) for record in records} - {None}:
             assert name is not None
-            self._collisions[collision_key(name)] += (name in self.image.topics) - (name in before)
+            key = collision_key(name)
+            if name in self.image.topics:
+                self._taken[key] = name
+            elif self._taken.get(key) == name:
+                del self._taken[key]
 
     # -- topics come
 
     def _create_topics(self, request: CreateTopicsRequest, context: RequestContext) -> Step:
         times_named = Counter(topic.name for topic in request.topics)
-        taken = Counter(self._collisions)
+        taken = dict(self._taken)
         records: list[ClusterRecord] = []
         results: list[CreatableTopicResult] = []
         for topic in dict.fromkeys(request.topics):
@@ -169,7 +172,7 @@ class Controller:
                 except ApiError as error:
                     results.append(_refused(topic.name, error.words, error.error_code))
                     continue
-                taken[collision_key(topic.name)] += 1
+                taken[collision_key(topic.name)] = topic.name
                 records.append(record)
                 results.append(self._created(made, validate_only=request.validate_only))
         response = CreateTopicsResponse(topics=tuple(results))
@@ -177,15 +180,13 @@ class Controller:
             () if request.validate_only else tuple(records), (Reply(context.token, response),)
         )
 
-    def _new_topic(self, topic: CreatableTopic, taken: Counter[str]) -> TopicImage:
+    def _new_topic(self, topic: CreatableTopic, taken: Mapping[str, str]) -> TopicImage:
         check_name(topic.name)
         if topic.name in self.image.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-        if taken[collision_key(topic.name)]:
-            raise ApiError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{topic.name}' collides with existing topic: {self._twin(topic.name)}",
-            )
+        if (twin := taken.get(collision_key(topic.name))) is not None:
+            words = f"Topic '{topic.name}' collides with existing topic: {twin}"
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, words)
         configs = check_configs(topic.configs, self.config)
         defaults = {
             name: self.config[name] for name in ("num.partitions", "default.replication.factor")
@@ -193,11 +194,6 @@ class Controller:
         placed = place(topic, self.image.brokers, defaults, self.random)
         partitions = tuple(PartitionImage(nodes, nodes[0], 0, nodes) for nodes in placed)
         return TopicImage(topic.name, self._new_topic_id(), partitions, configs)
-
-    def _twin(self, name: str) -> str:
-        """The topic, existing or being made beside it, that `name` collides with."""
-        key = collision_key(name)
-        return next((each for each in self.image.topics if collision_key(each) == key), key)
 
     def _new_topic_id(self) -> UUID:
         """A random id (version 4) that no topic has; Kafka's clients take the zero id for none."""

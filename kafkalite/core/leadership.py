@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final, NoReturn
 
 from kafkalite.core import image as images
-from kafkalite.core.image import ClusterImage, ClusterRecord, PartitionImage, TopicImage
+from kafkalite.core.image import ClusterImage, ClusterRecord, PartitionImage
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -163,14 +163,13 @@ def alter_reassignments(
     request: AlterPartitionReassignmentsRequest, image: ClusterImage
 ) -> tuple[AlterPartitionReassignmentsResponse, tuple[ClusterRecord, ...]]:
     """What becomes of each partition, and the records of topics that change."""
-    changed: dict[str, TopicImage] = {}
+    changed: dict[str, list[PartitionImage]] = {}
     responses = []
     for topic in request.topics:
         told = []
         for wanted in topic.partitions:
             try:
-                known = changed.get(topic.name) or image.topics.get(topic.name)
-                changed[topic.name] = _reassigned(topic.name, known, wanted, image)
+                _reassign(topic.name, wanted, image, changed)
                 told.append(ReassignablePartitionResponse(wanted.partition_index))
             except ApiError as error:
                 words = error.words or None
@@ -178,17 +177,19 @@ def alter_reassignments(
                     ReassignablePartitionResponse(wanted.partition_index, error.error_code, words)
                 )
         responses.append(ReassignableTopicResponse(topic.name, tuple(told)))
-    records = tuple(
-        images.topic_record(topic) for name, topic in changed.items() if topic != image.topics[name]
-    )
+    topics = (replace(image.topics[name], partitions=tuple(p)) for name, p in changed.items())
+    records = tuple(images.topic_record(each) for each in topics if each != image.topics[each.name])
     return AlterPartitionReassignmentsResponse(responses=tuple(responses)), records
 
 
-def _reassigned(
-    name: str, topic: TopicImage | None, wanted: ReassignablePartition, image: ClusterImage
-) -> TopicImage:
-    """The topic with one partition's replicas in another order."""
-    index, replicas = wanted.partition_index, wanted.replicas
+def _reassign(
+    name: str,
+    wanted: ReassignablePartition,
+    image: ClusterImage,
+    changed: dict[str, list[PartitionImage]],
+) -> None:
+    """Notes in `changed` the topic's partitions, one of them with its replicas in another order."""
+    topic, index, replicas = image.topics.get(name), wanted.partition_index, wanted.replicas
     if topic is None:
         _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     if not 0 <= index < len(topic.partitions):
@@ -203,6 +204,6 @@ def _reassigned(
             f"{name}-{index} is on brokers {list(known.replicas)} and cannot move to others: there "
             "is no replication yet.",
         )
-    partitions = list(topic.partitions)
-    partitions[index] = replace(known, replicas=replicas)
-    return replace(topic, partitions=tuple(partitions))
+    if name not in changed:
+        changed[name] = list(topic.partitions)
+    changed[name][index] = replace(known, replicas=replicas)

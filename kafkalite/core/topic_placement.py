@@ -8,6 +8,7 @@ Source apache/kafka `Topic`, `ReplicationControlManager.createTopic`.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Final, NoReturn
@@ -187,11 +188,11 @@ def check_replicas(
     """Refuses what cannot hold one partition; any number will do without `replication_factor`."""
     if not replicas:
         _refuse_replicas("The manual partition assignment includes an empty replica list.")
-    for place, broker in enumerate(replicas):
-        if broker in replicas[:place]:
-            _refuse_replicas(
-                f"The manual partition assignment includes the broker {broker} more than once."
-            )
+    if len(set(replicas)) < len(replicas):
+        ((broker, _),) = Counter(replicas).most_common(1)
+        _refuse_replicas(
+            f"The manual partition assignment includes the broker {broker} more than once."
+        )
     for broker in replicas:
         if broker not in brokers:
             _refuse_replicas(

@@ -168,6 +168,15 @@ def test_a_reassignment_that_makes_no_sense_is_refused_beside_others(
     assert machine.image.topics["t"].partitions[1].replicas == (2, 1)
 
 
+def test_very_long_requests_take_no_more_time_than_their_length() -> None:
+    """Were it the square of it, this would not end."""
+    machine = controller(PartitionImage((1, 2), 1, 0, (1, 2), epoch=1))
+    ((_, code, words),) = reassign(machine, (0, tuple(range(4, 500_004))))
+    assert code == "INVALID_REPLICA_ASSIGNMENT"
+    assert words is not None
+    assert "includes broker 4, but no such broker is registered" in words
+
+
 def test_a_topic_that_is_not_there_cannot_be_reassigned() -> None:
     machine = controller(PartitionImage((1,), 1, 0, (1,), epoch=1))
     words = "Unable to find a topic named no."
