@@ -33,8 +33,9 @@ from kafkalite.core.log.segment import (
     offset_name,
     offset_of,
 )
-from kafkalite.core.log.snapshots import Snapshots
+from kafkalite.core.log.snapshots import Snapshots, replay
 from kafkalite.core.log.storage import TEMPORARY_SUFFIX
+from kafkalite.core.protocol.records import BatchHeader
 from kafkalite.errors import CorruptBatchError
 
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -71,9 +72,9 @@ def load(
     if clean_shutdown:
         recovery_point = max(recovery_point, bases[-1] if bases else 0)
     first = max((i for i, base in enumerate(bases) if base <= recovery_point), default=0)
-    end_offset = _trusted_end(place, segments, sizes) if clean_shutdown else None
+    end_offset = _trusted_end(place, segments, snapshots, sizes) if clean_shutdown else None
     if end_offset is None:
-        _mend_indexes(place, segments[:first], sizes, thoroughly=True)
+        _mend_indexes(place, segments, range(first), snapshots, sizes, thoroughly=True)
         end_offset = _recover(place, segments, first, producers, epochs, snapshots)
     else:
         snapshots.reload(producers, segments, log_start_offset, end_offset)
@@ -107,12 +108,18 @@ def _loss(bytes_cut: int, end_offset: int, on_disk: int) -> str | None:
     return "; ".join(told) or None
 
 
-def _trusted_end(place: Place, segments: list[Segment], sizes: dict[str, int]) -> int | None:
+def _trusted_end(
+    place: Place, segments: list[Segment], snapshots: Snapshots, sizes: dict[str, int]
+) -> int | None:
     """Where a log that was closed ends; None when that cannot be true."""
+    if not segments:
+        return 0
+    last = len(segments) - 1
     try:
-        _mend_indexes(place, segments[:-1], sizes, thoroughly=False)
-        _mend_indexes(place, segments[-1:], sizes, thoroughly=True)  # the end is found by them
-        return segments[-1].end_offset() if segments else 0
+        _mend_indexes(place, segments, range(last), snapshots, sizes, thoroughly=False)
+        # The end is found by those of the last one.
+        _mend_indexes(place, segments, range(last, last + 1), snapshots, sizes, thoroughly=True)
+        return segments[last].end_offset()
     except CorruptBatchError:
         return None
 
@@ -163,19 +170,40 @@ def _offsets_of(sizes: Iterable[str], suffix: str) -> list[int]:
 
 
 def _mend_indexes(
-    place: Place, segments: Iterable[Segment], sizes: dict[str, int], *, thoroughly: bool
+    place: Place,
+    segments: list[Segment],
+    which: range,
+    snapshots: Snapshots,
+    sizes: dict[str, int],
+    *,
+    thoroughly: bool,
 ) -> None:
-    """Makes anew, from the log, the indexes that are missing or cannot be right."""
-    for segment in segments:
-        is_there = offset_name(segment.base_offset) + INDEX_SUFFIX in sizes
+    """Makes anew, from the log, the indexes of `which` that are missing or cannot be right."""
+    for number in which:
+        segment = segments[number]
         if not segment.size_bytes:
             continue
-        if not is_there or not segment.has_sane_indexes(thoroughly=thoroughly):
-            segment.clear_indexes()
-            segment.begin_writing()
-            for position, header in segment.headers(0):
-                segment.reindex(position, header, place.config.index_interval_bytes)
-            segment.end_writing()
+        if offset_name(segment.base_offset) + INDEX_SUFFIX not in sizes:
+            _index_aborts(place, segments, number, snapshots)
+        elif segment.has_sane_indexes(thoroughly=thoroughly):
+            continue
+        segment.clear_indexes()
+        segment.begin_writing()
+        for position, header in segment.headers(0):
+            segment.reindex(position, header, place.config.index_interval_bytes)
+        segment.end_writing()
+
+
+def _index_aborts(place: Place, segments: list[Segment], number: int, snapshots: Snapshots) -> None:
+    """Makes anew the index of a segment's aborted transactions: somebody has removed indexes."""
+    segment, producers = segments[number], ProducerState(place.partition)
+    before, base_offset = segments[:number], segment.base_offset
+    snapshots.reload(producers, before, segments[0].base_offset, base_offset)
+    segment.transaction_index.clear()
+    for position, header in segment.headers(0):
+        aborted = replay(producers, segment, position, header)
+        if aborted is not None:
+            segment.transaction_index.append(aborted)
 
 
 def _recover(
@@ -191,28 +219,31 @@ def _recover(
         return 0
     end_offset = segments[first].base_offset
     snapshots.reload(producers, segments[:first], segments[0].base_offset, end_offset)
+    index_interval_bytes = place.config.index_interval_bytes
+    may_have_gaps = place.config.is_compacted or place.was_cleaned
     for number in range(first, len(segments)):
         segment = segments[number]
-        may_have_gaps = place.config.is_compacted or place.was_cleaned
         if segment.base_offset != end_offset and not may_have_gaps:
             _delete_from(segments, number)  # the end of the segment before it never got synced
             break
         segment.clear_indexes()
         segment.transaction_index.clear()
         segment.begin_writing()
-        end_offset, valid_bytes = segment.base_offset, 0
-        for position, header, data in segment.verified():
-            segment.reindex(position, header, place.config.index_interval_bytes)
-            epochs.assign(header.partition_leader_epoch, header.base_offset)
-            if header.has_producer_id:
-                base_offset, timestamp = header.base_offset, header.max_timestamp
-                aborted = producers.replay(header, base_offset, timestamp, data)
+        last: tuple[int, BatchHeader] | None = None
+        for last in segment.verified():
+            position, header = last
+            segment.reindex(position, header, index_interval_bytes)
+            if header.partition_leader_epoch > epochs.latest:
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                aborted = replay(producers, segment, position, header)
                 if aborted is not None:
                     segment.transaction_index.append(aborted)
-            end_offset, valid_bytes = header.next_offset, position + header.size_bytes
+        end_offset = segment.base_offset if last is None else last[1].next_offset
+        valid_bytes = 0 if last is None else last[0] + last[1].size_bytes
         if valid_bytes < segment.size_bytes:
+            _delete_from(segments, number + 1)  # first: what is cut would not tell a second time
             segment.log.truncate(valid_bytes)
-            _delete_from(segments, number + 1)
         if segment is segments[-1]:
             break  # it becomes the active one: its indexes are written when it is no more
         segment.end_writing()

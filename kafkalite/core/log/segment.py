@@ -25,6 +25,7 @@ from zlib import crc32
 from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
 from kafkalite.core.log.storage import Buffer, File, Reader, Storage
 from kafkalite.core.log.transaction_index import TransactionIndex
+from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,
     BATCH_LENGTH_MIN,
@@ -32,9 +33,13 @@ from kafkalite.core.protocol.records import (
     BatchHeader,
     decode,
     read_header,
-    verify_crc,
 )
-from kafkalite.core.protocol.records_pure import LENGTH_OVERHEAD, MAGIC
+from kafkalite.core.protocol.records_pure import (
+    ATTRIBUTES_POSITION,
+    HEADER,
+    LENGTH_OVERHEAD,
+    MAGIC,
+)
 from kafkalite.errors import CorruptBatchError, StorageError
 
 LOG_SUFFIX: Final = ".log"
@@ -46,6 +51,7 @@ DELETED_SUFFIX: Final = ".deleted"
 
 _WINDOW_BYTES: Final = 4096  # headers are read through windows of this size
 _RUN_BYTES: Final = 1 << 20  # a recovery reads so much at once
+_COPIED_BYTES_MAX: Final = 4096  # a batch below it is copied for its CRC
 _CURSORS_MAX: Final = 32
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF  # of an index entry
 _PLACE: Final = Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
@@ -514,36 +520,38 @@ class Segment:
                 self._max_timestamp = header.max_timestamp
                 self._max_timestamp_offset = header.last_offset
 
-    def verified(self) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-        """Position, header and bytes of the batches, up to the first that is torn or corrupt.
+    def verified(self) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the batches, up to the first that is torn or corrupt.
 
-        Every CRC is computed, and offsets ascend. The bytes are read in runs. StorageError where
-        a message of magic 0 or 1 is: it is whole, and not ours to cut.
+        Every CRC is computed, and offsets ascend. StorageError where a message of magic 0 or 1 is:
+        it is whole, and not ours to cut. A log may be of many small batches, so this loop does
+        nothing twice, and copies what costs less to copy than to lend.
         """
-        size = self.size_bytes
-        if size < BATCH_HEADER_BYTES:
-            return
-        reader = self.log.reader()
-        run, start, position, next_offset = memoryview(b""), 0, 0, self.base_offset
+        size, position, next_offset = self.size_bytes, 0, self.base_offset
+        offset_max = next_offset + _RELATIVE_OFFSET_MAX  # no index can hold a larger one
+        run, at = b"", 0  # what was read from the file; where in it the batch begins
         while size - position >= BATCH_HEADER_BYTES:
-            if position + BATCH_HEADER_BYTES > start + len(run):
-                run, start = memoryview(reader.read(position, _RUN_BYTES)), position
-            try:
-                header = read_header(run, position - start)
-                if header.base_offset < next_offset or header.size_bytes > size - position:
-                    return
-                if header.last_offset - self.base_offset > _RELATIVE_OFFSET_MAX:
-                    return  # the CRC does not cover the base offset, and no index can hold this
-                if position + header.size_bytes > start + len(run):
-                    wanted = max(_RUN_BYTES, header.size_bytes)
-                    run, start = memoryview(reader.read(position, wanted)), position
-                verify_crc(run, position - start, header)
-            except CorruptBatchError:
-                self._refuse_old_format(position)
-                return
-            yield position, header, run[position - start :][: header.size_bytes]
-            position += header.size_bytes
-            next_offset = header.next_offset
+            if at + BATCH_HEADER_BYTES > len(run):
+                run, at = self.log.read(position, _RUN_BYTES), 0
+            header = BatchHeader._make(HEADER.unpack_from(run, at))
+            batch_bytes = header.batch_length + LENGTH_OVERHEAD
+            last_offset = header.base_offset + header.last_offset_delta
+            if (
+                header.magic != MAGIC
+                or not BATCH_HEADER_BYTES <= batch_bytes <= size - position
+                or not next_offset <= header.base_offset <= last_offset <= offset_max
+            ):
+                break
+            if at + batch_bytes > len(run):
+                run, at = self.log.read(position, max(_RUN_BYTES, batch_bytes)), 0
+            start, end = at + ATTRIBUTES_POSITION, at + batch_bytes
+            small = batch_bytes < _COPIED_BYTES_MAX
+            if crc32c(run[start:end] if small else memoryview(run)[start:end]) != header.crc:
+                break
+            yield position, header
+            position += batch_bytes
+            at, next_offset = end, last_offset + 1
+        self._refuse_old_format(position)
 
     def _refuse_old_format(self, position: int) -> None:
         head = self.log.read(position, _OLD_MESSAGE.size)

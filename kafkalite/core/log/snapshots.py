@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.producer_state import ProducerState
 from kafkalite.core.log.segment import SNAPSHOT_SUFFIX, Segment, offset_name
+from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.protocol.records import BatchHeader
 from kafkalite.errors import StorageError
 
 
@@ -72,10 +74,7 @@ class Snapshots:
             for position, header in segment.headers(segment.position_of(offset)):
                 if header.base_offset >= end_offset:
                     return
-                if header.has_producer_id:
-                    size = header.size_bytes if header.is_control else 0
-                    data = segment.log.read(position, size) if size else b""
-                    producers.replay(header, header.base_offset, header.max_timestamp, data)
+                replay(producers, segment, position, header)
 
     def _load_last(self, producers: ProducerState, end_offset: int) -> int | None:
         """Reads the last good snapshot up to `end_offset`: its offset, None without one."""
@@ -89,3 +88,13 @@ class Snapshots:
             else:
                 return offset
         return None
+
+
+def replay(
+    producers: ProducerState, segment: Segment, position: int, header: BatchHeader
+) -> AbortedTransaction | None:
+    """Tells `producers` of a batch that is in the log; the transaction that it has aborted."""
+    if header.producer_id < 0:
+        return None
+    data = segment.log.read(position, header.size_bytes) if header.is_control else b""
+    return producers.replay(header, header.base_offset, header.max_timestamp, data)

@@ -116,6 +116,34 @@ def test_mending_an_index_keeps_the_aborted_transactions(
     assert len(again.segments) == 2
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_aborted_transactions_are_known_when_all_indexes_were_removed(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch, clean: bool
+) -> None:
+    """As operators do with indexes that they do not trust. One transaction lies in two segments."""
+    ids = {"producer_id": 7, "producer_epoch": 0}
+    log = open_log(memory)
+    for number in range(3):
+        for sequence in (2 * number, 2 * number + 1):
+            records = batch(base_sequence=sequence, transactional=True, **ids)
+            log.append_as_leader(records, 0, 1_000)
+            if number < 2:
+                log.roll(1_000)
+        kind = ControlType.COMMIT if number == 1 else ControlType.ABORT
+        marker = encode_end_transaction_marker(
+            EndTransactionMarker(kind, 0), timestamp_ms=1_000, **ids
+        )
+        log.append_as_leader(bytearray(marker), 0, 1_000, from_client=False)
+    known = log.aborted_transactions(0, LARGE)
+    assert [(each.first_offset, each.last_offset) for each in known] == [(0, 2), (6, 8)]
+    log.close()
+    for name in list(memory.names):
+        if name.endswith("index"):
+            del memory.names[name]
+    again = open_log(memory.after_kill(), clean=clean, at=log.recovery_point)
+    assert again.aborted_transactions(0, LARGE) == known
+
+
 def test_an_empty_checkpoint_of_epochs_is_none(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from uuid import UUID
 from zlib import crc32
@@ -351,6 +352,30 @@ def test_a_flush_makes_names_safe_too(batch: MakeBatch, monkeypatch: pytest.Monk
 
 
 # ---- power cuts --------------------------------------------------------------------------------
+
+
+def test_a_kill_during_a_recovery_leaves_no_gap(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    """In a compacted log a gap tells nothing: what lies behind a tear must go before the tear."""
+    settings = {"segment_bytes": 500, "cleanup_policy": ("compact",)}
+    log = open_log(memory, **settings)
+    write(log, batch, 0, 20)
+    torn, ends, change = log.segments[0], set(), 0
+    end_offset = log.segments[1].base_offset - 1
+    memory.names[f"{torn.stem}.log"].data[-1] ^= 1
+    while len(ends) < 2:
+        change += 1
+        survivor = memory.after_kill()
+        survivor.crash_after(change)
+        with suppress(PowerLoss):
+            open_log(survivor, **settings)
+            ends.add("whole")
+        again = open_log(survivor.after_kill(), **settings)
+        assert again.log_end_offset == end_offset
+        assert len(values(again)) == end_offset
+        ends.add("killed")
+    assert change > 3
 
 
 @pytest.mark.parametrize("how", ["flush", "close"])
