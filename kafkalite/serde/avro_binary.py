@@ -14,7 +14,7 @@ What fastavro does not do, and this module does:
 - A datetime without a time zone is written as the machine's local time. Here it is refused.
 - An array of nulls takes no bytes, so four of them may claim 2^31. Such a schema is refused.
 
-Owns   the parsed schemas, so many.
+Owns   the parsed schemas, so many and so long.
 Fails  with SchemaError for a schema, with any Exception for a value or for bytes: the codec makes
        it SerdeError.
 Source fastavro's documentation; the logical types are Python's own as it has them: datetime, date,
@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
 from io import BytesIO
 from typing import Any, Final
 
@@ -37,8 +36,8 @@ from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_schema import Schema, default_value, parse_schema, type_name
 from kafkalite.serde.avro_zones import Check, zone_check
 from kafkalite.serde.glimpse import glimpse
+from kafkalite.serde.text_cache import cached_by_text
 
-PARSED_MAX: Final = 256
 ROOT: Final = "value"  # the field that the schema is the type of
 ROOT_RECORD: Final = "_kafkalite_root"
 
@@ -96,7 +95,7 @@ class Binary:
         return "it does not fit"
 
 
-@lru_cache(maxsize=PARSED_MAX)
+@cached_by_text
 def binary(text: str) -> Binary:
     """The schema of a canonical text, parsed once in a process."""
     schema = parse_schema(text)

@@ -23,7 +23,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -31,6 +30,7 @@ from fastavro.read import LOGICAL_READERS
 
 from kafkalite.errors import SchemaError
 from kafkalite.serde.glimpse import glimpse
+from kafkalite.serde.text_cache import cached_by_text
 
 PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -126,11 +126,11 @@ def parse_schema(schema: object, references: tuple[str, ...] = ()) -> Schema:
     it, may be mentioned by name: they are among the schema's names, and not part of its text.
     """
     if isinstance(schema, str):
-        return _parse_text(schema, references)
+        return _parse_text(schema, *references)
     return _parse_json(schema, _referenced(references))
 
 
-@lru_cache(maxsize=512)
+@cached_by_text
 def canonical_text(text: str) -> str:
     """The canonical text of a schema, whatever the names stand for that it does not define.
 
@@ -139,8 +139,8 @@ def canonical_text(text: str) -> str:
     return _parse_json(_json(text), _Checker(is_lenient=True)).text
 
 
-@lru_cache(maxsize=512)
-def _parse_text(text: str, references: tuple[str, ...]) -> Schema:
+@cached_by_text
+def _parse_text(text: str, *references: str) -> Schema:
     return _parse_json(_json(text), _referenced(references))
 
 
