@@ -3,7 +3,8 @@
     size          max.message.bytes: MESSAGE_TOO_LARGE; segment.bytes: RECORD_LIST_TOO_LARGE
     framing, CRC  records.check_produced: CORRUPT_MESSAGE, INVALID_RECORD
     keys          every record of a compacted topic has one: INVALID_RECORD
-    timestamps    message.timestamp.before.max.ms, .after.max.ms: INVALID_TIMESTAMP
+    timestamps    message.timestamp.before.max.ms, .after.max.ms: INVALID_TIMESTAMP; what the header
+                  says is the largest is set right, as retention and searches by time go by it
     codec         compression.type other than the batch's: the batch is compressed anew
 
 Never  changes what it was given, unless that is what is returned.
@@ -16,6 +17,7 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from kafkalite.core.config import LogConfig
+from kafkalite.core.config_keys import LONG_MAX
 from kafkalite.core.log.storage import Buffer
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (
@@ -25,6 +27,7 @@ from kafkalite.core.protocol.records import (
     decode,
     encode,
     read_header,
+    set_max_timestamp,
     verify_crc,
 )
 from kafkalite.core.types import NO_TIMESTAMP, Columns, TopicPartition
@@ -71,7 +74,8 @@ def validated(
             )
         before_ms = config.message_timestamp_before_max_ms
         after_ms = config.message_timestamp_after_max_ms
-        if not (now_ms - produced.oldest <= before_ms and produced.newest - now_ms <= after_ms):
+        latest_ms = min(now_ms + after_ms, LONG_MAX)
+        if not (now_ms - produced.oldest <= before_ms and produced.newest <= latest_ms):
             _check_timestamps(records, config, partition, now_ms)
         if config.compression_type != "producer":
             records, header = _recompressed(records, header, config, partition)
@@ -82,6 +86,8 @@ def validated(
         )
     if isinstance(records, bytes) or (isinstance(records, memoryview) and records.readonly):
         records = bytearray(records)
+    if from_client and header.max_timestamp != produced.newest:
+        header = _set_max_timestamp(records, header, produced.newest, config)
     return records, header
 
 
@@ -90,6 +96,17 @@ def _refuse_size(partition: TopicPartition, size: int, config: LogConfig) -> NoR
         ErrorCode.MESSAGE_TOO_LARGE,
         f"{partition}: batch of {size} bytes, max.message.bytes is {config.max_message_bytes}",
     )
+
+
+def _set_max_timestamp(
+    records: bytearray | memoryview, header: BatchHeader, newest: int, config: LogConfig
+) -> BatchHeader:
+    """Says in the header what is true of the records, unless the broker's time will count."""
+    if config.message_timestamp_type == "LogAppendTime":
+        return header
+    newest = max(newest, NO_TIMESTAMP)
+    set_max_timestamp(records, 0, newest)
+    return header._replace(max_timestamp=newest)
 
 
 def _brokers_own(records: Buffer) -> BatchHeader:

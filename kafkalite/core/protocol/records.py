@@ -385,17 +385,20 @@ def patch(
 ) -> None:
     """Writes what the leader decides at the append: base offset and leader epoch.
 
-    With `max_timestamp` the batch also becomes one of log append time; that lies under the CRC,
-    which is computed anew. `buffer` must be writable.
+    With `max_timestamp` the batch also becomes one of log append time. `buffer` must be writable.
     """
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + _LEADER_EPOCH_POSITION, leader_epoch)
-    if max_timestamp is None:
-        return
+    if max_timestamp is not None:
+        attributes = read_header(buffer, position).attributes | _LOG_APPEND_TIME
+        _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
+        set_max_timestamp(buffer, position, max_timestamp)
+
+
+def set_max_timestamp(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
+    """Writes the largest timestamp of a batch. It lies under the CRC, which is computed anew."""
     header = read_header(buffer, position)
     _records_of(buffer, position, header)
-    attributes = header.attributes | _LOG_APPEND_TIME
-    _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
     end = position + header.size_bytes
     with memoryview(buffer) as view, view[position + ATTRIBUTES_POSITION : end] as covered:

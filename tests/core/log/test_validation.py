@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.core.config import LogConfig
+from kafkalite.core.config_keys import LONG_MAX
 from kafkalite.core.log.validation import validated
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, crc32c, encode
@@ -13,6 +14,7 @@ from kafkalite.errors import ApiError, ErrorCode
 
 NOW_MS = 10_000_000
 CONFIG = LogConfig(message_timestamp_before_max_ms=1_000, message_timestamp_after_max_ms=500)
+BASE_TIMESTAMP_POSITION, MAX_TIMESTAMP_POSITION = 27, 35
 CODECS = [Compression.NONE, Compression.ZSTD]
 
 
@@ -48,11 +50,37 @@ def test_a_record_without_a_time_is_not_too_old(codec: Compression) -> None:
     assert not accepted([-1, -2], CONFIG, codec)
 
 
-def test_a_time_that_64_bits_cannot_hold_is_refused() -> None:
-    batch = bytearray(encode(Columns([None] * 2, [b"v"] * 2, [0, 100])))
-    batch[27:35] = ((1 << 63) - 50).to_bytes(8, "big")  # the time that the deltas count from
+def with_time(data: bytes, position: int, time_ms: int) -> bytearray:
+    """The batch with another time in its header, and a CRC that is right."""
+    batch = bytearray(data)
+    batch[position : position + 8] = time_ms.to_bytes(8, "big", signed=True)
     crc = crc32c(bytes(batch[ATTRIBUTES_POSITION:]))
     batch[CRC_POSITION : CRC_POSITION + 4] = crc.to_bytes(4, "big")
+    return batch
+
+
+@pytest.mark.parametrize("after_ms", [LogConfig().message_timestamp_after_max_ms, LONG_MAX])
+def test_a_time_that_64_bits_cannot_hold_is_refused(after_ms: int) -> None:
+    batch = encode(Columns([None] * 2, [b"v"] * 2, [0, 100]))
+    late = with_time(batch, BASE_TIMESTAMP_POSITION, LONG_MAX - 50)  # the deltas count from it
+    config = LogConfig(message_timestamp_after_max_ms=after_ms)
     with pytest.raises(ApiError) as caught:
-        validated(batch, LogConfig(), TopicPartition("t", 0), NOW_MS, True)
+        validated(late, config, TopicPartition("t", 0), NOW_MS, True)
     assert caught.value.error_code is ErrorCode.INVALID_TIMESTAMP
+    by_broker = LogConfig(message_timestamp_type="LogAppendTime")
+    validated(late, by_broker, TopicPartition("t", 0), NOW_MS, True)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("told_ms", [0, -1, NOW_MS + 99, LONG_MAX])
+def test_the_largest_time_is_what_the_records_say(told_ms: int, codec: Compression) -> None:
+    times = [NOW_MS - 5, NOW_MS, NOW_MS - 9]
+    honest = encode(Columns([None] * 3, [b"v"] * 3, times), compression=codec)
+    lying = with_time(honest, MAX_TIMESTAMP_POSITION, told_ms)
+    stored, header = validated(bytes(lying), LogConfig(), TopicPartition("t", 0), NOW_MS, True)
+    assert bytes(stored) == honest
+    assert header.max_timestamp == NOW_MS
+    timeless = encode(Columns([None], [b"v"], [-1]), compression=codec)
+    lying = with_time(timeless, MAX_TIMESTAMP_POSITION, told_ms)
+    stored, header = validated(lying, LogConfig(), TopicPartition("t", 0), NOW_MS, True)
+    assert (bytes(stored), header.max_timestamp) == (timeless, -1)
