@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kafkalite.core.consumer_offsets import (
     CommittedOffset,
@@ -31,9 +31,6 @@ from kafkalite.core.consumer_offsets import (
 from kafkalite.core.machine import Record
 from kafkalite.core.types import NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ErrorCode
-
-STRING_BYTES_MAX: Final = 32_767  # in a record
-UTF8_BYTES_MAX: Final = 4  # of one character
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class Offsets:
     ) -> Record | ErrorCode:
         """The record of a commit, or why it is refused."""
         note = offset.metadata
-        if len(note) > self._config.offset_metadata_max_bytes or not _fits_a_record(note):
+        if len(note) > self._config.offset_metadata_max_bytes:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         self._in_flight.setdefault(group_id, Counter())[partition] += 1
         return offset_record(group_id, partition, offset)
@@ -226,11 +223,6 @@ class Offsets:
         self._producers[group_id].discard(producer_id)
         if not self._producers[group_id]:
             del self._producers[group_id]
-
-
-def _fits_a_record(note: str) -> bool:
-    """Whether the note's bytes can be written; most are so short that nobody need count."""
-    return len(note) * UTF8_BYTES_MAX <= STRING_BYTES_MAX or len(note.encode()) <= STRING_BYTES_MAX
 
 
 def _discard(groups: dict[str, _Partitions], group_id: str, partition: TopicPartition) -> None:

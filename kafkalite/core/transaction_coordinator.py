@@ -32,7 +32,6 @@ from kafkalite.core.protocol.transactions import (
     InitProducerIdResponse,
 )
 from kafkalite.core.transaction_log import (
-    TRANSACTIONAL_ID_BYTES_MAX,
     decode_key,
     decode_value,
     transaction_record,
@@ -290,7 +289,7 @@ class TransactionCoordinator:
 
     def _why_not_identify(self, request: InitProducerIdRequest) -> ErrorCode:
         name = request.transactional_id
-        if not name or len(name.encode()) > TRANSACTIONAL_ID_BYTES_MAX:
+        if not name:
             return ErrorCode.INVALID_REQUEST
         if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT

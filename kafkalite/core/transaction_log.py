@@ -28,7 +28,6 @@ from kafkalite.errors import WireError
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 0
-TRANSACTIONAL_ID_BYTES_MAX: Final = 32_767  # in a record
 
 
 def decode_key(key: bytes) -> str | None:

@@ -296,13 +296,13 @@ def resident_bytes(pid: int) -> int:
     ("version", "body"),
     [
         (1, struct.pack(">i", 2**31 - 1)),
-        (1, struct.pack(">i", -2)),
         (1, struct.pack(">ih", 1, 32_767) + b"short"),
         (1, struct.pack(">ih", 1, -2)),
         (9, b"\xff\xff\xff\xff\x0f\0\0\0"),  # four billion topics
         (9, b"\xff" * 10 + b"\0\0\0"),  # a varint without an end
         (9, b"\x02\xff\xff\xff\xff\x07name"),  # a name of two gigabytes
-        (9, b"\x02\x05\xff\xfe\xfd\xfc\0\0\0\0\0"),  # a name that is not UTF-8
+        (9, b"\x02\x81\x80\x02" + b"n" * 32_768 + bytes(5)),  # a name longer than Kafka's
+        (1, struct.pack(">ih", 1, 10_923) + b"\xff" * 10_923),  # one that grows to be so
         (9, b"\x00\x01\x00\x00\x01\x00\xff\xff\xff\xff\x0f"),  # a tagged field as large
     ],
 )  # fmt: skip
@@ -310,6 +310,20 @@ def test_counts_and_lengths_beyond_the_frame(server: Any, version: int, body: by
     with closing(Peer(server.address)) as peer:
         peer.send(framed(header(ApiKey.METADATA, version, flexible=version >= 9) + body))
         assert peer.until_hung_up_on() == b""
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        (1, struct.pack(">i", -2)),  # all topics
+        (1, struct.pack(">i", 0) + b"and then some"),
+        (9, b"\x02\x05\xff\xfe\xfd\xfc\0\0\0\0\0"),  # a name that is not UTF-8
+    ],
+)
+def test_what_apache_kafka_lets_pass(server: Any, version: int, body: bytes) -> None:
+    with closing(Peer(server.address)) as peer:
+        peer.send(framed(header(ApiKey.METADATA, version, flexible=version >= 9) + body))
+        assert peer.socket.recv(1 << 16)[4:8] == struct.pack(">i", 7)
 
 
 # ---- keys and versions -------------------------------------------------------------------------

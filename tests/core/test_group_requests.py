@@ -18,7 +18,6 @@ from kafkalite.core.consumer_offsets import (
 from kafkalite.core.coordinator import GroupCoordinator
 from kafkalite.core.groups import LEGAL, Group, GroupConfig, GroupState, Member
 from kafkalite.core.machine import AppendInTransaction, Record
-from kafkalite.core.offsets import OffsetsConfig
 from kafkalite.core.protocol import groups as g
 from kafkalite.core.protocol import offsets as o
 from kafkalite.core.protocol import transactions as t
@@ -207,15 +206,6 @@ def test_an_expiry_beyond_all_time_is_the_end_of_time() -> None:
     for retention_ms in (2**63 - 1, -(2**63)):
         request = o.OffsetCommitRequest("g", retention_time_ms=retention_ms, topics=topics)
         assert rim.ask(request, 2).topics[0].partitions[0].error_code is ErrorCode.NONE
-
-
-def test_metadata_that_fits_no_record_is_refused_whatever_the_limit() -> None:
-    machine = GroupCoordinator(Random(1), GroupConfig(), OffsetsConfig(100_000))
-    for note, error in [("x" * 32_767, ErrorCode.NONE), ("é" * 16_384, 12), ("x" * 32_768, 12)]:
-        partitions = (o.OffsetCommitRequestPartition(0, 5, committed_metadata=note),)
-        request = o.OffsetCommitRequest("g", topics=(o.OffsetCommitRequestTopic("t", partitions),))
-        outcome = machine.handle(request, RequestContext(8), 0)
-        assert outcome.replies[0].response.topics[0].partitions[0].error_code == error
 
 
 def test_a_transaction_s_offsets_go_into_its_own_batch() -> None:

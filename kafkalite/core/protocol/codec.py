@@ -174,8 +174,6 @@ def decode(cls: type[T], data: Buffer, version: int) -> T:
     except (struct_module.error, IndexError):
         size = len(view)
         raise WireError(f"{cls.__name__} v{version} runs past its {size} bytes") from None
-    except UnicodeDecodeError as error:
-        raise WireError(f"{cls.__name__} v{version} holds invalid UTF-8: {error}") from None
     except WireError as error:
         raise WireError(f"{cls.__name__} v{version}: {error}") from None
     return value  # type: ignore[no-any-return]
@@ -216,6 +214,8 @@ def _write(value: object, version: int, parts: list[Any]) -> list[int]:
         raise WireError(f"{cls.__name__} v{version}: a value does not fit: {error}") from None
     except (AttributeError, TypeError, UnicodeEncodeError) as error:
         raise WireError(f"{cls.__name__} v{version}: a value has no such form: {error}") from error
+    except WireError as error:
+        raise WireError(f"{cls.__name__} v{version}: {error}") from None
 
 
 def _compile_encoder(cls: type, version: int) -> Encoder:

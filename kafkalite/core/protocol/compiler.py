@@ -47,15 +47,19 @@ RUNTIME: Final = {
     name: getattr(primitives, name)
     for name in (
         "ERROR_CODES",
+        "REPLACE",
+        "STRING_BYTES_MAX",
         "UVARINTS",
         "is_in_memory",
         "read_uvarint",
         "records_size",
         "refuse_count",
+        "refuse_string",
         "refuse_null",
         "refuse_tag",
         "skip_tagged_fields",
         "to_uuid",
+        "write_string_size",
         "write_uvarint",
     )
 } | {"unpack_from": struct.unpack_from, "pack": struct.pack}
@@ -143,8 +147,8 @@ class Reader(Source):
             self.line(f"position += {codec.size}")
         self.pending.clear()
 
-    def length(self, letter: str, name: str, where: str, nullable: bool) -> str:
-        """A length or count, -1 for null; what is no length is refused."""
+    def length(self, element: Sized | Array, name: str, where: str, nullable: bool) -> str:
+        """A length or count; where `nullable`, any below 0 is null."""
         if self.flexible:
             n = self.fixed(name, "B")
             self.flush()
@@ -154,12 +158,16 @@ class Reader(Source):
                     self.line("position += 1")
                 with self.block("else:"):
                     self.line(f"{n}, position = read_uvarint(data, position - 1)")
+                if element is STRING:
+                    with self.block(f"if {n} > STRING_BYTES_MAX + 1:"):
+                        self.line(f"refuse_string({where!r}, {n} - 1)")
             self.line(f"{n} -= 1")
         else:
-            n = self.fixed(name, letter)
+            n = self.fixed(name, element.letter if isinstance(element, Sized) else "i")
             self.flush()
-        with self.block(f"if {n} < {-1 if nullable else 0}:"):
-            self.line(f"refuse_null({where!r})")
+        if not nullable:
+            with self.block(f"if {n} < 0:"):
+                self.line(f"refuse_null({where!r})")
         return n
 
     def read(self, field: Field, where: str) -> str:
@@ -186,7 +194,7 @@ class Reader(Source):
 
     def read_sized(self, element: Sized, name: str, where: str, nullable: bool) -> str:
         """A string, bytes, or a view of records."""
-        n = self.length(element.letter, f"{name}_size", where, nullable)
+        n = self.length(element, f"{name}_size", where, nullable)
         value = self.variable(name)
         if nullable:
             self.line(f"{value} = None")
@@ -194,7 +202,7 @@ class Reader(Source):
             self.line(f"end = position + {n}")
             match element.kind:
                 case "string":
-                    self.line(f"{value} = str(data[position:end], 'utf-8')")
+                    self.line(f"{value} = str(data[position:end], 'utf-8', REPLACE)")
                 case "bytes":
                     self.line(f"{value} = bytes(data[position:end])")
                 case "records":
@@ -204,7 +212,7 @@ class Reader(Source):
 
     def read_array(self, element: Element, name: str, where: str, nullable: bool) -> str:
         """A tuple. Fixed elements are read in one call, others in a loop."""
-        n = self.length("i", f"{name}_count", where, nullable)
+        n = self.length(Array(element), f"{name}_count", where, nullable)
         value = self.variable(name)
         if nullable:
             self.line(f"{value} = None")
@@ -319,13 +327,14 @@ class Writer(Source):
             self.line(f"add({bytes(len(self.pending))!r})")
         self.pending.clear()
 
-    def length(self, n: str, letter: str) -> None:
+    def length(self, n: str, element: Sized | Array) -> None:
         """A length or count, held in the variable `n`; -1 stands for null."""
         if not self.flexible:
-            self.fixed(n, letter)
+            self.fixed(n, element.letter if isinstance(element, Sized) else "i")
             return
         self.flush()
-        self.line(f"add(UVARINTS[{n} + 1] if {n} < 1023 else write_uvarint({n} + 1))")
+        write_long = "write_string_size" if element is STRING else "write_uvarint"
+        self.line(f"add(UVARINTS[{n} + 1] if {n} < 1023 else {write_long}({n} + 1))")
 
     def write(self, field: Field, expression: str) -> None:
         """A field that is not tagged."""
@@ -356,7 +365,7 @@ class Writer(Source):
             if element is STRING:
                 self.line(f"{value} = {value}.encode()")
             self.line(f"{n} = {'records_size' if element is RECORDS else 'len'}({value})")
-        self.length(n, element.letter)
+        self.length(n, element)
         self.flush()
         with self.block(f"if {n} > 0:") if nullable else _no_block():
             if element is RECORDS:
@@ -371,7 +380,7 @@ class Writer(Source):
         self.line(
             f"{n} = -1 if {value} is None else len({value})" if nullable else f"{n} = len({value})"
         )
-        self.length(n, "i")
+        self.length(n, Array(element))
         self.flush()
         with self.block(f"if {n} > 0:"):
             if isinstance(element, Fixed) and element is not UUID:

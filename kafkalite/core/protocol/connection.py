@@ -38,7 +38,7 @@ from kafkalite.core.protocol.apis import (
     response_header_version,
 )
 from kafkalite.core.protocol.codec import Request
-from kafkalite.core.protocol.primitives import Buffer, SizedRecords, skip_tagged_fields
+from kafkalite.core.protocol.primitives import REPLACE, Buffer, SizedRecords, skip_tagged_fields
 from kafkalite.core.protocol.produce import ProduceRequest
 from kafkalite.errors import ErrorCode, WireError
 
@@ -214,7 +214,7 @@ class ServerConnection(FrameReceiver):
         if known is None:
             return UnknownApi(api_key, api_version, correlation_id)
         key, flexible_since = known
-        client_id, position = self._read_client_id(frame, key)
+        client_id, position = self._read_client_id(frame)
         if api_version >= flexible_since:
             position = _skip_tags(frame, position)
         if position > len(frame):
@@ -234,20 +234,18 @@ class ServerConnection(FrameReceiver):
         tags = b"\0" if response_header_version(key, version) == 1 else b""
         return _framed(SIZE.pack(header.correlation_id) + tags, parts)
 
-    def _read_client_id(self, frame: memoryview, key: ApiKey) -> tuple[str | None, int]:
+    def _read_client_id(self, frame: memoryview) -> tuple[str | None, int]:
         """The client's id and the position after it, which may lie behind the frame's end."""
         start = REQUEST.size + SHORT.size
         if start > len(frame):
             return None, start
         size = SHORT.unpack_from(frame, REQUEST.size)[0]
         if size < 0:
-            if size != -1:
-                raise WireError(f"{key.name} request: a client id of {size} bytes")
             return None, start
         raw = bytes(frame[start : start + size])
         if raw != self._client_id_bytes:
             self._client_id_bytes = raw
-            self._client_id = raw.decode(errors="replace")
+            self._client_id = raw.decode(errors=REPLACE)
         return self._client_id, start + size
 
 

@@ -13,11 +13,15 @@ Fails  with WireError.
     array           Int32 count, -1 is null              unsigned varint of count + 1, 0 is null
     struct          its fields                           its fields, then its tagged fields
 
+What is written as -1 is read as null for any number below 0, and bytes of a String that are not
+UTF-8 as replacement characters, as Apache Kafka does.
+
 Source the protocol guide's "Protocol Primitive Types"; KIP-482 (flexible versions, tagged fields).
 """
 
 from __future__ import annotations
 
+import codecs
 import uuid
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +30,8 @@ from typing import Annotated, Final, Literal, NoReturn, Protocol, TypeAlias, run
 from kafkalite.errors import ErrorCode, WireError
 
 UVARINT_BYTES_MAX: Final = 5
+STRING_BYTES_MAX: Final = 32_767  # in every version, though a varint could say more
+REPLACE: Final = "kafkalite.replace"  # how text is decoded that is no UTF-8
 UUID_CACHE_SIZE: Final = 4_096
 ZERO_UUID: Final = uuid.UUID(int=0)
 
@@ -132,6 +138,13 @@ def write_uvarint(number: int) -> bytes:
     return bytes(out)
 
 
+def write_string_size(number: int) -> bytes:
+    """A long string's length + 1; WireError for one that no reader takes."""
+    if number > STRING_BYTES_MAX + 1:
+        raise WireError(f"a string of {number - 1} bytes; {STRING_BYTES_MAX} are allowed")
+    return write_uvarint(number)
+
+
 UVARINTS: Final = tuple(write_uvarint(number) for number in range(1024))  # the usual lengths
 
 
@@ -144,7 +157,24 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, position
-    raise WireError(f"a varint at byte {position} is longer than {UVARINT_BYTES_MAX} bytes")
+    start = position - UVARINT_BYTES_MAX
+    raise WireError(f"a varint at byte {start} is longer than {UVARINT_BYTES_MAX} bytes")
+
+
+def replace_invalid(error: UnicodeError) -> tuple[str, int]:
+    """What stands for bytes that are no UTF-8: how `str` decodes with REPLACE.
+
+    The replacement takes three bytes where it is written again, perhaps into a record, and must fit
+    there; WireError where it might not.
+    """
+    assert isinstance(error, UnicodeDecodeError)
+    if len(REPLACEMENT.encode()) * len(error.object) > STRING_BYTES_MAX:
+        raise WireError(f"{len(error.object)} bytes of a string that are no UTF-8")
+    return REPLACEMENT, error.end
+
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+codecs.register_error(REPLACE, replace_invalid)
 
 
 def skip_tagged_fields(data: Buffer, position: int) -> int:
@@ -174,6 +204,11 @@ def is_in_memory(records: Buffer | SizedRecords) -> bool:
 def refuse_null(field: str) -> NoReturn:
     """A length below zero where the version knows no null."""
     raise WireError(f"{field} is null or has a negative length")
+
+
+def refuse_string(field: str, size: int) -> NoReturn:
+    """A string longer than versions that are not flexible could say."""
+    raise WireError(f"{field} has {size} bytes; {STRING_BYTES_MAX} are allowed")
 
 
 def refuse_count(field: str, count: int, remaining: int) -> NoReturn:

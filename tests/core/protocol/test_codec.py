@@ -209,9 +209,33 @@ def test_null_is_refused_where_the_version_knows_none() -> None:
 
 
 @pytest.mark.parametrize("length", [b"\xff\xfe", b"\x80\0"])
-def test_a_negative_length_other_than_null_is_refused(length: bytes) -> None:
-    with pytest.raises(WireError, match="negative length"):
-        decode(Everything, encode(EVERYTHING, 1)[:-2] + length, 1)
+def test_any_negative_length_is_null_or_refused(length: bytes) -> None:
+    null = codec_replace(EVERYTHING, later_null=None)
+    assert decode(Everything, encode(null, 1)[:-2] + length, 1).later_null is None
+    with pytest.raises(WireError, match=r"Everything.later_null is null or has a negative length"):
+        decode(Everything, encode(EVERYTHING, 0)[:-2] + length, 0)
+
+
+def test_text_that_is_no_utf_8_is_read_as_well_as_can_be() -> None:
+    wire = encode(HeartbeatRequest("g", 1, "m"), 3)
+    assert decode(HeartbeatRequest, wire.replace(b"g", b"\xff"), 3).group_id == "\ufffd"
+    long = encode(HeartbeatRequest("g" * 10_923, 1, "m"), 3)
+    with pytest.raises(WireError, match="HeartbeatRequest v3: 10923 bytes of a string"):
+        decode(HeartbeatRequest, long.replace(b"g", b"\xff", 1), 3)
+    shorter = encode(HeartbeatRequest("g" * 10_922, 1, "m"), 3)
+    read = decode(HeartbeatRequest, shorter.replace(b"g", b"\xff"), 3)
+    assert decode(HeartbeatRequest, encode(read, 3), 3) == read
+
+
+def test_a_string_is_no_longer_than_every_version_can_say() -> None:
+    longest = HeartbeatRequest("g" * 32_767, 1, "m")
+    wire = encode(longest, 4)
+    assert decode(HeartbeatRequest, wire, 4) == longest
+    with pytest.raises(WireError, match="HeartbeatRequest v4: a string of 32768 bytes"):
+        encode(HeartbeatRequest("g" * 32_768, 1, "m"), 4)
+    longer = wire.replace(b"\x80\x80\x02g", b"\x81\x80\x02gg")
+    with pytest.raises(WireError, match="v4: HeartbeatRequest.group_id has 32768 bytes; 32767 are"):
+        decode(HeartbeatRequest, longer, 4)
 
 
 # --- tagged fields ----------------------------------------------------------------------------
@@ -315,8 +339,6 @@ def test_an_error_names_the_message_the_version_and_the_numbers() -> None:
     wire = encode(HeartbeatRequest("g", 1, "m"), 3)
     with pytest.raises(WireError, match="HeartbeatRequest v3 runs past its 11 bytes"):
         decode(HeartbeatRequest, wire[:11], 3)
-    with pytest.raises(WireError, match="HeartbeatRequest v3 holds invalid UTF-8"):
-        decode(HeartbeatRequest, wire.replace(b"g", b"\xff"), 3)
     with pytest.raises(WireError, match="HeartbeatRequest has versions 0 to 4, not 5"):
         decode(HeartbeatRequest, wire, 5)
     with pytest.raises(WireError, match="HeartbeatRequest has versions 0 to 4, not -1"):
