@@ -5,8 +5,9 @@ Source KIP-35, KIP-511. No features are advertised: transactions stay in their c
 
 from __future__ import annotations
 
+import re
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import ROUTES, handles
 from kafkalite.core.protocol.api_versions import (
@@ -21,12 +22,18 @@ from kafkalite.errors import ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
+SOFTWARE_V: Final = 3
+SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
 
 @handles(ApiKey.API_VERSIONS, versions=(0, 4))
 def api_versions(
     broker: Broker, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
-    """Every API with a handler."""
+    """Every API with a handler; INVALID_REQUEST to a client whose software has no proper name."""
+    software = (request.client_software_name, request.client_software_version)
+    if context.api_version >= SOFTWARE_V and not all(map(SOFTWARE.fullmatch, software)):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     return _supported()
 
 

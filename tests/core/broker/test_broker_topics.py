@@ -42,9 +42,22 @@ def named(*names: str) -> tuple[MetadataRequestTopic, ...]:
 def test_what_is_advertised_is_what_is_handled(start: Start, version: int) -> None:
     async def story() -> None:
         async with start() as running:
-            answer = await (await running.connect()).ask(ApiVersionsRequest(), version)
+            answer = await (await running.connect()).ask(ApiVersionsRequest("a", "1"), version)
             told = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
             assert told == {int(key): route.versions for key, route in ROUTES.items()}
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("software", [("", "1"), ("a", ""), ("a b", "1"), ("a", "1_0")])
+def test_software_without_a_proper_name_is_told_so(start: Start, software: tuple[str, str]) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            answer = await peer.ask(ApiVersionsRequest(*software), 3)
+            assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, ())
+            answer = await peer.ask(ApiVersionsRequest("apache-kafka-java", "4.3.1"), 3)
+            assert answer.error_code is ErrorCode.NONE
 
     asyncio.run(story())
 
