@@ -25,7 +25,7 @@ from kafkalite.serde.registry import MemoryRegistry, SchemaRegistry
 from kafkalite.serde.serde import Serde, SerdeContext
 from kafkalite.streams import plan as p
 from kafkalite.streams.api import StreamsBuilder
-from kafkalite.streams.durations import Duration, milliseconds
+from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.state import StoreView
@@ -108,7 +108,7 @@ class TopologyTestDriver:
 
     def advance_wall_clock(self, duration: Duration) -> None:
         """Lets time pass: what waits for it happens."""
-        self.now_ms += milliseconds(duration, "advance_wall_clock")
+        self.now_ms += not_negative(duration, "advance_wall_clock")
         for task in self._tasks:
             task.tick(self.now_ms)
         self._run()

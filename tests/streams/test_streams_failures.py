@@ -226,6 +226,53 @@ class TestPolicies:
         assert driver.store("t").get("a") == {"n": 2, "all": [1, 2], "total": 3}
         assert [r.value["n"] for r in driver.read("out")] == [1, 2]
 
+    def test_a_row_that_is_in_no_group_leaves_none_behind(self) -> None:
+        """As if the row on which the function failed had been no row."""
+        app = StreamsBuilder("app", key=string(), value=json(), on_error="skip")
+        table = app.table("in")
+        by_parity = table.filter_not(lambda v: 12 / v == 1).map(lambda v: 12 // v)
+        groups = by_parity.group_by(lambda v: str(2 % v))
+        groups.aggregate(n=count(), all=collect(), name="t")
+        driver = TopologyTestDriver(app)
+        # 0 fails in the filter, "x" too, 12 does not pass; 13 // gives 0, which fails as a group
+        rows = {"a": [3, 0, 4], "b": [13, "x", 12, 6], "c": [2, 13, 3], "d": [0, 0, 2, "x"]}
+        for key, values in rows.items():
+            for value in values:
+                driver.pipe("in", value, key=key)
+        store = dict(driver.store("t").all())
+        assert sorted(x for row in store.values() for x in row["all"]) == [2, 3, 4]
+        assert sum(row["n"] for row in store.values()) == 3
+        assert driver.metrics()["dropped-records-total"] == 7
+
+    def test_a_record_that_a_sink_cannot_write_fails_once(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=json())
+        app.stream("in").map(lambda v: v or object()).to(
+            "out", partitioner=lambda k, v, n: int(v), on_error="skip"
+        )
+        (sub,) = compile_topology(app.plan())
+        task = Task(sub, 3, partition_counts={"out": 3})
+        enqueue(task, b"1", b"0", b'"x"', b"2", b"7")
+        task.process(10, 0)
+        (output,) = task.drain()
+        assert (output.columns.values, output.partitions) == ([b"1", b"2"], [1, 2])
+        assert task.metrics["failed-records-total"] == 3
+
+    @pytest.mark.parametrize("timestamp", [-1, 1 << 63, 1.5, None])
+    def test_a_timestamp_that_no_record_can_have(self, timestamp: Any) -> None:
+        for build in (
+            lambda app: app.stream("in", timestamp=lambda v: timestamp).for_each(id),
+            lambda app: app.stream("in").map_batch(
+                lambda c: Columns(c.keys, c.values, [timestamp] * len(c))
+            ),
+        ):
+            app = StreamsBuilder("app", key=string(), value=json())
+            build(app)
+            (sub,) = compile_topology(app.plan())
+            task = Task(sub, 3)
+            enqueue(task, b"1")
+            with pytest.raises(ProcessingError, match="offset 100: .*Error"):
+                task.process(10, 0)
+
     def test_a_dead_letter_has_the_bytes_and_the_story(self) -> None:
         task = task_of(
             lambda s: s.filter(lambda v: v != 5).map(reciprocal).to("out"),

@@ -136,7 +136,7 @@ class TestSubTopologies:
         groups = app.stream("in").group_by_key()
         for size in range(1, compiling.WINDOWED_MAX + 2):
             groups.window(tumbling(size)).count()
-        with pytest.raises(TopologyError, match="151 windowed aggregates, at most 150"):
+        with pytest.raises(TopologyError, match="141 windowed aggregates, at most 140"):
             compiling.compile_topology(app.plan())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Final, Protocol
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import Function, Passes
@@ -14,6 +14,7 @@ from kafkalite.streams.local.runtime import Needs
 from kafkalite.streams.record import Record
 
 Results = tuple[Batch, list[Any]]
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
 def records(batch: Batch) -> list[Record]:
@@ -61,22 +62,33 @@ def caller(
     return run
 
 
-def row_caller(
-    node: p.Node, function: Function, failures: Failures
-) -> Callable[[Batch, Sequence[Any]], tuple[list[Any], list[int]]]:
-    """Calls `function` for the rows of a table that are not None; None gives None.
+class RowCaller(Protocol):
+    """Calls a function for the rows of a table: see `row_caller`."""
 
-    The rows are a column beside the batch, its values or its olds. The second result are the
-    indexes of records that the function failed on.
+    def __call__(
+        self, batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
+    ) -> tuple[list[Any], list[int]]:
+        """The results, and the indexes of records that the function failed on."""
+
+
+def row_caller(node: p.Node, function: Function, failures: Failures) -> RowCaller:
+    """Calls `function` for the rows of a table that are not None; None gives None, a failure too.
+
+    The rows are a column beside the batch, its values or its olds. An old row that the function
+    fails on was dealt with when it came.
     """
 
-    def run(batch: Batch, rows: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    def run(
+        batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
+    ) -> tuple[list[Any], list[int]]:
         there = [index for index, row in enumerate(rows) if row is not None]
         columns: list[Sequence[Any]] = [[rows[index] for index in there]]
         if function.takes_key:
             assert batch.keys is not None
             columns.insert(0, [batch.keys[index] for index in there])
-        found, failed = failures.call(node, function.call, batch, columns, there)
+        found, failed = failures.call(
+            node, function.call, batch, columns, there, once_more=are_olds
+        )
         results: list[Any] = [None] * len(rows)
         for index, result in zip(there, found, strict=True):
             results[index] = result
@@ -88,3 +100,12 @@ def row_caller(
 def function_needs(function: Function) -> Needs:
     """What a function of the record needs of a batch."""
     return Needs(key=function.takes_key, value=True)
+
+
+def check_timestamp(timestamp: object) -> None:
+    """TypeError or ValueError unless a record can have it."""
+    if type(timestamp) is not int:
+        raise TypeError(f"timestamp {timestamp!r} is no int of epoch milliseconds")
+    if not 0 <= timestamp <= TIMESTAMP_MAX:
+        what = "negative" if timestamp < 0 else "beyond 64 bits"
+        raise ValueError(f"timestamp {timestamp} is {what}")

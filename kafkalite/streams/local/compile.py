@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 OPERATORS: Final = (operators, tables, windowed)  # imported for what they register
-WINDOWED_MAX: Final = 150  # aggregates of a sub-topology whose stream times fit a commit's metadata
+WINDOWED_MAX: Final = 140  # aggregates of a sub-topology whose stream times fit a commit's metadata
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:

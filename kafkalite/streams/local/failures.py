@@ -78,15 +78,22 @@ class Failures:
         batch: Batch,
         columns: Sequence[Sequence[Any]],
         indexes: Sequence[int] | None = None,
+        *,
+        once_more: bool = False,
     ) -> tuple[list[Any], list[int]]:
         """`function` over columns: the results, and the indexes of records that it failed on.
 
-        `indexes` tells which records of `batch` the columns hold, all of them when None.
+        `indexes` tells which records of `batch` the columns hold, all of them when None. With
+        `once_more` the function was called with these before: what it fails on is not skipped,
+        counted or written as a dead letter a second time.
         """
         failed: list[int] = []
+        is_known = once_more and self.policy(node) != "fail"
 
         def fail(at: int, error: Exception) -> None:
             failed.append(at)
+            if is_known:
+                return
             self.at(node, error, batch, at if indexes is None else indexes[at])
 
         return attempt(function, columns, fail), failed

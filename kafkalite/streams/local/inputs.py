@@ -20,6 +20,7 @@ from kafkalite.core.types import Columns
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Fetched, Push
+from kafkalite.streams.local.calling import check_timestamp
 from kafkalite.streams.local.failures import attempt, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 
@@ -85,9 +86,8 @@ class Reader:
         there = [index for index in range(len(values)) if index not in unreadable]
 
         def timestamp_of(value: Any) -> int:
-            timestamp = call(value)
-            if type(timestamp) is not int:
-                raise TypeError(f"timestamp {timestamp!r} is no int of epoch milliseconds")
+            timestamp: int = call(value)
+            check_timestamp(timestamp)
             return timestamp
 
         found = attempt(

@@ -19,7 +19,7 @@ from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Output, Push
-from kafkalite.streams.local.calling import caller, function_needs, records
+from kafkalite.streams.local.calling import caller, check_timestamp, function_needs, records
 from kafkalite.streams.local.failures import convert
 from kafkalite.streams.local.runtime import (
     Needs,
@@ -230,8 +230,11 @@ class Sink:
             return
         call = _topic_name(self.node.topic)
         batch, topics = self.failures.apply(self.node, call, batch, (records(batch),))
-        for topic in dict.fromkeys(topics):
-            self.write(topic, batch.where([other == topic for other in topics]))
+        indexes: dict[str, list[int]] = {}
+        for index, topic in enumerate(topics):
+            indexes.setdefault(topic, []).append(index)
+        for topic, its in indexes.items():
+            self.write(topic, batch if len(indexes) == 1 else batch.take(its))
 
     def write(self, topic: str, batch: Batch) -> None:
         """Writes the batch into `topic`, without the records that the serdes refuse."""
@@ -244,14 +247,15 @@ class Sink:
         values: Sequence[bytes | None] | None = batch.raw_values
         if self.needs.value:
             values = self._serialize(self.value_codec, topic, batch, batch.values, failed)
-        partitions = self._partitions(topic, batch, failed)
         assert keys is not None
         assert values is not None
         columns = Columns(keys, values, batch.timestamps, None, batch.headers)
         if failed:
             keep = [index not in failed for index in range(len(batch))]
-            columns = columns.where(keep)
-            partitions = None if partitions is None else list(compress(partitions, keep))
+            batch, columns = batch.where(keep), columns.where(keep)
+        partitions: Sequence[int] | None = None
+        if self.node.partitioner is not None:
+            partitions, columns = self._partitioned(self.node.partitioner, topic, batch, columns)
         if len(columns):
             self.runtime.outputs.append(Output(topic, columns, partitions, self.node.name))
 
@@ -273,10 +277,10 @@ class Sink:
         failed.update(bad)
         return done
 
-    def _partitions(self, topic: str, batch: Batch, failed: set[int]) -> Sequence[int] | None:
-        """Where the partitioner wants the records; None when there is no partitioner."""
-        if self.node.partitioner is None:
-            return None
+    def _partitioned(
+        self, partitioner: p.Partitioner, topic: str, batch: Batch, columns: Columns
+    ) -> tuple[Sequence[int], Columns]:
+        """Where the partitioner wants the records, and those that it has a place for."""
         count = self.runtime.partition_counts.get(topic)
         if count is None:
             raise ProcessingError(
@@ -285,10 +289,12 @@ class Sink:
             )
         assert batch.keys is not None
         assert batch.values is not None
-        call = _partition_within(self.node.partitioner, count)
-        partitions, bad = self.failures.call(self.node, call, batch, (batch.keys, batch.values))
-        failed.update(bad)
-        return partitions
+        call = _partition_within(partitioner, count)
+        found, bad = self.failures.call(self.node, call, batch, (batch.keys, batch.values))
+        if not bad:
+            return found, columns
+        keep = [partition is not None for partition in found]
+        return list(compress(found, keep)), columns.where(keep)
 
 
 # Batches with one column changed
@@ -390,4 +396,6 @@ def _checked(made: object) -> Columns:
     lengths = {len(column) for column in columns if column is not None}
     if len(lengths) != 1:
         raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+    for timestamp in (min(made.timestamps, default=0), max(made.timestamps, default=0)):
+        check_timestamp(timestamp)
     return made

@@ -6,19 +6,20 @@ arrive, whatever their timestamps. A user's function never sees None.
 
 Facts  Null keys are dropped and counted by table sources. Every update goes on, equal ones and
        deletions of absent rows too. A filter that knows the old row gives a deletion only when
-       that one passed; else for every row that does not pass.
+       that one passed; else for every row that does not pass. A row on which a skipped function
+       failed is in no group.
 Source Kafka Streams' KTableSource, KTableFilter, KTableMapValues, KTableRepartitionMap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Last
 from kafkalite.streams.local.batch import Batch, Push
-from kafkalite.streams.local.calling import function_needs, row_caller
+from kafkalite.streams.local.calling import RowCaller, function_needs, row_caller
 from kafkalite.streams.local.grouping import (
     open_store,
     store_key_needs,
@@ -55,6 +56,31 @@ class LatestRows:
         if batch.headers is not None or bucket.headers:
             bucket.mark(batch.raw_keys, batch.headers)  # type: ignore[arg-type]
         return olds
+
+    def through(self, call: RowCaller, batch: Batch) -> Batch:
+        """The updates with what `call` makes of their rows, and the rows kept here that go."""
+        batch = _through(call, self.keys(batch), with_olds=False)
+        assert batch.values is not None
+        return as_update(batch, batch.values, self.put(batch, batch.values))
+
+
+def _through(call: RowCaller, batch: Batch, *, with_olds: bool) -> Batch:
+    """The updates with what `call` makes of their rows, and of the old ones where those are known.
+
+    A record that the function fails on is left out. Where the old row is known it becomes a
+    deletion: the next update replaces the row of this one, of which nothing has come.
+    """
+    assert batch.values is not None
+    values, failed = call(batch, batch.values)
+    olds: Sequence[Any] | None = None
+    if with_olds and batch.olds is not None:
+        olds, _ = call(batch, batch.olds, are_olds=True)
+        failed = [index for index in failed if olds[index] is None]
+    batch = as_update(batch, values, olds)
+    if failed:
+        left_out = set(failed)
+        batch = batch.where([index not in left_out for index in range(len(batch))])
+    return batch
 
 
 def _row_needs(node: p.Node, below: Needs, runtime: Runtime) -> Needs:
@@ -97,30 +123,25 @@ def _(node: p.TableFilter, below: Needs, runtime: Runtime) -> Needs:
 def _(node: p.TableFilter, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
     call = row_caller(node, node.function, runtime.failures)
-    rows = LatestRows(node, runtime) if node.named else None
+    store = LatestRows(node, runtime) if node.named else None
 
-    def passing(batch: Batch, column: Sequence[Any]) -> tuple[list[Any], list[int]]:
-        passes, failed = call(batch, column)
-        return [
-            row if row is not None and bool(passed) is not node.negate else None
-            for row, passed in zip(column, passes, strict=True)
-        ], failed
+    def passing(
+        batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
+    ) -> tuple[list[Any], list[int]]:
+        passes, failed = call(batch, rows, are_olds=are_olds)
+        passed = [
+            row if row is not None and bool(passes_it) is not node.negate else None
+            for row, passes_it in zip(rows, passes, strict=True)
+        ]
+        for index in failed:
+            passed[index] = None
+        return passed, failed
 
     def run(batch: Batch) -> None:
-        if rows is not None:
-            batch = rows.keys(batch)
-        assert batch.values is not None
-        values, failed = passing(batch, batch.values)
-        olds = batch.olds
-        if rows is None and olds is not None:
-            olds, failed_too = passing(batch, olds)
-            failed += failed_too
-        batch = as_update(batch, values, olds)
-        if failed:
-            batch = batch.where([index not in failed for index in range(len(batch))])
-        if rows is not None and len(batch):
-            assert batch.values is not None
-            batch = as_update(batch, batch.values, rows.put(batch, batch.values))
+        if store is None:
+            batch = _through(passing, batch, with_olds=True)
+        else:
+            batch = store.through(passing, batch)
         if batch.olds is not None:
             assert batch.values is not None
             both = zip(batch.values, batch.olds, strict=True)
@@ -142,27 +163,16 @@ def _(node: p.TableMap, below: Needs, runtime: Runtime) -> Needs:
 def _(node: p.TableMap, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
     call = row_caller(node, node.function, runtime.failures)
-    rows = LatestRows(node, runtime) if node.named else None
+    store = LatestRows(node, runtime) if node.named else None
     needs_old = runtime.needs(node).old
 
     def run(batch: Batch) -> None:
-        if rows is not None:
-            batch = rows.keys(batch)
-        assert batch.values is not None
-        values, failed = call(batch, batch.values)
-        olds: Sequence[Any] | None = None
-        if rows is None and needs_old and batch.olds is not None:
-            olds, failed_too = call(batch, batch.olds)
-            failed += failed_too
-        batch = as_update(batch, values, olds)
-        if failed:
-            batch = batch.where([index not in failed for index in range(len(batch))])
-        if not len(batch):
-            return
-        if rows is not None:
-            assert batch.values is not None
-            batch = as_update(batch, batch.values, rows.put(batch, batch.values))
-        forward(batch)
+        if store is None:
+            batch = _through(call, batch, with_olds=needs_old)
+        else:
+            batch = store.through(call, batch)
+        if len(batch):
+            forward(batch)
 
     return run
 
@@ -211,27 +221,26 @@ def _(node: p.TableGroupBy, runtime: Runtime) -> Push:
     group = row_caller(node, node.function, runtime.failures)
     select = None if node.select is None else row_caller(node, node.select, runtime.failures)
 
-    def grouped(batch: Batch, rows: Sequence[Any], failed: set[int]) -> list[tuple[Any, Any]]:
-        """Of each row its group and what is aggregated of it."""
-        groups, bad = group(batch, rows)
-        failed.update(bad)
+    def grouped(
+        batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """Of each row its group and what is aggregated of it; None for one that fails."""
+        groups, _ = group(batch, rows, are_olds=are_olds)
         if select is not None:
-            rows, bad = select(batch, rows)
-            failed.update(bad)
-        return list(zip(groups, rows, strict=True))
+            pairs = zip(groups, rows, strict=True)
+            rows = [None if of is None else row for of, row in pairs]
+            rows, _ = select(batch, rows, are_olds=are_olds)
+        return zip(groups, rows, strict=True)
 
     def run(batch: Batch) -> None:
         assert batch.values is not None
         assert batch.olds is not None
-        failed: set[int] = set()
-        olds = grouped(batch, batch.olds, failed)
-        news = grouped(batch, batch.values, failed)
+        news = grouped(batch, batch.values)
+        olds = grouped(batch, batch.olds, are_olds=True)
         taken: list[int] = []
         keys: list[Any] = []
         changes: list[tuple[Any, Any]] = []
         for index, (old, new) in enumerate(zip(olds, news, strict=True)):
-            if index in failed:
-                continue
             for key, change in _changes(*old, *new):
                 taken.append(index)
                 keys.append(key)
