@@ -7,15 +7,13 @@ Source apache/kafka `GroupCoordinatorConfig`.
 from __future__ import annotations
 
 from random import Random
-from typing import Final
 
 from kafkalite.core.config import BrokerConfig
 from kafkalite.core.coordinator import GroupCoordinator
 from kafkalite.core.coordinators import Coordinators, Host
 from kafkalite.core.groups import GroupConfig
+from kafkalite.core.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.offsets import OffsetsConfig
-
-TOPIC: Final = "__consumer_offsets"
 
 GroupCoordinators = Coordinators[GroupCoordinator]
 
@@ -33,4 +31,6 @@ def group_coordinators(host: Host, config: BrokerConfig, random: Random) -> Grou
         offsets_retention_ms=config["offsets.retention.minutes"] * 60_000,
         offsets_retention_check_interval_ms=config["offsets.retention.check.interval.ms"],
     )
-    return Coordinators(host, TOPIC, lambda: GroupCoordinator(random, group_config, offsets_config))
+    return Coordinators(
+        host, OFFSETS_TOPIC, lambda: GroupCoordinator(random, group_config, offsets_config)
+    )

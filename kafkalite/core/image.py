@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kafkalite.core.coordination import VALUE_BYTES_MAX
+from kafkalite.core.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.types import Node
 from kafkalite.errors import ApiError, CoordinationError, ErrorCode
 
@@ -46,7 +47,6 @@ ROOTS: Final = (
 )  # paths without a value of their own
 NO_LEADER: Final = -1
 EVERY_BROKER: Final = "default"  # in a path, where a name cannot be empty
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class ClusterRecord(NamedTuple):

@@ -1,6 +1,6 @@
 """The topics in which coordinators keep their state, as Kafka makes them.                  [P]
 
-Owns   their settings; `image.INTERNAL_TOPICS` names them.
+Owns   their names and settings.
 Source apache/kafka `AutoTopicCreationManager`, `GroupCoordinator.groupMetadataTopicConfigs`,
        `TransactionStateManager.transactionTopicConfigs`.
 """
@@ -15,6 +15,7 @@ from kafkalite.core.protocol.topics import CreatableTopic, CreatableTopicConfig
 BROKER_DEFAULT: Final = -1
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 def creatable(name: str, config: BrokerConfig, broker_count: int) -> CreatableTopic:

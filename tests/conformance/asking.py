@@ -35,7 +35,7 @@ from kafkalite.core.protocol.transactions import InitProducerIdRequest
 from kafkalite.errors import WireError
 
 CLOSED = "the connection was closed"
-SECONDS_MAX = 10
+SECONDS_MAX = 60
 LEFT_OUT = {
     "throttle_time_ms", "host", "port", "rack", "cluster_id", "log_dir", "total_bytes",
     "usable_bytes", "partition_size", "documentation", "current_leader", "node_endpoints",

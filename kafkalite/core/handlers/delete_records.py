@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.image import INTERNAL_TOPICS
+from kafkalite.core.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.topics import (

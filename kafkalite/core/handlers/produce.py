@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.image import INTERNAL_TOPICS
+from kafkalite.core.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey

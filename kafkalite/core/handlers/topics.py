@@ -1,6 +1,8 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: the controller's answers, carried.         [P]
+"""Topics, who leads their partitions and who holds them: the controller's answers, carried. [P]
 
-Source KIP-4, KIP-195, KIP-464, KIP-525, KIP-516.
+No reassignment is ever under way: what can be done is done at once.
+
+Source KIP-4, KIP-195, KIP-455, KIP-460, KIP-464, KIP-516, KIP-525.
 """
 
 from __future__ import annotations
@@ -10,6 +12,12 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.cluster import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
 from kafkalite.core.protocol.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -43,3 +51,27 @@ def create_partitions(
 ) -> Pending[Any]:
     """Answered once the partitions are durable and their logs are open."""
     return broker.control(request)
+
+
+@handles(ApiKey.ELECT_LEADERS, versions=(0, 2))
+def elect_leaders(
+    broker: Broker, request: ElectLeadersRequest, context: RequestContext
+) -> Pending[Any]:
+    """Answered once the new leaders are durable."""
+    return broker.control(request)
+
+
+@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 0))
+def alter_partition_reassignments(
+    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
+) -> Pending[Any]:
+    """Answered once the replicas are durable."""
+    return broker.control(request)
+
+
+@handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
+def list_partition_reassignments(
+    broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
+) -> ListPartitionReassignmentsResponse:
+    """None."""
+    return ListPartitionReassignmentsResponse()
