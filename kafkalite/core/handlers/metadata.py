@@ -10,11 +10,11 @@ KIP-700, KIP-966.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.image import NO_LEADER, PartitionImage, TopicImage
+from kafkalite.core.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
@@ -43,6 +43,8 @@ from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
+
+B = TypeVar("B")
 
 NOT_ASKED: Final = -2_147_483_648
 # Bits of AclOperation: all that exist for the kind of resource.
@@ -168,15 +170,16 @@ def _response(
     operations = _operations_asked(request)
     wants_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=tuple(
-            MetadataResponseBroker(node.node_id, node.host, node.port, image.racks.get(node_id))
-            for node_id, node in image.brokers.items()
-        ),
+        brokers=_brokers(image, MetadataResponseBroker),
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
         topics=(*(_topic(broker, topic, operations) for topic in topics), *unknown),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
     )
+
+
+def _brokers(image: ClusterImage, kind: Callable[[int, str, int, str | None], B]) -> tuple[B, ...]:
+    return tuple(kind(*node, image.racks.get(node_id)) for node_id, node in image.brokers.items())
 
 
 def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
@@ -231,10 +234,7 @@ def describe_cluster(
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
-        brokers=tuple(
-            DescribeClusterBroker(node.node_id, node.host, node.port, image.racks.get(node_id))
-            for node_id, node in image.brokers.items()
-        ),
+        brokers=_brokers(image, DescribeClusterBroker),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
     )
 

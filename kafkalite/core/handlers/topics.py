@@ -7,66 +7,49 @@ Source KIP-4, KIP-195, KIP-455, KIP-460, KIP-464, KIP-516, KIP-525.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
-    AlterPartitionReassignmentsRequest,
-    ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
-)
-from kafkalite.core.protocol.topics import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
 )
 from kafkalite.core.types import RequestContext
 
 if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
+    from kafkalite.core.controller import ControllerRequest
 
 
-@handles(ApiKey.CREATE_TOPICS, versions=(0, 7))
-def create_topics(
-    broker: Broker, request: CreateTopicsRequest, context: RequestContext
-) -> Pending[Any]:
-    """Answered once the topics are durable and their logs are open."""
-    return broker.control(request)
+CARRIED: Final[tuple[tuple[ApiKey, tuple[int, int], str], ...]] = (
+    (ApiKey.CREATE_TOPICS, (0, 7), "Answered once the topics are durable and their logs are open."),
+    (
+        ApiKey.DELETE_TOPICS,
+        (0, 6),
+        "Answered once the topics are durably gone; their files follow.",
+    ),
+    (
+        ApiKey.CREATE_PARTITIONS,
+        (0, 3),
+        "Answered once the partitions are durable and their logs are open.",
+    ),
+    (ApiKey.ELECT_LEADERS, (0, 2), "Answered once the new leaders are durable."),
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 0), "Answered once the replicas are durable."),
+)
 
 
-@handles(ApiKey.DELETE_TOPICS, versions=(0, 6))
-def delete_topics(
-    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
-) -> Pending[Any]:
-    """Answered once the topics are durably gone; their files follow."""
-    return broker.control(request)
+def _carry(key: ApiKey, versions: tuple[int, int], says: str) -> None:
+    def carry(broker: Broker, request: ControllerRequest, context: RequestContext) -> Pending[Any]:
+        return broker.control(request)
+
+    carry.__doc__ = says
+    handles(key, versions)(carry)
 
 
-@handles(ApiKey.CREATE_PARTITIONS, versions=(0, 3))
-def create_partitions(
-    broker: Broker, request: CreatePartitionsRequest, context: RequestContext
-) -> Pending[Any]:
-    """Answered once the partitions are durable and their logs are open."""
-    return broker.control(request)
-
-
-@handles(ApiKey.ELECT_LEADERS, versions=(0, 2))
-def elect_leaders(
-    broker: Broker, request: ElectLeadersRequest, context: RequestContext
-) -> Pending[Any]:
-    """Answered once the new leaders are durable."""
-    return broker.control(request)
-
-
-@handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 0))
-def alter_partition_reassignments(
-    broker: Broker, request: AlterPartitionReassignmentsRequest, context: RequestContext
-) -> Pending[Any]:
-    """Answered once the replicas are durable."""
-    return broker.control(request)
+for _carried in CARRIED:
+    _carry(*_carried)
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))
