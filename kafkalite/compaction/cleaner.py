@@ -197,8 +197,11 @@ class Cleaning:
             target = log.new_cleaned_segment(group[0][0].base_offset, self._now_ms)
             try:
                 has_changed = yield from self._fill(target, group, transactions, cleaned)
-            except BaseException:
+            except GeneratorExit:  # nobody is there any more to do it elsewhere
                 target.delete()
+                raise
+            except BaseException:
+                yield target.delete
                 raise
             self.stats.segments_after += 1
             if not has_changed:

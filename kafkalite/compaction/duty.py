@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Protocol
 
 from kafkalite.compaction.cleaner import (
@@ -135,7 +136,8 @@ class LogCleaner:
             found: list[Candidate] = []
             yield from self._candidates(now_ms, found)
             self._max_ratio = max((each.ratio for each in found), default=0.0)
-            chosen = filthiest([each for each in found if self._is_free(each.log)])
+            free = [each for each in found if self._is_free(each.log.topic_partition)]
+            chosen = filthiest(free)
             if chosen is None or self._stopping.is_set() or len(self._running) >= threads:
                 return
             self._begin(chosen)
@@ -145,7 +147,7 @@ class LogCleaner:
         for number, (where, opened) in enumerate(list(self._host.logs.logs.items()), start=1):
             if number % LOGS_PER_SLICE == 0:
                 yield None
-            if not (opened.config.is_compacted and self._is_free(opened)):
+            if not (self._is_wanted(opened) and self._is_free(where)):
                 continue
             if self._resting.get(where, now_ms) > now_ms:
                 continue
@@ -156,15 +158,17 @@ class LogCleaner:
             else:
                 found.extend(() if each is None else (each,))
 
-    def _is_free(self, opened: PartitionLog) -> bool:
-        """Whether the log may be cleaned now: it is open, sound and not being cleaned."""
-        where = opened.topic_partition
+    def _is_wanted(self, opened: PartitionLog) -> bool:
+        """Whether the log is to be compacted, and is open and sound."""
         return (
-            opened.failure is None
-            and self._host.logs.logs.get(where) is opened
-            and where not in self._running
-            and where not in self.uncleanable
+            opened.config.is_compacted
+            and opened.failure is None
+            and self._host.logs.logs.get(opened.topic_partition) is opened
         )
+
+    def _is_free(self, where: TopicPartition) -> bool:
+        """Whether the log is not being cleaned, and can be."""
+        return where not in self._running and where not in self.uncleanable
 
     def _forget_gone(self) -> None:
         there = self._host.logs.logs
@@ -189,12 +193,13 @@ class LogCleaner:
     def _clean(self, opened: PartitionLog, dirty: DirtyRange) -> Slices:
         where, started = opened.topic_partition, time.monotonic()
         store, now_ms = self._host.logs, self._host.now_ms()
-        if store.logs.get(where) is not opened:
+        if not self._is_wanted(opened):
             return
         self._tell_reset(opened, store.cleaned_offsets.get(where))
         try:
             secret = os.urandom(SECRET_BYTES)
-            cleaning = Cleaning(opened, dirty, self._settings(), secret, now_ms, self._pace)
+            pace = partial(self._pace, opened)
+            cleaning = Cleaning(opened, dirty, self._settings(), secret, now_ms, pace)
             if where not in store.cleaned_offsets:  # before the first gap is made
                 store.cleaned_offsets[where] = dirty.first_dirty_offset
                 yield from self._write_checkpoint()
@@ -240,12 +245,18 @@ class LogCleaner:
             max(1, config["log.cleaner.io.buffer.size"] // threads),
         )
 
-    def _pace(self, byte_count: int) -> None:
-        """Called by a thread after each run of bytes: waits as the throttle says."""
+    def _pace(self, opened: PartitionLog, byte_count: int) -> None:
+        """Called by a thread after each run of bytes: waits as the throttle says. CleaningAborted
+        when there is nothing to go on for."""
         rate = max(1.0, self._host.config["log.cleaner.io.max.bytes.per.second"])
         wait_s = self._throttle.wait_s(byte_count, rate, time.monotonic())
         if self._stopping.wait(wait_s) if wait_s > 0.001 else self._stopping.is_set():
             raise CleaningAborted("the broker stops: a cleaning was broken off")
+        if not self._is_wanted(opened):
+            raise CleaningAborted(
+                f"{opened.topic_partition}: gone, failed or no longer compacted: its cleaning was "
+                f"broken off"
+            )
 
     # -- what the operator is told
 

@@ -137,7 +137,7 @@ class Filling:
                 break
             self._keep(*found)
             position += found[1].size_bytes
-        self._write(memoryview(run)[:position])
+        self._write(run, position)
         return position
 
     def _keep(self, batch: memoryview, header: BatchHeader) -> None:
@@ -150,10 +150,12 @@ class Filling:
         if kept is not None:
             self._output.append(kept[0], header.last_offset, kept[1].max_timestamp)
 
-    def _write(self, run: memoryview) -> None:
+    def _write(self, run: bytes, end: int) -> None:
         output, target = self._output, self._target
         with output.view() as data:
-            self.has_changed = self.has_changed or data != run
+            # `startswith` compares blocks, a memoryview one byte after another.
+            is_same = len(data) == end and run.startswith(data)
+            self.has_changed = self.has_changed or not is_same
             if len(data) > SEGMENT_BYTES_MAX - target.size_bytes:
                 raise StorageError(f"{target.log.path}: what stays needs more than 2 GiB")
             if len(data):

@@ -45,11 +45,14 @@ class Written(NamedTuple):
 def drive(cleaning: Cleaning) -> None:
     """Does what a cleaning asks for, and tells it what failed."""
     steps = cleaning.steps()
-    for work in steps:
+    work = next(steps, None)
+    while work is not None:
         try:
             work()
         except BaseException as error:
-            steps.throw(error)
+            work = steps.throw(error)
+        else:
+            work = next(steps, None)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from kafkalite.core.config import BrokerConfig, LogConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import decode_all, encode
 from kafkalite.core.types import Columns, TopicPartition
@@ -260,6 +262,69 @@ def test_stopping_breaks_off_what_is_being_cleaned() -> None:
         await running
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("what", ["deleted", "not compacted", "failed"])
+def test_a_cleaning_that_nobody_wants_any_more_is_broken_off(
+    caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        host = Host()
+        log = host.log()
+        before, looked = offsets(log), []
+
+        def unwant(*arguments: float) -> float:
+            looked.append(what)
+            match what:
+                case "deleted":
+                    del host.logs.logs[STATE]
+                case "not compacted":
+                    log.config = replace(log.config, cleanup_policy=("delete",))
+                case "failed":
+                    log._health.failure = "the disk"
+            return 0.0
+
+        cleaner = cleaner_of(host)
+        cleaner._throttle.wait_s = unwant  # type: ignore[method-assign]
+        await host.look(cleaner)
+        assert looked == [what], "no more was read"
+        assert offsets(log) == before
+        assert "state-0: gone, failed or no longer compacted" in caplog.text
+        assert cleaner.uncleanable == {}
+        assert host.logs.cleaned_offsets[STATE] == 0
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_written_of_a_cleaning_that_failed_goes_in_the_cleaners_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    deleters: list[str] = []
+    delete = Segment.delete
+
+    def noted(segment: Segment) -> None:
+        deleters.append(threading.current_thread().name)
+        delete(segment)
+
+    monkeypatch.setattr(Segment, "delete", noted)
+
+    async def main() -> None:
+        host = Host()
+        host.log()
+        cleaner = cleaner_of(host)
+        host.logs.cleaned_offsets[STATE] = 0
+        host.storage.fail("append")
+        await host.look(cleaner)
+        assert not [name for name in host.storage.files("state-0") if "cleaned" in name]
+        await cleaner.close()
+
+    asyncio.run(main())
+    before, after = deleters
+    assert before == threading.main_thread().name, "one that a crash may have left"
+    assert after.startswith("log-cleaner")
 
 
 def test_a_log_shorter_than_it_was_cleaned_is_looked_at_again(
