@@ -249,8 +249,8 @@ class GroupCoordinator:
                 self._rebalances.forget_if_vacant(group)
         return step.outcome()
 
-    def resign(self, now_ms: int, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> Outcome[Record]:
+    def resign(self, now_ms: int) -> Outcome[Record]:
         """Answers all who wait. The machine is of no use afterwards."""
         step = Step(now_ms)
-        self._rebalances.resign(error, step)
+        self._rebalances.resign(step)
         return step.outcome()

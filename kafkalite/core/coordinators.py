@@ -268,6 +268,20 @@ class Coordinators(Generic[M]):
         coordinator.partition.replication.check_leader()
         return coordinator
 
+    def all_ready(self) -> list[Coordinator[M]]:
+        """The coordinators of all partitions led here, but those that cannot be loaded.
+
+        ApiError COORDINATOR_LOAD_IN_PROGRESS: not yet.
+        """
+        found: list[Coordinator[M]] = []
+        for index in self.led_here():
+            try:
+                found.append(self.ready(index))
+            except ApiError as error:
+                if error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+        return found
+
     def _begin_loading(self, index: int) -> Coordinator[M]:
         """A new coordinator: ready when this returns, or given up, where the log is short."""
         try:

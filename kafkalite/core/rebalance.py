@@ -295,11 +295,11 @@ class Rebalances:
         if value is not None and group.storing_generation_id == value.generation:
             self.prepare_rebalance(group, step)
 
-    def resign(self, error: ErrorCode, step: Step) -> None:
-        """Answers all who wait, and forgets all groups."""
+    def resign(self, step: Step) -> None:
+        """Sends all who wait to look for another coordinator, and forgets all groups."""
         for group in list(self.groups.values()):
             for member_id in (*group.joining, *group.syncing):
-                self.answer_waiting(group, member_id, error, step)
+                self.answer_waiting(group, member_id, ErrorCode.NOT_COORDINATOR, step)
             self._forget(group)
 
     # -- time

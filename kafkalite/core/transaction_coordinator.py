@@ -42,7 +42,6 @@ from kafkalite.core.transactions import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     DECIDED,
-    EMPTY,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
@@ -532,7 +531,7 @@ def _why_not_end(transaction: Transaction, *, commit: bool) -> ErrorCode:
         return ErrorCode.NONE
     if transaction.state is (PREPARE_COMMIT if commit else PREPARE_ABORT):
         return ErrorCode.CONCURRENT_TRANSACTIONS
-    assert transaction.state in (EMPTY, *AT_REST, *DECIDED), transaction
+    assert transaction.state in AT_REST | DECIDED, transaction
     return ErrorCode.INVALID_TXN_STATE
 
 

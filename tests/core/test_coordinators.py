@@ -151,6 +151,7 @@ def test_a_log_that_holds_what_nobody_expects_is_not_coordinated_and_the_others_
             with pytest.raises(ApiError) as raised:
                 transactions.handle(0, ASKED, RequestContext(3))
             assert raised.value.error_code is ErrorCode.NOT_COORDINATOR
+        assert transactions.all_ready() == [transactions.ready(1)], "the others can be listed"
         await node.close()
 
     asyncio.run(story())

@@ -159,16 +159,17 @@ def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestCo
 @handles(ApiKey.LIST_GROUPS, versions=(0, 5))
 def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestContext) -> Any:
     """All groups that this broker coordinates; an error while some are still being loaded."""
-    answers: list[Any] = []
-    code = ErrorCode.NONE
-    for index in broker.groups.led_here():
-        try:
-            answers.append(broker.groups.handle(index, request, context))
-        except ApiError as error:
-            code = error.error_code
+    try:
+        coordinators = broker.groups.all_ready()
+    except ApiError as error:
+        return ListGroupsResponse(error_code=error.error_code)
+    answers = [
+        broker.groups.handle(each.partition.topic_partition.partition, request, context)
+        for each in coordinators
+    ]
 
     def combine(parts: list[ListGroupsResponse]) -> ListGroupsResponse:
         groups = tuple(group for part in parts for group in part.groups)
-        return ListGroupsResponse(error_code=code, groups=groups)
+        return ListGroupsResponse(groups=groups)
 
     return when_all(answers, combine)

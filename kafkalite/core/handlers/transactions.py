@@ -199,14 +199,12 @@ def list_transactions(
     broker: Broker, request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse:
     """The transactional ids that this broker coordinates; an error while some are being loaded."""
-    found: list[Any] = []
-    transactions = broker.transactions
-    for index in transactions.led_here():
-        try:
-            entries = transactions.ready(index).machine.entries
-        except ApiError as error:
-            return ListTransactionsResponse(error_code=error.error_code)
-        found.extend(listed(entries, request, broker.now_ms()))
+    try:
+        coordinators = broker.transactions.all_ready()
+    except ApiError as error:
+        return ListTransactionsResponse(error_code=error.error_code)
+    now_ms = broker.now_ms()
+    found = [e for each in coordinators for e in listed(each.machine.entries, request, now_ms)]
     return ListTransactionsResponse(
         unknown_state_filters=unknown_states(request), transaction_states=tuple(found)
     )
