@@ -233,7 +233,7 @@ class GroupCoordinator:
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
     ) -> Outcome[Record]:
-        """What to do instead of `outcome`, whose records did not get into the log."""
+        """What to answer instead of `outcome`, whose records did not get into the log."""
         step = Step(now_ms)
         for reply in outcome.replies:
             step.reply(reply.token, with_append_error(reply.response, error))

@@ -13,8 +13,7 @@ topics, and in the effects that their machines ask for.
 Owns   which name belongs to which partition, and the carrying out of what the machines ask for.
 Never  looks into a machine; never blocks for long: loading goes on in slices on the host's loop.
 Fails  with ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. A record that does not read is
-       counted and skipped; a coordinator whose log cannot be read, or refuses its records again and
-       again, resigns.
+       counted and skipped; a coordinator whose log cannot be read, or loses records, resigns.
 Source KIP-98; apache/kafka `CoordinatorRuntime`, `GroupMetadataManager`, `TransactionStateManager`.
 """
 
@@ -45,7 +44,6 @@ from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, WireError
 
 LOAD_SLICE_BYTES: Final = 262_144
 LOAD_SLICES_AT_ONCE: Final = 4  # on first need; a longer log is loaded while others get their turn
-APPEND_ATTEMPTS: Final = 3
 PART_BYTES_MAX: Final = 262_144  # of records that answer nobody, such as those of offsets forgotten
 INT_MIN_AS_UNSIGNED: Final = 1 << 31
 FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
@@ -371,9 +369,7 @@ class Coordinators(Generic[M]):
 
     # -- what the machines ask for
 
-    def carry_out(
-        self, coordinator: Coordinator[M], outcome: Outcome[Record], attempts: int = APPEND_ATTEMPTS
-    ) -> None:
+    def carry_out(self, coordinator: Coordinator[M], outcome: Outcome[Record]) -> None:
         """Appends a step's records; once committed, replays them, replies and runs the effects."""
         host, partition, machine = self._host, coordinator.partition, coordinator.machine
         if not outcome.records:
@@ -393,11 +389,8 @@ class Coordinators(Generic[M]):
                 f"{partition.topic_partition}: {len(outcome.records)} records refused: {error}"
             )
             instead = machine.append_failed(outcome, error.error_code, now_ms)
-            if attempts > 1:
-                self.carry_out(coordinator, instead, attempts - 1)
-            else:
-                self._reply(instead.replies)
-                self._resign(coordinator)
+            assert not instead.records, f"{self.topic}: {instead.records}"
+            self._finish(coordinator, instead)
             return
         host.appended(partition, len(batch))
         producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id

@@ -5,6 +5,7 @@
     append the records, wait until committed
     each record, in the log's order ────────> replay
     send the replies, run the effects
+    the log refuses them ───────────────────> append_failed ──> replies
     a marker in the machine's own log ──────> complete_transaction
     at next_deadline_ms() ──────────────────> tick   ──> records, replies, effects
     the log, when leadership begins ────────> replay of every record, then loaded
@@ -76,7 +77,7 @@ class Machine(Protocol):
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
     ) -> Outcome[Record]:
-        """What to do instead of `outcome`, whose records did not get into the log."""
+        """What to answer instead of `outcome`, whose records did not get into the log."""
 
     def resign(self, now_ms: int) -> Outcome[Record]:
         """Answers all who wait. The machine is of no use afterwards."""

@@ -224,7 +224,9 @@ class GroupsMachine(RuleBasedStateMachine):
     def log_refuses(self) -> None:
         outcome = self.held.pop()
         error = ErrorCode.NOT_ENOUGH_REPLICAS
-        self.settle(self.machine.append_failed(outcome, error, self.now_ms))
+        instead = self.machine.append_failed(outcome, error, self.now_ms)
+        assert not instead.records
+        self.answer(instead)
 
     @precondition(lambda self: not self.held)
     @rule(producer_id=st.integers(1, 2), commit=st.booleans())
