@@ -41,7 +41,7 @@ class Draft:
         self.nodes: list[p.Node] = []
         self._has_dead_letters = has_dead_letters
         self._names = Names()
-        self._readers: dict[str, p.Source] = {}  # topic -> the node that reads it
+        self._readers: dict[str | p.TopicPattern, p.Source] = {}  # who reads a topic, or pattern
 
     def add(self, node: N) -> N:
         """Takes `node` into the topology."""
@@ -50,7 +50,8 @@ class Draft:
 
     def read(self, source: p.Source, operator: str) -> p.Source:
         """Takes a source in. The same source once more is the one that is there."""
-        for topic in source.topics:
+        topics = source.topics if source.pattern is None else (source.pattern,)
+        for topic in topics:
             reader = self._readers.get(topic)
             if reader is None:
                 continue
@@ -60,7 +61,7 @@ class Draft:
                 f"{operator}: {topic!r} is read by {reader.name!r} already, in another way; "
                 "a topic has one reader, from which several streams can be built"
             )
-        self._readers.update(dict.fromkeys(source.topics, source))
+        self._readers.update(dict.fromkeys(topics, source))
         return self.add(source)
 
     def name(self, operator: str, above: str | None, given: str | None) -> str:

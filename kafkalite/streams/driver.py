@@ -145,7 +145,7 @@ class TopologyTestDriver:
         for output in commit.outputs:
             self._keep(output)
             for reader in self._tasks:
-                if _source_of(reader, output.topic) is not None:
+                if reader.sub_topology.source_of(output.topic) is not None:
                     self._feed(reader, output.topic, output.columns)
                     routed = True
         return routed
@@ -181,7 +181,7 @@ class TopologyTestDriver:
 
     def _reader(self, topic: str) -> tuple[Task, p.Source]:
         for task in self._tasks:
-            if (source := _source_of(task, topic)) is not None:
+            if (source := task.sub_topology.source_of(topic)) is not None:
                 return task, source
         known = sorted(str(t) for task in self._tasks for t in task.sub_topology.source_topics)
         raise TopologyError(f"the topology does not read topic {topic!r}; it reads {known}")
@@ -192,10 +192,3 @@ class TopologyTestDriver:
 
     def _may_write(self, topic: str) -> bool:
         return any(callable(written) or written == topic for written in self._written())
-
-
-def _source_of(task: Task, topic: str) -> p.Source | None:
-    for source in task.sub_topology.sources:
-        if topic in source.topics or (source.pattern and source.pattern.fullmatch(topic)):
-            return source
-    return None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from kafkalite.errors import TopologyError
@@ -123,17 +124,11 @@ class SubTopology:
         """Whether another sub-topology reads what this one writes to an internal topic."""
         return bool(self.repartition_sinks)
 
-    def source_of(self, topic: str) -> p.Source:
-        """The node that reads `topic`. LookupError when none does."""
-        for node in self.sources:
-            if topic in node.topics or (node.pattern and node.pattern.fullmatch(topic)):
-                return node
-        raise LookupError(f"sub-topology {self.id} does not read topic {topic!r}")
-
-    @property
-    def has_patterns(self) -> bool:
-        """Whether it reads topics whose names are not known yet."""
-        return any(source.pattern is not None for source in self.sources)
+    def source_of(self, topic: str) -> p.Source | None:
+        """The node that reads `topic`: by its name, or else by a pattern. None when none does."""
+        named = (node for node in self.sources if topic in node.topics)
+        matched = (n for n in self.sources if n.pattern is not None and n.pattern.fullmatch(topic))
+        return next(chain(named, matched), None)
 
 
 def sub_topologies(plan: p.Plan) -> tuple[SubTopology, ...]:

@@ -26,7 +26,6 @@ from zlib import crc32
 from kafkalite.core.types import Columns, concat
 from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.serde.registry import SchemaRegistry
-from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.inputs import Input, Reader
@@ -154,8 +153,10 @@ class Task:
         """Buffers a fetched batch of bytes with offsets."""
         self._start()
         if (found := self._inputs.get(topic)) is None:
-            reader = self._readers[self._source_of(topic)]
-            found = self._inputs[topic] = Input(topic, len(self._inputs), reader)
+            if (source := self.sub_topology.source_of(topic)) is None:
+                raise ProcessingError(f"task {self} does not read topic {topic!r}")
+            found = Input(topic, len(self._inputs), self._readers[source])
+            self._inputs[topic] = found
         found.put(batch)
 
     def buffered(self, topic: str) -> int:
@@ -268,12 +269,6 @@ class Task:
         except Exception:
             self._become(TaskState.FAILED)
             raise
-
-    def _source_of(self, topic: str) -> p.Source:
-        for node in self.sub_topology.sources:
-            if topic in node.topics or (node.pattern and node.pattern.fullmatch(topic)):
-                return node
-        raise ProcessingError(f"task {self} does not read topic {topic!r}")
 
 
 def _short(name: str) -> str:

@@ -1,19 +1,19 @@
 """The topics of a topology: sources that must exist, internal topics that are made.      [IO]
 
 Owns   nothing; makes `-repartition` and `-changelog` topics and no others.
-Fails  with TopologyError when a source topic does not exist, or when an internal topic exists
-       with another number of partitions than the topology needs.
+Fails  with TopologyError when a source topic does not exist or has two readers, or when an
+       internal topic exists with another number of partitions than the topology needs.
 Source Kafka Streams' InternalTopicManager.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.plan import TopicPattern
 
 
 async def resolve_topics(
@@ -21,49 +21,86 @@ async def resolve_topics(
 ) -> tuple[dict[int, tuple[str, ...]], dict[str, int]]:
     """The topics each sub-topology reads, and the partition count of every topic.
 
-    Internal topics are created on the way; a sub-topology comes after those that feed it.
+    Internal topics are created on the way: a repartition topic as wide as the topics that whoever
+    writes it reads, unless told, a changelog as wide as its sub-topology.
     """
-    existing = {topic.name: topic.partition_count for topic in await admin.describe_topics()}
+    topics = await admin.describe_topics()
+    partitions_of = {topic.name: topic.partition_count for topic in topics}
+    own = {internal.name for sub in sub_topologies for internal in sub.internal_topics}
+    matchable = {t.name for t in topics if not t.is_internal} - own
+    external = _external(sub_topologies, partitions_of.keys(), matchable)
+    repartitions, widths = _widths(sub_topologies, external, partitions_of)
     sources: dict[int, tuple[str, ...]] = {}
-    partitions_of: dict[str, int] = dict(existing)
     for sub in sub_topologies:
-        external = _matching(sub, existing)
-        width = max((partitions_of[topic] for topic in external), default=0)
         for internal in sub.repartition_sources:
-            count = internal.partitions or _width_of_writers(
-                internal.name, sub_topologies, sources, partitions_of
-            )
-            width = max(width, count)
-        for internal in sub.repartition_sources:
-            await _ensure(admin, internal.name, width, internal.config, partitions_of)
+            count = repartitions[internal.name]
+            await _ensure(admin, internal.name, count, internal.config, partitions_of)
         for internal in sub.changelogs:
-            await _ensure(admin, internal.name, width, internal.config, partitions_of)
-        sources[sub.id] = (*external, *(internal.name for internal in sub.repartition_sources))
+            await _ensure(admin, internal.name, widths[sub.id], internal.config, partitions_of)
+        internal_sources = (internal.name for internal in sub.repartition_sources)
+        sources[sub.id] = (*external[sub.id], *internal_sources)
     return sources, partitions_of
 
 
-def _matching(sub: SubTopology, existing: Mapping[str, int]) -> tuple[str, ...]:
-    """The source topics of `sub` that exist; one that is named and does not is an error."""
-    found: list[str] = []
-    for source in sub.source_topics:
-        if isinstance(source, re.Pattern):
-            found += [topic for topic in sorted(existing) if source.fullmatch(topic)]
-        elif source in existing:
-            found.append(source)
-        else:
-            raise TopologyError(f"topic {source!r} does not exist; the topology reads it")
-    return tuple(dict.fromkeys(found))
+def _external(
+    sub_topologies: Sequence[SubTopology], existing: Collection[str], matchable: Collection[str]
+) -> dict[int, tuple[str, ...]]:
+    """The topics of others that each sub-topology reads; every one exists and has one reader."""
+    readers: dict[str, str | TopicPattern] = {}
+    external: dict[int, tuple[str, ...]] = {}
+    for sub in sub_topologies:
+        before = set(readers)
+        for wanted in sub.source_topics:
+            for topic in _matching(wanted, existing, matchable):
+                if topic in readers:
+                    raise TopologyError(
+                        f"topic {topic!r} is meant by {_spell(readers[topic])} and by "
+                        f"{_spell(wanted)}; a topic has one reader"
+                    )
+                readers[topic] = wanted
+        external[sub.id] = tuple(topic for topic in readers if topic not in before)
+    return external
 
 
-def _width_of_writers(
-    topic: str,
+def _matching(
+    wanted: str | TopicPattern, existing: Collection[str], matchable: Collection[str]
+) -> list[str]:
+    if isinstance(wanted, str):
+        if wanted not in existing:
+            raise TopologyError(f"topic {wanted!r} does not exist; the topology reads it")
+        return [wanted]
+    found = sorted(topic for topic in matchable if wanted.fullmatch(topic))
+    if not found:
+        raise TopologyError(f"no topic matches {_spell(wanted)}; the topology reads those that do")
+    return found
+
+
+def _spell(wanted: str | TopicPattern) -> str:
+    return repr(wanted) if isinstance(wanted, str) else f"the pattern {wanted.pattern!r}"
+
+
+def _widths(
     sub_topologies: Sequence[SubTopology],
-    sources: Mapping[int, tuple[str, ...]],
+    external: Mapping[int, Sequence[str]],
     partitions_of: Mapping[str, int],
-) -> int:
-    """As many partitions as the widest topic that is read by whoever writes `topic`."""
-    writers = [sub for sub in sub_topologies if topic in sub.sink_topics and sub.id in sources]
-    return max((partitions_of[t] for sub in writers for t in sources[sub.id]), default=1)
+) -> tuple[dict[str, int], dict[int, int]]:
+    """How many partitions each repartition topic has, and how many tasks each sub-topology.
+
+    Sub-topologies may feed one another in any order and in circles, so counts grow until none does.
+    """
+    told = {t.name: t.partitions for sub in sub_topologies for t in sub.repartition_sources}
+    repartitions = {name: partitions or 0 for name, partitions in told.items()}
+    widths: dict[int, int] = {}
+    before: object = None
+    while before != (before := (dict(repartitions), dict(widths))):
+        for sub in sub_topologies:
+            counts = [partitions_of[topic] for topic in external[sub.id]]
+            counts += [repartitions[internal.name] for internal in sub.repartition_sources]
+            widths[sub.id] = max(counts, default=0)
+            for name in sub.repartition_sinks:
+                if told[name] is None:
+                    repartitions[name] = max(repartitions[name], widths[sub.id])
+    return repartitions, widths
 
 
 async def _ensure(

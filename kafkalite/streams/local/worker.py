@@ -363,7 +363,7 @@ class Worker:
         """A source that starts at the latest record does so where nothing was ever committed."""
         for tp in uncommitted:
             source = self._sub_topologies[self._sub_topology_of[tp.topic]].source_of(tp.topic)
-            if source.offset_reset == "latest":
+            if source is not None and source.offset_reset == "latest":
                 self._consumer.seek_to_end([tp])
 
     async def _is_caught_up(self) -> bool:

@@ -1,0 +1,111 @@
+"""Which topics a topology reads, and how wide its internal ones are made."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kafkalite.core.admin import NewTopic
+from kafkalite.errors import TopologyError
+from kafkalite.streams import Streams, string
+from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.topics import resolve_topics
+
+
+class Admin:
+    """A cluster of topics, internal ones by their underscores."""
+
+    def __init__(self, **topics: int) -> None:
+        self.topics = topics
+        self.made: dict[str, int] = {}
+
+    async def describe_topics(self) -> list[Any]:
+        return [
+            SimpleNamespace(name=name, partition_count=count, is_internal=name.startswith("__"))
+            for name, count in self.topics.items()
+        ]
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> None:
+        self.made |= {topic.name: topic.partitions for topic in topics}
+
+
+def resolve(app: Streams, admin: Admin) -> list[tuple[str, ...]]:
+    sources, _ = asyncio.run(resolve_topics(admin, compile_topology(app.plan())))  # type: ignore[arg-type]
+    return list(sources.values())
+
+
+def test_a_repartition_topic_is_as_wide_as_what_its_writer_reads_whoever_comes_first() -> None:
+    app = Streams("app")
+    narrow, wide = app.stream("narrow"), app.stream("wide")
+    narrow.merge(wide.select_key(len).repartition(name="r")).group_by_key().count(name="n")
+    admin = Admin(narrow=2, wide=8)
+    assert resolve(app, admin) == [("narrow", "app-r-repartition"), ("wide",)]
+    assert admin.made == {"app-r-repartition": 8, "app-n-changelog": 8}
+
+
+def test_a_width_that_was_asked_for_is_kept_beside_a_wider_topic() -> None:
+    app = Streams("app")
+    few = app.stream("in").repartition(3, name="r")
+    app.stream("wide").merge(few).group_by_key().count(name="n")
+    admin = Admin(**{"in": 1, "wide": 8})
+    resolve(app, admin)
+    assert admin.made == {"app-r-repartition": 3, "app-n-changelog": 8}
+
+
+def test_sub_topologies_that_feed_one_another() -> None:
+    app = Streams("app")
+    a, b = app.stream("a"), app.stream("b")
+    to_b = a.select_key(len).repartition(name="to-b")
+    to_a = b.select_key(len).repartition(name="to-a")
+    a.merge(to_a).to("out-a")
+    b.merge(to_b).to("out-b")
+    admin = Admin(a=2, b=5)
+    resolve(app, admin)
+    assert admin.made == {"app-to-b-repartition": 5, "app-to-a-repartition": 5}
+
+
+def test_a_pattern_matches_neither_the_brokers_topics_nor_our_own() -> None:
+    app = Streams("app")
+    app.stream(re.compile(".*")).group_by_key().count(name="n")
+    admin = Admin(**{"a": 1, "b": 2, "__consumer_offsets": 50, "app-n-changelog": 2})
+    assert resolve(app, admin) == [("a", "b")]
+
+
+def test_a_topic_that_two_sources_mean_is_named() -> None:
+    app = Streams("app")
+    app.stream(re.compile("o.*")).to("x")
+    app.stream("orders").to("y")
+    with pytest.raises(
+        TopologyError, match="'orders' is meant by the pattern 'o.*' and by 'orders'"
+    ):
+        resolve(app, Admin(orders=1))
+
+
+def test_one_pattern_read_twice_is_one_source() -> None:
+    app = Streams("app")
+    app.stream(re.compile("o.*")).to("x")
+    app.stream(re.compile("o.*")).to("y")
+    assert resolve(app, Admin(orders=1)) == [("orders",)]
+
+
+def test_a_pattern_that_nothing_matches_is_named() -> None:
+    app = Streams("app")
+    app.stream(re.compile("o.*")).to("x")
+    with pytest.raises(TopologyError, match="no topic matches the pattern 'o"):
+        resolve(app, Admin(invoices=1))
+
+
+def test_a_topic_that_is_named_is_read_by_who_names_it() -> None:
+    app = Streams("app")
+    some = app.stream(re.compile(".*"), value=string())
+    some.merge(some.select_key(len).repartition(name="r")).to("out")
+    (sub,) = compile_topology(app.plan())
+    named, matched = sub.source_of("app-r-repartition"), sub.source_of("anything")
+    assert named is not None
+    assert matched is not None
+    assert (named.topics, matched.pattern) == (("app-r-repartition",), re.compile(".*"))
