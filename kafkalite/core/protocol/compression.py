@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import cramjam
 
@@ -67,19 +67,19 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-def compress(data: Buffer, compression: Compression, *, level: int | None = None) -> Buffer:
-    """`data` in the codec's framing. `level` is gzip's (6 unless given) or zstd's (3)."""
+def compress(data: Buffer, compression: Compression) -> Buffer:
+    """`data` in the codec's framing, at Kafka's default level."""
     match compression:
         case Compression.NONE:
             return data
         case Compression.GZIP:
-            return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL if level is None else level))
+            return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL))
         case Compression.SNAPPY:
             return b"".join(_snappy_parts(memoryview(data)))
         case Compression.LZ4:
             return b"".join(_lz4_parts(memoryview(data)))
         case Compression.ZSTD:
-            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
+            return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
 
 
 def decompress(
@@ -102,7 +102,7 @@ def decompress(
     view = memoryview(data)
     match compression:
         case Compression.SNAPPY:
-            return _snappy_decompress(view, decompressed_bytes_max)
+            return _snappy_decompress(view, decompressed_bytes_max, scratch)
         case Compression.LZ4:
             size = _lz4_size_at_most(view)
             return _decompress(cramjam.lz4, "lz4", view, size, decompressed_bytes_max, scratch)
@@ -122,24 +122,30 @@ def _decompress(
         raise CorruptBatchError(f"{name}: no bytes to decompress")
     capacity = min(size or _GROWTH * len(view), _LIKELY_RATIO * len(view), limit)
     while True:
-        is_lent = scratch is not None and capacity <= len(scratch)
-        output: Any = memoryview(scratch or b"")[:capacity] if is_lent else bytearray(capacity)
+        output = _room(capacity, scratch)
         try:
             written = codec.decompress_into(view, output)
         except cramjam.DecompressionError as error:
             if "whole buffer" not in str(error):
                 raise CorruptBatchError(f"{name}: {error} in {len(view)} bytes") from error
         else:
-            if is_lent:
-                return cast(memoryview, output[:written])
+            if isinstance(output, memoryview):
+                return output[:written]
             del output[written:]
-            return cast(bytearray, output)
+            return output
         if capacity >= limit:
             raise CorruptBatchError(
                 f"{name}: {len(view)} bytes decompress to more than the allowed {limit}"
             )
         del output
         capacity = min(max(capacity, 1024) * _GROWTH, limit)
+
+
+def _room(size: int, scratch: bytearray | None) -> bytearray | memoryview:
+    """`size` bytes to write to: of `scratch` if it has so many, else new ones."""
+    if scratch is not None and size <= len(scratch):
+        return memoryview(scratch)[:size]
+    return bytearray(size)
 
 
 def _snappy_parts(view: memoryview) -> Iterator[bytes]:
@@ -150,7 +156,7 @@ def _snappy_parts(view: memoryview) -> Iterator[bytes]:
         yield block
 
 
-def _snappy_decompress(view: memoryview, limit: int) -> bytearray:
+def _snappy_decompress(view: memoryview, limit: int, scratch: bytearray | None) -> Buffer:
     """The blocks' contents. Two walks: the first adds up the sizes that the blocks declare."""
     framed = bytes(view[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
     blocks = _xerial_blocks(view) if framed else [view]
@@ -160,7 +166,7 @@ def _snappy_decompress(view: memoryview, limit: int) -> bytearray:
             raise CorruptBatchError(
                 f"snappy: {len(view)} bytes claim to be {sum(sizes)} bytes; allowed are {limit}"
             )
-        output = bytearray(sum(sizes))
+        output = _room(sum(sizes), scratch)
         window, start = memoryview(output), 0
         for block, size in zip(blocks, sizes, strict=True):
             cramjam.snappy.decompress_raw_into(block, window[start : start + size])
