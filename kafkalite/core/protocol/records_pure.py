@@ -405,15 +405,23 @@ def int64(number: object, column: str, i: int) -> int:
 
 def check_lengths(columns: Columns) -> int:
     """The count of records; ValueError when there are none or the columns differ."""
-    lengths = {
+    count = _check_same(_lengths(columns))
+    if not count:
+        raise ValueError("no records: a batch holds one or more")
+    return count
+
+
+def _lengths(columns: Columns) -> dict[str, int]:
+    return {
         name: len(column)
         for name in ("keys", "values", "timestamps", "offsets", "headers")
         if (column := getattr(columns, name)) is not None
     }
+
+
+def _check_same(lengths: dict[str, int]) -> int:
     if len(set(lengths.values())) != 1:
         raise ValueError(f"columns of different lengths: {lengths}")
-    if not lengths["values"]:
-        raise ValueError("no records: a batch holds one or more")
     return lengths["values"]
 
 
@@ -554,14 +562,7 @@ def check_partition_count(partition_count: int) -> None:
 
 def check_split_lengths(columns: Columns, partitions: Sequence[int]) -> None:
     """Every record has one partition."""
-    lengths = {
-        name: len(column)
-        for name in ("keys", "values", "timestamps", "offsets", "headers")
-        if (column := getattr(columns, name)) is not None
-    }
-    lengths["partitions"] = len(partitions)
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"columns of different lengths: {lengths}")
+    _check_same(_lengths(columns) | {"partitions": len(partitions)})
 
 
 def refuse_partition(i: int, partition: int, partition_count: int) -> NoReturn:

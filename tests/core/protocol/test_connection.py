@@ -383,6 +383,20 @@ def test_an_old_broker_answers_api_versions_in_the_oldest_layout() -> None:
     assert received.message == refusal
 
 
+def test_what_is_no_refusal_of_api_versions_is_read_in_the_version_that_was_asked() -> None:
+    client = ClientConnection("c")
+    looks_alike = HeartbeatResponse(throttle_time_ms=ErrorCode.UNSUPPORTED_VERSION << 16)
+    answer = ApiVersionsResponse(api_keys=(ApiVersion(18, 0, 4),), throttle_time_ms=3)
+    client.send(HEARTBEAT, 1)
+    client.send(ApiVersionsRequest("kafkalite", "1"), 2)
+    client.receive_data(framed(b"\0\0\0\0" + encode(looks_alike, 1)))
+    client.receive_data(framed(b"\0\0\0\1" + encode(answer, 2)))
+    for expected in (looks_alike, answer):
+        received = client.next_event()
+        assert received is not None
+        assert received.message == expected
+
+
 def test_produce_without_acknowledgement_is_not_answered() -> None:
     client = ClientConnection("c")
     client.send(ProduceRequest(acks=0), 9)
