@@ -467,19 +467,20 @@ class Broker:
         """Lets go of a topic that is gone; whoever waits for it is told."""
         for index in range(len(topic.partitions)):
             self.offline.pop(TopicPartition(topic.name, index), None)
-        for index, partition in self._partitions.pop(topic.name, {}).items():
+        held = self._partitions.pop(topic.name, {})
+        for index in held:
             self._finish(self._purgatory.drop(TopicPartition(topic.name, index)))
-            try:
-                self.logs.delete(partition.log)
-            except StorageError as error:
-                log.error("%s", error)
+        try:
+            self.logs.delete(*(partition.log for partition in held.values()))
+        except StorageError as error:
+            log.error("%s", error)
 
     def _remove_strays(self) -> None:
         """Removes the logs of topics that are gone: a crash came between record and files."""
-        for where in self.logs.unopened():
-            if self.image.partition(*where) is None:
-                log.warning("%s belongs to no topic and is removed", where)
-                self.logs.delete_unopened(where)
+        strays = [where for where in self.logs.unopened() if self.image.partition(*where) is None]
+        for where in strays:
+            log.warning("%s belongs to no topic and is removed", where)
+        self.logs.delete_unopened(*strays)
 
     # -- time
 

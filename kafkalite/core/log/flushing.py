@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kafkalite.core.log.checkpoints import PARTITION_METADATA
 from kafkalite.core.log.epochs import CHECKPOINT_NAME, LeaderEpochs
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.segment import Segment
@@ -35,7 +36,7 @@ class Flush:
     place: Place
     epochs: tuple[int, bytes] | None  # the checkpoint, if the disk has another one
     made_files: bool
-    made_directory: bool
+    made_directory: bool  # and in it the file that says whose it is
 
     def run(self) -> OSError | StorageError | None:
         """Waits for the disk. An OSError: nobody knows what is there now. A StorageError: what was
@@ -45,6 +46,7 @@ class Flush:
             for segment in self.segments:
                 segment.sync()
             if self.made_directory:
+                storage.open(self.place.path(PARTITION_METADATA)).sync()
                 storage.sync_directory("")
             if self.made_files and self.epochs is None:
                 storage.sync_directory(self.place.directory)

@@ -198,28 +198,41 @@ class LogStore:
         log.truncate_to(offset)
         self._take_back(log)
 
-    def delete(self, log: PartitionLog) -> None:
-        """Lets go of a log. Its directory gets another name at once and goes after the delay."""
-        log.abandon()
-        del self.logs[log.topic_partition]
-        self._guard(log.topic_partition, lambda: self._doom(log.topic_partition))
+    def delete(self, *logs: PartitionLog) -> None:
+        """Lets go of logs. Their directories get other names at once and go after the delay.
 
-    def delete_unopened(self, where: TopicPartition) -> None:
-        """The same for a partition of `unopened`."""
-        self._guard(where, lambda: self._doom(where))
+        StorageError names the first for which that failed; it is done for all others.
+        """
+        for log in logs:
+            log.abandon()
+            del self.logs[log.topic_partition]
+        self._doom(*(log.topic_partition for log in logs))
 
-    def _guard(self, where: TopicPartition, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except OSError as error:
-            raise StorageError(f"{where}: deletion: {error}") from error
+    def delete_unopened(self, *partitions: TopicPartition) -> None:
+        """The same for partitions of `unopened`."""
+        self._doom(*partitions)
 
-    def _doom(self, where: TopicPartition) -> None:
+    def _doom(self, *partitions: TopicPartition) -> None:
+        """Renames their directories, and waits for the disk once."""
+        failed: StorageError | None = None
+        for where in partitions:
+            try:
+                self._rename_away(where)
+            except OSError as error:
+                failed = failed or StorageError(f"{where}: deletion: {error}")
+        if partitions:
+            try:
+                self._storage.sync_directory("")
+            except OSError as error:
+                failed = failed or StorageError(f"{partitions[0]}: deletion: {error}")
+        if failed is not None:
+            raise failed
+
+    def _rename_away(self, where: TopicPartition) -> None:
         name = str(where)
         self._deleted += 1
         suffix = f".{self._deleted:x}{DELETE_SUFFIX}"
         gone = name[: NAME_LENGTH_MAX - len(suffix)] + suffix
-        self._directories.discard(name)
         for offsets in (
             self._recovery_points,
             self._start_offsets,
@@ -228,7 +241,7 @@ class LogStore:
         ):
             offsets.pop(where, None)
         self._storage.rename(name, gone)
-        self._storage.sync_directory("")
+        self._directories.discard(name)
         self._doomed.append((None, gone))
 
     # ---- time ----------------------------------------------------------------------------------

@@ -110,6 +110,32 @@ def test_a_deleted_log_does_not_come_back(memory: MemoryStorage, batch: MakeBatc
         assert LogStore(memory.after_crash(Random(seed))).unopened() == []
 
 
+def test_deleted_logs_wait_for_the_disk_once(
+    memory: MemoryStorage, batch: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them cannot be renamed: it is told, and the others are gone."""
+    store = LogStore(memory)
+    logs = [store.open(TopicPartition("orders", i), ID, CONFIG, 1_000) for i in range(3)]
+    for log in logs:
+        fill(log, batch, 5)
+        log.flush()
+    syncs: list[str] = []
+    sync_directory = memory.sync_directory
+    monkeypatch.setattr(
+        memory, "sync_directory", lambda path: (syncs.append(path), sync_directory(path))
+    )
+    memory.pass_over("rename")
+    memory.fail("rename", errno.EIO)
+    with pytest.raises(StorageError, match="orders-1: deletion: .*EIO"):
+        store.delete(*logs)
+    assert (syncs, store.logs) == ([""], {})
+    found = LogStore(memory.after_crash(Random(1)))
+    assert found.unopened() == [TopicPartition("orders", 1)]
+    for each in (store, found):
+        anew = each.open(TopicPartition("orders", 1), UUID(int=8), CONFIG, 1_000)
+        assert anew.log_end_offset == 0, "its records are not those of a new topic of that name"
+
+
 def test_a_log_left_unopened_after_a_crash_is_still_to_be_recovered(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
