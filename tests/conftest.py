@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +22,8 @@ from kafkalite.embedded import READY, EmbeddedBroker
 QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
 # Tests write records of years past; five minutes after its start a broker would look for such.
 NOTHING_IS_OLD = {"log.retention.check.interval.ms": str(24 * 3_600_000)}
+# Of DumpLogSegments, which returns 0 all the same.
+COMPLAINTS = ("ismatch", "out of order", "corrupt", "Exception", "did not find", "isvalid: false")
 EXIT_SECONDS_MAX = 60
 SETTLE_SECONDS = 1.0
 TESTS = Path(__file__).parent
@@ -197,3 +200,32 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., An
     yield start
     for server in started:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def dump_log() -> Callable[..., str]:
+    """What Apache Kafka's own DumpLogSegments prints of a log's files; it must not complain.
+
+    It runs where Java is and Kafka's jars are: in the folder KAFKALITE_KAFKA_JARS, or in the cache
+    that the tests with Java clients fill.
+    """
+    if shutil.which("java") is None:
+        pytest.skip("java is not in PATH")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
+    given = os.environ.get("KAFKALITE_KAFKA_JARS")
+    places = [Path(given)] if given else sorted(cache.glob("kafka-[0-9]*"))
+    jars = next((place for place in places if any(place.glob("kafka-tools-*.jar"))), None)
+    if jars is None:
+        pytest.skip(f"Kafka's jars are neither in KAFKALITE_KAFKA_JARS nor in {cache}")
+
+    def dump(files: Iterable[Path], *flags: str) -> str:
+        command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{jars}/*"]
+        command += ["org.apache.kafka.tools.DumpLogSegments", *flags]
+        command += ["--files", ",".join(map(str, files))]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        for complaint in COMPLAINTS:
+            assert complaint not in done.stdout, done.stdout
+        return done.stdout
+
+    return dump
