@@ -201,16 +201,19 @@ def test_offsets_go_with_the_transaction(run: Run, name: Name) -> None:
             ):
                 async with filler.transaction():
                     await filler.send_columns(source, columns(0, 300))
-                for attempt in range(12):
-                    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+                done = attempts = 0
+                while done < 300:
                     async with Consumer(
-                        client, group_id=group, isolation_level="read_committed", **settings
+                        client,
+                        group_id=group,
+                        auto_offset_reset="earliest",
+                        enable_auto_commit=False,
+                        isolation_level="read_committed",
+                        records_max=100,
                     ) as consumer:
                         consumer.subscribe([source])
-                        taken: dict[TopicPartition, Columns] = {}
-                        for _ in range(20):
-                            if taken := await consumer.poll(200):
-                                break
+                        while not (taken := await consumer.poll(200)):
+                            pass  # some are left for as long as they are not all committed
                         producer.begin()
                         for batch in taken.values():
                             await producer.send_columns(target, batch)
@@ -218,9 +221,12 @@ def test_offsets_go_with_the_transaction(run: Run, name: Name) -> None:
                             tp: (batch.offsets or [0])[-1] + 1 for tp, batch in taken.items()
                         }
                         await producer.send_offsets(offsets, consumer.group_metadata())
-                        await (producer.abort() if attempt % 2 else producer.commit())
-                    if len(await read(client, target)) == 300:
-                        break
+                        attempts += 1
+                        if attempts % 2:
+                            await producer.abort()
+                        else:
+                            await producer.commit()
+                            done += sum(map(len, taken.values()))
             assert await read(client, target) == list(range(300))
 
     run(scenario)
