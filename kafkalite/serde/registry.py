@@ -25,7 +25,13 @@ from kafkalite.serde import registry_records as records
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.avro_text import rendered
 from kafkalite.serde.compatibility import Compatibility, complaints
-from kafkalite.serde.registry_contexts import Place, context_of, name_in_context, qualified
+from kafkalite.serde.registry_contexts import (
+    EVERYWHERE,
+    Place,
+    context_of,
+    name_in_context,
+    qualified,
+)
 from kafkalite.serde.registry_records import (
     AVRO,
     IDS,
@@ -53,7 +59,7 @@ SCHEMAS_TOPIC: Final = "_schemas"
 SCHEMA_TYPES: Final = (JSON, AVRO)
 COMPLAINTS_SHOWN: Final = 3
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-RESERVED_SUBJECTS: Final = frozenset({"", "__GLOBAL", "__EMPTY"})
+RESERVED_SUBJECTS: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
 SUBJECT_SOFT_DELETED: Final = 40404
 SUBJECT_NOT_SOFT_DELETED: Final = 40405
@@ -142,8 +148,9 @@ class Registry(RegistryState):
         `id`, and with it any `version`, may be given in mode IMPORT. SchemaError when it is no
         schema, the subject's mode or compatibility level refuses it, or the id is another's.
         """
-        if name_in_context(subject) in RESERVED_SUBJECTS or CONTROL.search(subject):
+        if not name_in_context(subject) or f":{context_of(subject)}:" == EVERYWHERE:
             raise SchemaError(f"{subject!r} cannot be a subject", code=INVALID_SUBJECT)
+        _check_name(subject)
         draft, mode = self.normal(schema, subject), self.mode(subject)
         if mode != IMPORT:
             draft = self._same_or_inheriting(subject, draft)
@@ -251,8 +258,8 @@ class Registry(RegistryState):
         counted = older if level.transitive else older[-1:]
         if draft.schema_type != AVRO and any(e.schema_type == draft.schema_type for e in counted):
             raise SchemaError(
-                f"compatibility of {draft.schema_type} schemas is not checked here: the level of "
-                f"the subject is {level.name}, and only NONE is possible",
+                f"compatibility of {draft.schema_type} schemas is not supported: subject "
+                f"{subject!r} takes no second one at level {level.name}, at level NONE it does",
                 code=NOT_PERMITTED,
             )
         found: list[str] = []
@@ -421,6 +428,7 @@ class Registry(RegistryState):
         self, changes: Mapping[str, Any], subject: str | None = None
     ) -> tuple[Record, ...]:
         """Changes a subject's config, or that of all; a None takes a setting back."""
+        _check_name(subject)
         self._refuse_when_read_only(subject)
         merged = {**(self.config(subject) or {}), **changes}
         config = {name: value for name, value in merged.items() if value is not None}
@@ -443,6 +451,7 @@ class Registry(RegistryState):
         if mode not in MODES:
             known = ", ".join(sorted(MODES))
             raise SchemaError(f"mode {mode!r} is not supported, {known} are", code=INVALID_MODE)
+        _check_name(subject)
         is_new = mode == IMPORT and self.mode(subject) != IMPORT and not force
         cleared = self._cleared(subject) if is_new else ()
         return (*cleared, records.mode_record(subject, mode))
@@ -504,6 +513,12 @@ class MemoryRegistry:
         """Replays what a decision of `registry` would append to the log."""
         for key, value in decided:
             self.registry.replay(key, value)
+
+
+def _check_name(subject: str | None) -> None:
+    """SchemaError when nothing can be called so, neither a subject nor a context."""
+    if subject and (name_in_context(subject) in RESERVED_SUBJECTS or CONTROL.search(subject)):
+        raise SchemaError(f"{subject!r} cannot be a subject", code=INVALID_SUBJECT)
 
 
 def _place(entry: RegisteredSchema) -> Place:

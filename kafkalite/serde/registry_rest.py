@@ -325,7 +325,7 @@ def _get_config(registry: Registry, call: Call) -> Answer:
             code=NO_SUBJECT_LEVEL,
         )
     wider = registry.wider_config(scope) if call.flag("defaultToGlobal") else {}
-    level = {"compatibilityLevel": DEFAULT_LEVEL.name}
+    level = {"compatibilityLevel": registry.compatibility(scope).name}
     return level | dict(wider) | dict(own or {}), ()
 
 
