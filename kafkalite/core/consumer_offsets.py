@@ -26,6 +26,7 @@ from kafkalite.core.protocol.group_records import (
     OffsetCommitValue,
 )
 from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, TopicPartition
+from kafkalite.errors import WireError
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
@@ -81,8 +82,13 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 
 def decode_group(value: bytes) -> GroupMetadataValue:
-    """A group's value."""
-    return decode_with_version(GroupMetadataValue, value)
+    """A group's value, in which nobody is named twice."""
+    found = decode_with_version(GroupMetadataValue, value)
+    ids = [member.member_id for member in found.members]
+    instances = [m.group_instance_id for m in found.members if m.group_instance_id is not None]
+    if len(set(ids)) < len(ids) or len(set(instances)) < len(instances):
+        raise WireError(f"a group of {len(ids)} members, some of them more than once")
+    return found
 
 
 def offset_record(group_id: str, partition: TopicPartition, committed: CommittedOffset) -> Record:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,6 +72,20 @@ def test_a_group_comes_back_from_a_record_in_version_3() -> None:
     assert value[:2] == b"\0\3"
     assert decode_key(key) == GroupRecordKey("g")
     assert decode_group(value) == group
+
+
+@pytest.mark.parametrize("members", [[("a", None), ("a", None)], [("a", "i"), ("b", "i")]])
+def test_a_group_in_which_somebody_is_twice_does_not_read(members: list[Any]) -> None:
+    """Else a single record that a client wrote would keep its coordinator from being loaded."""
+    twice = tuple(
+        MemberMetadata(member_id, instance, "c", "/h", 1, 2, b"s", b"t")
+        for member_id, instance in members
+    )
+    group = GroupMetadataValue("consumer", 4, "range", "a", 9, twice)
+    _, value = group_record("g", group)
+    assert value is not None
+    with pytest.raises(WireError, match="a group of 2 members, some of them more than once"):
+        decode_group(value)
 
 
 def test_a_tombstone_has_its_record_s_key() -> None:
