@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,28 @@ def test_the_same_trouble_is_told_once(start: Start, caplog: pytest.LogCaptureFi
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("t-0: ")
     assert "No space left on device" in line
+
+
+def test_a_stop_ends_what_goes_on_in_slices(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with start() as running:
+            broker, done = running.broker, []
+            begun, may_end = threading.Event(), threading.Event()
+
+            def slow() -> None:
+                begun.set()
+                assert may_end.wait(60)
+
+            def work() -> Iterator[Any]:
+                yield broker.in_thread(slow)
+                done.append(1)
+                yield broker.in_thread(slow)
+
+            broker.run_slices(work(), "slow work")
+            await running.until(begun.is_set)
+            threading.Timer(0.1, may_end.set).start()
+        await asyncio.sleep(0)
+        assert done == [], "no thread would do the next"
+
+    asyncio.run(story())
+    assert "Traceback" not in caplog.text
