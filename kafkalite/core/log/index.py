@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -32,6 +33,7 @@ RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
 _RELATIVE: Final = Struct(">i")
 _POSITION: Final = Struct(">4xi")
 _TIMESTAMP: Final = Struct(">q")
+_TIME_OFFSET: Final = Struct(">8xi")
 
 
 class IndexCache:
@@ -142,9 +144,18 @@ class _Index:
         self.unload()
         self.file.close()
 
-    def _cut(self, size: int) -> None:
-        """Drops all entries from byte `size` on, also from the file."""
-        data = self.data()
+    def _search(self, bisect: Callable[..., int], field: Struct, value: int) -> int:
+        """How many entries have less than `value` in `field`, with bisect_right: that or less."""
+        data, size = self.data(), self._entry.size
+        return bisect(
+            range(len(data) // size),
+            value,
+            key=lambda number: field.unpack_from(data, number * size)[0],
+        )
+
+    def _keep(self, count: int) -> None:
+        """Drops all entries but the first `count`, also from the file."""
+        data, size = self.data(), count * self._entry.size
         del data[size:]
         if self._written > size:
             self.file.truncate(size)
@@ -183,32 +194,19 @@ class OffsetIndex(_Index):
 
     def floor(self, offset: int) -> int:
         """Position of the last indexed batch whose last offset is at most `offset`, else 0."""
-        data = self.data()
-        count = len(data) // OFFSET_ENTRY.size
-        found = bisect_right(
-            range(count),
-            offset - self.base_offset,
-            key=lambda entry: _RELATIVE.unpack_from(data, entry * 8)[0],
-        )
-        return _POSITION.unpack_from(data, found * 8 - 8)[0] if found else 0
+        return self._position(self._search(bisect_right, _RELATIVE, offset - self.base_offset))
 
     def floor_position(self, position: int) -> int:
         """Position of the last indexed batch that begins at or before `position`, else 0."""
-        data = self.data()
-        count = len(data) // OFFSET_ENTRY.size
-        found = bisect_right(
-            range(count), position, key=lambda entry: _POSITION.unpack_from(data, entry * 8)[0]
-        )
-        return _POSITION.unpack_from(data, found * 8 - 8)[0] if found else 0
+        return self._position(self._search(bisect_right, _POSITION, position))
+
+    def _position(self, count: int) -> int:
+        """What the last of the first `count` entries points at; of none 0, the log's beginning."""
+        return _POSITION.unpack_from(self.data(), (count - 1) * self._entry.size)[0] if count else 0
 
     def truncate(self, position: int) -> None:
         """Drops the entries of batches that begin at or after `position`."""
-        data = self.data()
-        count = len(data) // OFFSET_ENTRY.size
-        kept = bisect_left(
-            range(count), position, key=lambda entry: _POSITION.unpack_from(data, entry * 8)[0]
-        )
-        self._cut(kept * OFFSET_ENTRY.size)
+        self._keep(self._search(bisect_left, _POSITION, position))
 
 
 class TimeIndex(_Index):
@@ -247,22 +245,12 @@ class TimeIndex(_Index):
 
     def floor(self, timestamp: int) -> int:
         """An offset below which every record is older than `timestamp`."""
-        data = self.data()
-        count = len(data) // TIME_ENTRY.size
-        found = bisect_left(
-            range(count), timestamp, key=lambda entry: _TIMESTAMP.unpack_from(data, entry * 12)[0]
-        )
+        found = self._search(bisect_left, _TIMESTAMP, timestamp)
         if not found:
             return self.base_offset
-        return self.base_offset + int(TIME_ENTRY.unpack_from(data, found * 12 - 12)[1])
+        last = (found - 1) * self._entry.size
+        return self.base_offset + int(_TIME_OFFSET.unpack_from(self.data(), last)[0])
 
     def truncate(self, offset: int) -> None:
         """Drops the entries for `offset` and beyond."""
-        data = self.data()
-        count = len(data) // TIME_ENTRY.size
-        kept = bisect_left(
-            range(count),
-            offset - self.base_offset,
-            key=lambda entry: TIME_ENTRY.unpack_from(data, entry * 12)[1],
-        )
-        self._cut(kept * TIME_ENTRY.size)
+        self._keep(self._search(bisect_left, _TIME_OFFSET, offset - self.base_offset))
