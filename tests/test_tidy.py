@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "kafkalite").rglob("*.py"))
 NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").rglob(f"*.{kind}"))
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
-NATIVE_INTERFACE = (1, "d69f0c08e48e")  # its number; digest of `native_interface`
+NATIVE_INTERFACE = (1, "063d7021aa41")  # its number; digest of `native_interface`
 COMPACTION = ROOT / "kafkalite" / "compaction"
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -138,12 +138,13 @@ def test_native_sources_fit_a_reader_too(path: Path) -> None:
 
 
 def native_interface() -> str:
-    """What native modules and the Python beside them agree on: the stubs, the signatures that the
-    cleaner's stubs refer to, the records that it reads and makes, the memory that it shares."""
+    """What native modules and the Python beside them agree on: the stubs, the signatures that they
+    refer to, the records that the cleaner reads and makes, the memory that it shares."""
     agreed = [path.read_text() for path in STUBS + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
         f"{node.name}({ast.unparse(node.args)})"
-        for node in ast.walk(tree(COMPACTION / "cleaning_pure.py"))
+        for twin in (COMPACTION / "cleaning_pure.py", Path(records_pure.__file__))
+        for node in ast.walk(tree(twin))
         if isinstance(node, ast.FunctionDef)
     ]
     agreed += [field for record in (Cleaned, Mark) for field in record.__annotations__]

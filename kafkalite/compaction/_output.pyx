@@ -3,27 +3,18 @@
 """What stays for one segment, in native memory, for loops that run without the GIL.          [P]"""
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_FORMAT,
-    PyBUF_ND,
-    PyBUF_SIMPLE,
-    PyBUF_STRIDES,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from kafkalite.core.protocol._interface cimport check_interface
+from kafkalite.core.protocol._lending cimport lend
 
 from kafkalite.core.log.segment import Mark
 from kafkalite.core.protocol.records_pure import INTERFACE
 
 check_interface(INTERFACE)
-
-cdef char *UNSIGNED_BYTES = b"B"
 
 
 cdef bint make_room(void **items, int64_t *size, int64_t used, size_t item_bytes) noexcept nogil:
@@ -157,20 +148,7 @@ cdef class Output:
         self.used = self.place_count = 0
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        # Field by field: PyBuffer_FillInfo would lose the reference that Cython put in `obj`.
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("what is kept is read-only")
-        buffer.obj = self
-        buffer.buf = self.data if self.data != NULL else <void *> UNSIGNED_BYTES
-        buffer.len = self.used
-        buffer.readonly = 1
-        buffer.itemsize = 1
-        buffer.format = UNSIGNED_BYTES if flags & PyBUF_FORMAT else NULL
-        buffer.ndim = 1
-        buffer.shape = &self.used if flags & PyBUF_ND else NULL
-        buffer.strides = &buffer.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        buffer.suboffsets = NULL
-        buffer.internal = NULL
+        lend(buffer, flags, self, self.data, &self.used)
         self.lent += 1
 
     def __releasebuffer__(self, Py_buffer *buffer):

@@ -1,9 +1,5 @@
 """The native twins of records_pure that partition: same names, same results, same errors.   [P]"""
 
-from collections.abc import Sequence
-
-from kafkalite.core.types import Columns
-
-def murmur2(key: bytes) -> int: ...
-def partition_column(keys: Sequence[bytes | None], partition_count: int) -> list[int]: ...
-def split(columns: Columns, partitions: Sequence[int], partition_count: int) -> list[Columns]: ...
+from kafkalite.core.protocol.records_pure import murmur2 as murmur2
+from kafkalite.core.protocol.records_pure import partition_column as partition_column
+from kafkalite.core.protocol.records_pure import split as split

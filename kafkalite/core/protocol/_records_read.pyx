@@ -8,19 +8,12 @@ read leaves its reason in the `Reader`; `raise_fault` makes it the error that th
 """
 
 cimport cython
-from cpython.buffer cimport (
-    PyBUF_FORMAT,
-    PyBUF_ND,
-    PyBUF_SIMPLE,
-    PyBUF_STRIDES,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from kafkalite.core.protocol._interface cimport check_interface
+from kafkalite.core.protocol._lending cimport lend
 from kafkalite.core.protocol._objects cimport (
     Py_INCREF,
     Py_None,
@@ -76,8 +69,6 @@ cdef enum:
 assert (HEADER_SIZE, CRC_AT, COVERED_FROM) == (HEADER_BYTES, CRC_POSITION, ATTRIBUTES_POSITION)
 assert len(FAULTS) == OFFSET + 1
 
-cdef char *UNSIGNED_BYTES = b"B"
-
 
 @cython.final
 @cython.no_gc
@@ -102,20 +93,7 @@ cdef class Window:
         PyBuffer_Release(&self.view)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        # Field by field: PyBuffer_FillInfo would lose the reference that Cython put in `obj`.
-        if flags & PyBUF_WRITABLE:
-            raise BufferError("a window is read-only")
-        buffer.obj = self
-        buffer.buf = <char *> self.view.buf + self.start
-        buffer.len = self.size
-        buffer.readonly = 1
-        buffer.itemsize = 1
-        buffer.format = UNSIGNED_BYTES if flags & PyBUF_FORMAT else NULL
-        buffer.ndim = 1
-        buffer.shape = &self.size if flags & PyBUF_ND else NULL
-        buffer.strides = &buffer.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
-        buffer.suboffsets = NULL
-        buffer.internal = NULL
+        lend(buffer, flags, self, <char *> self.view.buf + self.start, &self.size)
 
 
 # ---- reading ---------------------------------------------------------------------------------

@@ -132,8 +132,9 @@ cdef class _Rows:
     cdef int take_numbers(self, timestamps, offsets) except -1:
         cdef Py_ssize_t i
         cdef object column = PySequence_Fast(timestamps, "timestamps are no sequence")
+        cdef object slowly = int64  # looked up once
         for i in range(self.count):
-            self.records[i].timestamp = number_at(column, i, "timestamp", int64)
+            self.records[i].timestamp = number_at(column, i, "timestamp", slowly)
             self.records[i].delta = i
         self.max_timestamp = self.records[0].timestamp
         for i in range(self.count):
@@ -142,7 +143,7 @@ cdef class _Rows:
             return 0
         column = PySequence_Fast(offsets, "offsets are no sequence")
         for i in range(self.count):
-            self.records[i].delta = number_at(column, i, "offset", int64)
+            self.records[i].delta = number_at(column, i, "offset", slowly)
         self.base_offset = self.records[0].delta
         for i in range(1, self.count):
             if not (
