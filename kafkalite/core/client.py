@@ -425,12 +425,21 @@ def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
     addresses: list[Address] = []
     for text in filter(None, map(str.strip, listed)):
         host, colon, port = text.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
+        is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX
+        if not (colon and is_port and _is_host(host)):
             raise ConfigError(f"bootstrap server {text!r} is not host:port")
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not addresses:
         raise ConfigError("no bootstrap server is given")
     return tuple(dict.fromkeys(addresses))
+
+
+def _is_host(name: str) -> bool:
+    """Whether a host can have this name; what it looks up there is another matter."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def _coordinator_in(response: FindCoordinatorResponse) -> tuple[ErrorCode, str, Node]:

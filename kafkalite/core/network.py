@@ -273,7 +273,7 @@ async def open_connection(
         connection.close()
         seconds = connect_timeout_ms / 1000
         raise BrokerUnavailable(f"{address} did not answer in {seconds:g} s") from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
         raise BrokerUnavailable(f"cannot connect to {address}: {error}") from None
     except BaseException:
         connection.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from kafkalite.core.protocol.groups import (
 from kafkalite.core.protocol.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
     MetadataResponseTopic,
 )
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, WireError
@@ -260,6 +263,23 @@ def test_a_broker_that_moved_is_found_at_its_new_address(fake_broker: Any) -> No
     asyncio.run(scenario())
 
 
+def test_a_broker_at_a_name_that_no_host_can_have_is_out_of_reach(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+            nowhere = MetadataResponseBroker(2, "a..b", 9092)
+
+            def metadata(request: MetadataRequest) -> MetadataResponse:
+                told: MetadataResponse = broker.metadata(request)
+                return replace(told, brokers=(*told.brokers, nowhere))
+
+            broker.handlers[MetadataRequest] = metadata
+            async with Client(broker.address, unavailable_after_ms=50) as client:
+                with pytest.raises(BrokerUnavailable, match="nobody answers at a..b:9092"):
+                    await client.request(ASK, 2)
+
+    asyncio.run(scenario())
+
+
 def test_a_broker_nobody_knows_is_an_error(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, Client(broker.address) as client:
@@ -333,7 +353,9 @@ def test_bootstrap_servers_are_read(text: str, addresses: list[tuple[str, int]])
     assert list(parse_bootstrap(text.split(","))) == addresses
 
 
-@pytest.mark.parametrize("text", ["", "localhost", "a:b", "a:99999", ":9092", "a:-1"])
+@pytest.mark.parametrize(
+    "text", ["", "localhost", "a:b", "a:99999", ":9092", "a:-1", "a..b:1", "a" * 64 + ":1"]
+)
 def test_what_is_no_bootstrap_server_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap server"):
         parse_bootstrap(text)
