@@ -171,7 +171,7 @@ def _refused(
         NO_TIMESTAMP,
         log_start_offset,
         record_errors=tuple(BatchIndexAndErrorMessage(i, words) for i, words in errors),
-        error_message=str(error),
+        error_message=error.words or None,
     )
 
 
@@ -181,7 +181,8 @@ def _raise_first_error(response: ProduceResponse) -> None:
         for partition in topic.partition_responses:
             if partition.error_code is not ErrorCode.NONE:
                 where = TopicPartition(topic.name, partition.index)
-                raise UnanswerableError(f"acks=0 to {where} failed: {partition.error_message}")
+                why = ApiError(partition.error_code, partition.error_message or "")
+                raise UnanswerableError(f"acks=0 to {where} failed: {why}")
 
 
 def _when_replicated(

@@ -283,7 +283,7 @@ def _producers(
             partition = broker.partition(topic, index)
             partition.replication.check_leader()
         except ApiError as error:
-            yield DescribeProducersPartitionResult(index, error.error_code, str(error))
+            yield DescribeProducersPartitionResult(index, error.error_code, error.words or None)
             continue
         producers = tuple(
             ProducerState(
