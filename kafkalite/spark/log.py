@@ -13,7 +13,7 @@ from typing import Final
 from kafkalite.core.admin import Admin
 from kafkalite.core.consumer import Consumer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import StorageError, TopologyError
+from kafkalite.errors import ApiError, ErrorCode, StorageError, TopologyError
 from kafkalite.spark.ranges import OffsetRange
 
 POLL_MS: Final = 1_000
@@ -65,7 +65,15 @@ def read_range(
             consumer.assign([tp])
             consumer.seek(tp, wanted.start)
             while (position := consumer.position(tp) or 0) < wanted.end:
-                batches = runner.run(consumer.poll(timeout_ms=POLL_MS))
+                try:
+                    batches = runner.run(consumer.poll(timeout_ms=POLL_MS))
+                except ApiError as error:
+                    if error.error_code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                        raise
+                    raise StorageError(
+                        f"{wanted}: the records from offset {position} are gone; with "
+                        "failOnDataLoss=false they are a gap"
+                    ) from error
                 idle = 0 if consumer.position(tp) != position else idle + 1
                 if idle >= IDLE_POLLS_MAX:
                     raise StorageError(f"{wanted}: nothing more comes after offset {position}")

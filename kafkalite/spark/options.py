@@ -2,7 +2,8 @@
 
     subscribe | assign                  topics, or {"topic": [0, 1]}
     kafka.bootstrap.servers             required; also bootstrap.servers
-    startingOffsets, endingOffsets      earliest, latest, or {"topic": {"0": 23, "1": -2}}
+    startingOffsets                     earliest, latest, or {"topic": {"0": 23, "1": -2}}
+    endingOffsets                       the same but earliest and -2; of a batch alone
     maxOffsetsPerTrigger                records a micro-batch takes at the most
     failOnDataLoss                      true: deleted offsets are an error, not a gap
     includeHeaders                      adds the column headers
@@ -16,12 +17,13 @@ Source Spark's Structured Streaming + Kafka integration guide.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
+from kafkalite.serde import string, windowed
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -57,10 +59,12 @@ class SourceOptions:
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Checks and types what the user gave; names are case-insensitive as everywhere in Spark."""
     given = {name.lower(): value for name, value in options.items()}
-    unknown = [n for n in given if n not in KNOWN and not n.startswith("kafka.")]
+    unknown = [n for n in given if n not in KNOWN]
     if unknown:
         raise ConfigError(f"option {unknown[0]!r} is not one of format('kafkalite')")
     topics, partitions = _topics(given)
+    if streaming and "endingoffsets" in given:
+        raise ConfigError("endingOffsets: a stream has no end")
     value_format = _one_of(given, "value.format", VALUE_FORMATS)
     if value_format == "avro" and len(topics) != 1:
         raise ConfigError(f"value.format avro reads one topic, not {len(topics)}: {topics}")
@@ -70,11 +74,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         topics=topics,
         partitions=partitions,
         starting_offsets=_offsets(given, "startingOffsets", starting),
-        ending_offsets=_offsets(given, "endingOffsets", "latest"),
+        ending_offsets=_ending(_offsets(given, "endingOffsets", "latest")),
         max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
         include_headers=_boolean(given, "includeHeaders", default=False),
-        key_format=_one_of(given, "key.format", KEY_FORMATS),
+        key_format=_key_format(given),
         value_format=value_format,
     )
 
@@ -117,6 +121,23 @@ def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
         raise ConfigError(f"{name}: {error}") from error
 
 
+def _ending(offsets: Offsets) -> Offsets:
+    """Nothing ends where the log begins."""
+    if offsets == "earliest" or (isinstance(offsets, dict) and EARLIEST in offsets.values()):
+        raise ConfigError("endingOffsets: earliest (-2) is no end")
+    return offsets
+
+
+def check_partitions(
+    name: str, offsets: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition]
+) -> None:
+    """ConfigError unless the option's offsets are of the partitions that are read, of all."""
+    if wrong := sorted(offsets.keys() - set(partitions)):
+        raise ConfigError(f"{name} names {wrong[0]}, which is not read")
+    if missing := sorted(set(partitions) - offsets.keys()):
+        raise ConfigError(f"{name} does not name {missing[0]}: -2 is earliest, -1 latest")
+
+
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
     """`{"topic": {"0": 23}}` as a dict; offsets below 0 are EARLIEST (-2) and LATEST (-1)."""
     try:
@@ -156,8 +177,22 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     return text == "true"
 
 
+def _key_format(given: Mapping[str, str]) -> str:
+    text = given.get("key.format", KEY_FORMATS[0])
+    kind, _, size = text.partition(":")
+    _one_of(
+        {"key.format": text if size and kind != "windowed" else kind}, "key.format", KEY_FORMATS
+    )
+    if size:
+        try:
+            windowed(string(), size=size)
+        except ConfigError as error:
+            raise ConfigError(f"key.format: {text!r}: {error}") from error
+    return text
+
+
 def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     text = given.get(name, allowed[0])
-    if text.split(":")[0] not in allowed:
+    if text not in allowed:
         raise ConfigError(f"{name}: {text!r} is not one of {', '.join(allowed)}")
     return text

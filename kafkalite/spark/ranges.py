@@ -1,6 +1,7 @@
 """Offset ranges: what a batch reads of each partition.                                   [P]
 
 Owns   nothing. A range is half open: [start, end).
+Fails  with StorageError when a log has become shorter.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,16 @@ def ranges_between(
         for tp, offset in sorted(end.items())
         if offset > start.get(tp, 0)
     ]
+
+
+def check_no_loss(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> None:
+    """StorageError when a log ends before the place that was reached in it."""
+    for tp, offset in sorted(end.items()):
+        if offset < start.get(tp, 0):
+            raise StorageError(
+                f"{tp} ends at offset {offset}, before {start[tp]}: records are gone, perhaps the "
+                "topic was made anew; failOnDataLoss=false waits until it is as long again"
+            )
 
 
 def limited(

@@ -37,11 +37,12 @@ from kafkalite.spark.options import (
     LATEST,
     Offsets,
     SourceOptions,
+    check_partitions,
     format_offsets,
     parse_offsets,
     parse_options,
 )
-from kafkalite.spark.ranges import OffsetRange, limited, ranges_between
+from kafkalite.spark.ranges import OffsetRange, check_no_loss, limited, ranges_between
 
 START = "start"  # in an end offset: where the query's first batch began
 
@@ -106,17 +107,21 @@ class Reading:
             return list(self.options.partitions)
         return partitions_of(self.options.bootstrap_servers, self.options.topics)
 
-    def resolve(self, offsets: Offsets) -> dict[TopicPartition, int]:
-        """Numbers for `earliest`, `latest`, -2 and -1."""
+    def resolve(self, offsets: Offsets, name: str) -> dict[TopicPartition, int]:
+        """Numbers for `earliest`, `latest`, -2 and -1 of the option `name`."""
         from kafkalite.spark.log import offsets_of
 
         partitions = self.partitions()
         first, end = offsets_of(self.options.bootstrap_servers, partitions)
         if isinstance(offsets, str):
             return first if offsets == "earliest" else end
-        given = {tp: offsets.get(tp, EARLIEST) for tp in partitions}
+        check_partitions(name, offsets, partitions)
         symbolic = {EARLIEST: first, LATEST: end}
-        return {tp: symbolic[o][tp] if o in symbolic else o for tp, o in given.items()}
+        return {tp: symbolic[o][tp] if o in symbolic else o for tp, o in offsets.items()}
+
+    def end(self) -> dict[TopicPartition, int]:
+        """Where the logs end now."""
+        return self.resolve("latest", "endingOffsets")
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of one range, in a worker process."""
@@ -151,8 +156,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """A Spark partition for each range."""
         options = self.reading.options
-        start = self.reading.resolve(options.starting_offsets)
-        end = self.reading.resolve(options.ending_offsets)
+        start = self.reading.resolve(options.starting_offsets, "startingOffsets")
+        end = self.reading.resolve(options.ending_offsets, "endingOffsets")
         return [RangePartition(wanted) for wanted in ranges_between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -184,12 +189,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Notes the end as it is now; the query stops there."""
-        self._target = self.reading.resolve("latest")
+        self._target = self.reading.end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next batch ends."""
         first = self._resolved(start)
-        end = self._target or self.reading.resolve("latest")
+        end = self._target or self.reading.end()
+        if self.reading.options.fail_on_data_loss:
+            check_no_loss(first, end)
         end = {tp: max(offset, first.get(tp, 0)) for tp, offset in end.items()}
         if isinstance(limit, ReadMaxRows):
             end = limited(first, end, limit.max_rows)
@@ -202,7 +209,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _resolved(self, offset: dict[str, Any]) -> dict[TopicPartition, int]:
         if START in offset:
-            return self.reading.resolve(self.reading.options.starting_offsets)
+            starting = self.reading.options.starting_offsets
+            return self.reading.resolve(starting, "startingOffsets")
         return parse_offsets(offset["offsets"])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,7 +32,7 @@ from kafkalite.spark.options import format_offsets
 from kafkalite.spark.ranges import OffsetRange
 
 ROW_SCHEMA = "file string, records long"
-WRITE_ROWS_MAX = 500_000  # of one day held in memory by one task before they become a row group
+WRITE_ROWS_MAX = 500_000  # held in memory by one task; beyond, the fullest day's are a row group
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class RangeWriter:
         """Yields the files it wrote with their counts of records."""
         days: dict[str, DayFile] = {}
         wanted: OffsetRange | None = None
+        waiting = 0
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -116,6 +118,9 @@ class RangeWriter:
                 if day not in days:
                     days[day] = DayFile(self._path(day, wanted), rows.schema)
                 days[day].add(rows)
+            waiting += batch.num_rows
+            while waiting >= WRITE_ROWS_MAX:
+                waiting -= max(days.values(), key=attrgetter("rows_waiting")).flush()
         for file in days.values():
             file.close()
         yield pa.RecordBatch.from_pydict(
@@ -144,8 +149,8 @@ class DayFile:
         self.path = path
         self.records = 0
         self._schema = schema
+        self.rows_waiting = 0
         self._waiting: list[pa.RecordBatch] = []
-        self._rows_waiting = 0
         self._writer: pq.ParquetWriter | None = None
 
     @property
@@ -155,21 +160,22 @@ class DayFile:
     def add(self, rows: pa.RecordBatch) -> None:
         """Takes rows; many small pieces become one row group."""
         self._waiting.append(rows)
-        self._rows_waiting += rows.num_rows
+        self.rows_waiting += rows.num_rows
         self.records += rows.num_rows
-        if self._rows_waiting >= WRITE_ROWS_MAX:
-            self._flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> int:
+        """Makes a row group of the rows that wait; how many they were."""
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._fresh, self._schema)
         self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
-        self._waiting, self._rows_waiting = [], 0
+        written, self._waiting, self.rows_waiting = self.rows_waiting, [], 0
+        return written
 
     def close(self) -> None:
         """Writes what waits and gives the file its name."""
-        self._flush()
+        if self._waiting:
+            self.flush()
         assert self._writer is not None, "a day has rows"
         self._writer.close()
         self._fresh.replace(self.path)

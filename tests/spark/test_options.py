@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ConfigError
-from kafkalite.spark.options import format_offsets, parse_offsets, parse_options
+from kafkalite.errors import ConfigError, StorageError
+from kafkalite.spark.options import check_partitions, format_offsets, parse_offsets, parse_options
+from kafkalite.spark.ranges import check_no_loss
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
 
@@ -36,6 +37,11 @@ def test_offsets_survive_the_round_trip() -> None:
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe'"),
         ({"value.format": "xml"}, "value.format: 'xml'"),
         ({"subscribe": "a,b", "value.format": "avro"}, "reads one topic, not 2"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: earliest"),
+        ({"endingOffsets": '{"orders": {"0": -2}}'}, "endingOffsets: earliest"),
+        ({"key.format": "windowed:soon"}, "key.format: 'windowed:soon'"),
+        ({"key.format": "string:1h"}, "key.format: 'string:1h'"),
+        ({"kafka.security.protocol": "SSL"}, "'kafka.security.protocol' is not one of"),
         ({"subscribeTo": "x"}, "'subscribeto' is not one of"),
     ],
 )
@@ -47,3 +53,24 @@ def test_a_wrong_option_is_named(wrong: dict[str, str], complaint: str) -> None:
 def test_the_broker_must_be_named() -> None:
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers"):
         parse_options({"subscribe": "orders"}, streaming=False)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(ConfigError, match="endingOffsets"):
+        parse_options(GOOD | {"endingOffsets": "latest"}, streaming=True)
+
+
+def test_offsets_are_of_the_partitions_that_are_read_and_of_all() -> None:
+    zero, one, other = (TopicPartition(*tp) for tp in (("a", 0), ("a", 1), ("b", 0)))
+    check_partitions("startingOffsets", {zero: 1, one: -1}, [zero, one])
+    with pytest.raises(ConfigError, match="startingOffsets names b-0, which is not read"):
+        check_partitions("startingOffsets", {zero: 1, one: -1, other: 3}, [zero, one])
+    with pytest.raises(ConfigError, match="startingOffsets does not name a-1"):
+        check_partitions("startingOffsets", {zero: 1}, [zero, one])
+
+
+def test_a_log_that_has_become_shorter_is_named() -> None:
+    tp = TopicPartition("a", 0)
+    check_no_loss({tp: 5}, {tp: 5, TopicPartition("a", 1): 0})
+    with pytest.raises(StorageError, match="a-0 ends at offset 4, before 5"):
+        check_no_loss({tp: 5}, {tp: 4})

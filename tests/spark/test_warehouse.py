@@ -13,11 +13,14 @@ pytest.importorskip("pyspark", reason="the spark extra is not installed")
 
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.core.producer import Producer
-from kafkalite.core.types import Columns, Windowed
+from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
 from kafkalite.embedded import EmbeddedBroker
+from kafkalite.errors import StorageError
 from kafkalite.serde import SerdeContext, avro, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.spark.log import offsets_of, read_range
 from kafkalite.spark.manifest import Manifest
+from kafkalite.spark.ranges import OffsetRange
 from kafkalite.spark.session import local_session
 from kafkalite.spark.warehouse import TopicLoad, load_topic, read_table
 
@@ -181,3 +184,20 @@ def test_the_columns_are_those_of_the_official_connector(address: str, spark: Sp
     ]  # fmt: skip
     assert frame.count() == 10
     assert {row.value[:1] for row in frame.select("value").collect()} == {b"\x00"}
+
+
+def test_records_that_are_gone_are_an_error_or_a_gap(address: str) -> None:
+    send(address, "orders-gone", range(60))
+    tp = TopicPartition("orders-gone", 0)
+    _, ends = offsets_of(address, [tp])
+    wanted = OffsetRange(*tp, 0, ends[tp])
+
+    async def delete() -> None:
+        async with Admin(address) as admin:
+            await admin.delete_records({tp: 2})
+
+    asyncio.run(delete())
+    with pytest.raises(StorageError, match="the records from offset 0 are gone"):
+        list(read_range(address, wanted, fail_on_data_loss=True))
+    rest = concat(read_range(address, wanted, fail_on_data_loss=False))
+    assert list(rest.offsets or ()) == list(range(2, ends[tp]))

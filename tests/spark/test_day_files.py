@@ -1,0 +1,62 @@
+"""Rows into a file for each day: all of them, and few of them in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the spark extra is not installed")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafkalite.spark import warehouse
+from kafkalite.spark.ranges import OffsetRange
+from kafkalite.spark.warehouse import DayFile, RangeWriter
+
+DAY_US = 86_400_000_000
+
+
+def batch(first: int, count: int) -> pa.RecordBatch:
+    """Records `first` to `first + count`, over ten days in turn."""
+    numbers = list(range(first, first + count))
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [None] * count,
+            "value": numbers,
+            "topic": ["t"] * count,
+            "partition": [0] * count,
+            "offset": numbers,
+            "timestamp": pa.array([n % 10 * DAY_US for n in numbers], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def test_a_range_over_many_days_is_written_as_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warehouse, "WRITE_ROWS_MAX", 100)
+    made: list[DayFile] = []
+    most = 0
+
+    class Watched(DayFile):
+        def __init__(self, path: Path, schema: pa.Schema) -> None:
+            super().__init__(path, schema)
+            made.append(self)
+
+        def add(self, rows: pa.RecordBatch) -> None:
+            nonlocal most
+            super().add(rows)
+            most = max(most, sum(file.rows_waiting for file in made))
+
+    monkeypatch.setattr(warehouse, "DayFile", Watched)
+    writer = RangeWriter(tmp_path, (OffsetRange("t", 0, 0, 1_000),))
+    (told,) = writer(batch(first, 30) for first in range(0, 990, 30))
+    assert most < 100 + 30
+    assert sum(told.column("records").to_pylist()) == 990
+    found = [
+        pq.ParquetFile(path).read().column("value") for path in told.column("file").to_pylist()
+    ]
+    assert sorted(n.as_py() for column in found for n in column) == list(range(990))
+    assert not list(tmp_path.rglob("*.tmp"))
