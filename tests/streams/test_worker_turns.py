@@ -188,20 +188,37 @@ class TestCommit:
 
 
 class TestStop:
-    def test_a_stop_does_not_wait_for_the_records_that_were_read(self) -> None:
+    def test_a_stop_comes_after_a_slice_not_after_all_that_was_read(self) -> None:
         async def scenario() -> None:
             seen: list[bytes] = []
             app = Streams("app")
-            app.stream("in").peek(seen.append).peek(lambda v: len(seen) == 3 and turns.stop())
+            app.stream("in").for_each(seen.append)
             turns = Turns(app)
-            turns._pace[0].records = 1
+            turns._pace[0].records = 2  # the function is slow
             await turns.assign(IN)
-            turns.receive("in", *range(4))
-            turns.consumer.positions[IN] = 4
+            turns.receive("in", *range(20))
+            turns.consumer.positions[IN] = 20
             await turns._round()
             await turns._commit()
-            assert len(seen) == 3
-            assert turns.consumer.offsets[IN].offset == 3
+            assert len(seen) == 2
+            assert turns.consumer.offsets[IN].offset == 2
+
+        asyncio.run(scenario())
+
+    def test_a_stop_comes_when_all_that_keep_together_have_had_their_round(self) -> None:
+        """Else the records of one would be behind those of another after the next start."""
+
+        async def scenario() -> None:
+            app = Streams("app", key=string(), value=string())
+            seen = app.stream("in").peek(lambda v: turns.stop())
+            seen.group_by(lambda v: "all", name="all").count().to_stream().to("out")
+            turns = Turns(app, **{"in": 2})
+            await turns.assign(("in", 0), ("in", 1))
+            turns.receive("in", 1, 9)
+            turns.receive("in", 2, 9, partition=1)
+            await turns._round()
+            (sent,) = turns.producer.sent["app-all-repartition"]
+            assert sent.timestamps == [1, 2, 9, 9]
 
         asyncio.run(scenario())
 

@@ -29,7 +29,7 @@ from kafkalite.streams.local.batch import Output
 NO_LIMIT: Final = 1 << 62
 BATCHES_MAX: Final = 16  # of an inbox; each has the bytes of a fetch or two
 FRONT_FACTOR: Final = 4  # a batch is cut when it has more than so many times the records wanted
-SLICE_RECORDS_FIRST: Final = 1_000
+SLICE_RECORDS_FIRST: Final = 100
 SLICE_RECORDS_MAX: Final = 10_000
 SLICE_MS: Final = 50
 

@@ -214,16 +214,16 @@ class Worker:
         return waiting
 
     async def _run_task(self, task: Task, pace: Pace) -> bool:
+        """Runs all that the round gave to `task`; to stop before others have theirs would be to
+        let it run ahead of them."""
         worked = False
-        while not self._stopping:  # what a stop leaves undone is not committed either
-            started = time.monotonic()
-            ran = task.process(pace.records, now_ms())
-            if not ran:
-                break
+        started = time.monotonic()
+        while ran := task.process(pace.records, now_ms()):
             pace.ran(ran, (time.monotonic() - started) * 1000)
             worked = True
             self.progress.records += ran
             await asyncio.sleep(0)
+            started = time.monotonic()
         task.tick(now_ms())
         return worked
 
