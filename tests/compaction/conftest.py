@@ -79,6 +79,17 @@ class Model:
         self.storage.make_directory(str(WHERE))
         self.log = self.open(is_new=True, clean=True)
 
+    @classmethod
+    def filled(cls, **settings: Any) -> Model:
+        """Three segments of three batches of three records, keys a, b, c, and an active one."""
+        model = cls(settings=settings)
+        for i in range(9):
+            model.append([(key, b"%d" % i) for key in (b"a", b"b", b"c")])
+            if i % 3 == 2:
+                model.roll()
+        model.append([(b"a", b"active")])
+        return model
+
     def open(self, *, is_new: bool = False, clean: bool = False, at: int = 0) -> PartitionLog:
         log = PartitionLog.open(
             self.storage, str(WHERE), WHERE, self.config, self.now_ms,

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, CleaningAborted, DirtyRange
+from kafkalite.compaction import passes
+from kafkalite.compaction.cleaner import (
+    GROUP_SEGMENTS_MAX,
+    CleanerSettings,
+    Cleaning,
+    CleaningAborted,
+    DirtyRange,
+    grouped,
+)
 from kafkalite.compaction.loops import NATIVE
 from kafkalite.compaction.offset_map import SLOT_BYTES
 from kafkalite.core.log.index import OFFSET_ENTRY
@@ -23,7 +31,6 @@ from kafkalite.core.protocol.records import (
     read_header,
 )
 from kafkalite.errors import CorruptBatchError, StorageError
-from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 MakeModel = Callable[..., Any]
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
@@ -34,19 +41,8 @@ def keys_of(model: Any) -> list[tuple[int, bytes]]:
     return [(record.offset, record.key) for record in model.records()]
 
 
-def filled(model: MakeModel, **settings: Any) -> Any:
-    """Three segments of three batches of three records, keys a, b, c, and an active one."""
-    log = model(settings=settings)
-    for i in range(9):
-        log.append([(key, b"%d" % i) for key in (b"a", b"b", b"c")])
-        if i % 3 == 2:
-            log.roll()
-    log.append([(b"a", b"active")])
-    return log
-
-
 def test_the_latest_record_of_a_key_stays_where_it_is(loops: str, model: MakeModel) -> None:
-    log = filled(model)
+    log = model.filled()
     log.clean()
     assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
     assert [record.value for record in log.records()] == [b"8", b"8", b"8", b"active"]
@@ -55,7 +51,7 @@ def test_the_latest_record_of_a_key_stays_where_it_is(loops: str, model: MakeMod
 
 
 def test_what_the_map_has_not_seen_stays(loops: str, model: MakeModel) -> None:
-    log = filled(model)
+    log = model.filled()
     cleaning = log.clean(buffer_bytes=3 * SLOT_BYTES)
     assert cleaning.mapped_until == 2, "room for two keys at 0.9; the third record is left"
     assert len(log.records()) == 28
@@ -103,6 +99,71 @@ def test_small_segments_become_one_up_to_the_size_of_a_segment(
     }
 
 
+def test_a_cleaning_begins_to_read_where_the_one_before_ended(loops: str, model: MakeModel) -> None:
+    log = model.filled()
+    log.clean(buffer_bytes=3 * SLOT_BYTES)
+    log.clean_until = 12
+    (_, after, *_) = (segment.size_bytes for segment in log.log.segments)
+    (first,) = (s for s in log.log.segments if s.base_offset <= 12 < s.base_offset + 9)
+    skipped = first.position_of(12)
+    assert 0 < skipped < after
+    size = sum(segment.size_bytes for segment in log.log.segments[:-1])
+    before = sum(s.size_bytes for s in log.log.segments if s.base_offset + 9 <= 12)
+    assert log.clean().stats.mapped_bytes == size - before - skipped
+
+
+def test_the_pace_is_told_of_all_that_is_read_and_written(loops: str, model: MakeModel) -> None:
+    log, told = model.filled(), []
+    dirty = log.dirty()
+    cleaning = Cleaning(log.log, dirty, CleanerSettings(), SECRET, log.now_ms, told.append)
+    for work in cleaning.steps():
+        work()
+    stats = cleaning.stats
+    assert sum(told) == stats.mapped_bytes + stats.read_bytes + stats.written_bytes
+
+
+class Sized(NamedTuple):
+    """As much of a segment as groups are made by."""
+
+    base_offset: int
+    size_bytes: int
+    index: Any
+    time_index: Any
+
+
+def sizes_of_groups(
+    rows: list[tuple[int, int, int]], bytes_max: int = 100, index_bytes_max: int = 100
+) -> list[int]:
+    """Of segments with base offset, size and size of their time index, and the end of the last."""
+    ends = [base for base, _, _ in rows[1:]]
+    segments = [
+        (Sized(base, size, SimpleNamespace(size_bytes=0), SimpleNamespace(size_bytes=index)), end)
+        for (base, size, index), end in zip(rows, ends, strict=False)
+    ]
+    return [len(group) for group in grouped(segments, bytes_max, index_bytes_max)]
+
+
+def test_a_group_is_what_one_segment_can_hold() -> None:
+    end = (10_000, 0, 0)
+    assert sizes_of_groups([(0, 50, 0), (1, 50, 0), (2, 1, 0), end]) == [2, 1]
+    assert sizes_of_groups([(0, 0, 60), (1, 0, 40), (2, 0, 1), end]) == [2, 1]
+    assert sizes_of_groups([(0, 500, 0), (1, 500, 0), end]) == [1, 1]
+    many = [(i, 0, 0) for i in range(GROUP_SEGMENTS_MAX + 3)]
+    assert sizes_of_groups([*many, end]) == [GROUP_SEGMENTS_MAX, 3]
+    far = 1 << 31
+    assert sizes_of_groups([(0, 1, 0), (5, 1, 0), (far, 0, 0)]) == [2]
+    assert sizes_of_groups([(0, 1, 0), (5, 1, 0), (far + 1, 0, 0)]) == [1, 1]
+
+
+def test_what_needs_more_than_a_file_may_have_is_named(loops: str, model: MakeModel) -> None:
+    log = model.filled()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "SEGMENT_BYTES_MAX", 50)
+        with pytest.raises(StorageError, match="what stays needs more than 2 GiB"):
+            log.clean()
+    assert len(log.log.segments) == 4
+
+
 def test_a_tombstone_stays_until_its_horizon_has_passed(loops: str, model: MakeModel) -> None:
     log = model(settings={"delete_retention_ms": 100})
     log.append([(b"a", b"1"), (b"b", b"1")], timestamps=[500, 600])
@@ -142,16 +203,16 @@ def test_absurd_times_survive_and_get_no_delete_horizon(
 ) -> None:
     """A client may write them. No other base timestamp can stand for them in 64 bits."""
     log = model()
-    for times in ([absurd] * 3, [0, absurd, 0]):
+    for gone, times in ((b"b", [absurd] * 3), (b"d", [0, absurd, 0])):
         log.append([(b"x", b"1")], timestamps=[5], compression=codec)
-        log.append([(b"a", b"1"), (b"b", None), (b"c", b"1")], timestamps=times, compression=codec)
+        log.append([(b"a", b"1"), (gone, None), (b"c", b"1")], timestamps=times, compression=codec)
         log.append([(b"a", b"2"), (b"x", b"2")], timestamps=[5, 6], compression=codec)
     log.roll()
     log.clean()
     check(log)
-    tombstone = next(header for header, columns in log.batches() if None in columns.values)
-    assert tombstone.delete_horizon_ms is None
-    assert len(log.records()) == 4
+    tombstones = [header for header, columns in log.batches() if None in columns.values]
+    assert [header.delete_horizon_ms for header in tombstones] == [None, None]
+    assert len(log.records()) == 5
 
 
 def test_aborted_records_go_and_hide_nothing(loops: str, model: MakeModel) -> None:
@@ -260,7 +321,7 @@ def test_a_batch_larger_than_the_buffer_is_read_whole(loops: str, model: MakeMod
 
 
 def test_a_log_that_was_cut_meanwhile_is_left_alone(loops: str, model: MakeModel) -> None:
-    log = filled(model)
+    log = model.filled()
     steps = log.cleaning(log.dirty()).steps()
     next(steps)()
     log.log.truncate_fully(50)
@@ -272,7 +333,7 @@ def test_a_log_that_was_cut_meanwhile_is_left_alone(loops: str, model: MakeModel
 
 def test_a_cleaning_that_is_broken_off_leaves_nothing(loops: str, model: MakeModel) -> None:
     for count in range(1, 12):
-        log = filled(model, segment_bytes=300)  # two of the segments are not one
+        log = model.filled(segment_bytes=300)  # two of the segments are not one
         before = log.records()
         steps = log.cleaning(log.dirty()).steps()
         for _ in range(count):
@@ -287,22 +348,11 @@ def test_a_cleaning_that_is_broken_off_leaves_nothing(loops: str, model: MakeMod
         assert not [name for name in log.storage.files("state-0") if "cleaned" in name]
 
 
-def test_a_directory_that_cannot_be_synced_costs_no_record(loops: str, model: MakeModel) -> None:
-    log = filled(model)
-    log.storage.fail("sync_directory")
-    with pytest.raises(StorageError, match="state-0: directory: .*ENOSPC"):
-        log.clean()
-    assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
-    for remove in log.log.tick(1 << 50):
-        remove()
-    assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
-
-
 @pytest.mark.parametrize("place", ["first", "last"])
 def test_a_damaged_batch_stops_the_cleaning_before_anything_is_lost(
     loops: str, model: MakeModel, place: str
 ) -> None:
-    log = filled(model)
+    log = model.filled()
     segment = log.log.segments[1]
     at = 75 if place == "first" else segment.size_bytes - 2
     segment.log._storage.names[segment.log.path].data[at] ^= 1
@@ -314,7 +364,7 @@ def test_a_damaged_batch_stops_the_cleaning_before_anything_is_lost(
 @pytest.mark.parametrize("at", [3, 7])
 def test_offsets_that_cannot_be_stop_the_cleaning(loops: str, model: MakeModel, at: int) -> None:
     """They lie outside of the CRC."""
-    log = filled(model)
+    log = model.filled()
     segment = log.log.segments[1]
     log.storage.names[segment.log.path].data[at] ^= 1
     with pytest.raises(CorruptBatchError, match=r"are expected"):
@@ -322,7 +372,7 @@ def test_offsets_that_cannot_be_stop_the_cleaning(loops: str, model: MakeModel, 
 
 
 def test_half_a_batch_at_a_segments_end_is_named(loops: str, model: MakeModel) -> None:
-    log = filled(model)
+    log = model.filled()
     segment = log.log.segments[1]
     segment.log.truncate(segment.size_bytes - 3)
     with pytest.raises(CorruptBatchError, match="no whole batch in"):
@@ -330,9 +380,16 @@ def test_half_a_batch_at_a_segments_end_is_named(loops: str, model: MakeModel) -
 
 
 def test_a_map_that_holds_no_key_is_refused(model: MakeModel) -> None:
-    log = filled(model)
+    log = model.filled()
     with pytest.raises(StorageError, match="log.cleaner.dedupe.buffer.size 10 holds no key"):
         Cleaning(log.log, DirtyRange(0, 9), CleanerSettings(10, 0.5, 100), SECRET, 0)
+
+
+def test_a_marker_is_one_of_the_two_kinds(model: MakeModel) -> None:
+    log = model()
+    log.end(7, COMMIT)
+    segment = log.log.segments[0]
+    assert marker_of(segment.log.read(0, segment.size_bytes)).control_type is COMMIT
 
 
 # ---- any history -------------------------------------------------------------------------------
@@ -485,91 +542,3 @@ def test_the_native_loops_and_their_twins_write_the_same_files(
             names = sorted(log.storage.files("state-0"))
             files.append({name: log.storage.read_small(f"state-0/{name}") for name in names})
     assert files[0] == files[1]
-
-
-# ---- crashes -----------------------------------------------------------------------------------
-
-
-def test_a_crash_anywhere_in_a_cleaning_loses_no_key(loops: str, model: MakeModel) -> None:
-    """At every change of the disk, with several choices of what it kept."""
-    change, lengths = 0, set()
-    while True:
-        change += 1
-        log = model(settings={"file_delete_delay_ms": 0, "segment_bytes": 600})
-        for i in range(24):
-            log.append([(b"%d" % (i % 7), b"%d" % i), (b"%d" % (i % 5), b"x")])
-        log.append([(b"3", None)])
-        log.append([(b"6", b"lie")], producer_id=7, transactional=True)
-        log.end(7, ABORT)
-        log.roll()
-        log.log.flush()
-        log.storage.sync_directory("state-0")
-        wanted = {k: r.value for k, r in log.state().items()}
-        log.storage.crash_after(change)
-        try:
-            log.clean()
-            for remove in log.log.tick(log.now_ms):
-                remove()
-            break
-        except PowerLoss:
-            pass
-        for seed in range(6):
-            survivor: MemoryStorage = log.storage.after_crash(Random(seed))
-            lost, log.storage = log.storage, survivor
-            again = log.open(at=log.log.log_end_offset)
-            log.storage = lost
-            found = log.committed(again)
-            assert {r.key: r.value for r in found} == wanted, (change, seed)
-            offsets = [record.offset for record in log.records(again)]
-            assert offsets == sorted(set(offsets)), (change, seed)
-            assert again.log_end_offset == log.log.log_end_offset
-            left = [n for n in survivor.files("state-0") if n.endswith((".swap", ".cleaned"))]
-            assert left == []
-            lengths.add(len(offsets))
-    assert change > 30
-    assert len(lengths) >= 3, "nothing, some and all of the groups were replaced"
-
-
-def test_a_full_disk_leaves_the_log_as_it_was(loops: str, model: MakeModel) -> None:
-    log = filled(model)
-    before = log.records()
-    log.storage.fail("append")
-    with pytest.raises(OSError, match="ENOSPC"):
-        log.clean()
-    assert log.records() == before
-    assert not [name for name in log.storage.files("state-0") if "cleaned" in name]
-    log.clean()
-    assert len(log.records()) == 4
-
-
-def test_a_marker_is_one_of_the_two_kinds(model: MakeModel) -> None:
-    log = model()
-    log.end(7, COMMIT)
-    segment = log.log.segments[0]
-    assert marker_of(segment.log.read(0, segment.size_bytes)).control_type is COMMIT
-
-
-def test_a_swap_that_the_disk_refuses_halfway_is_completed_or_undone_at_the_next_opening(
-    loops: str, model: MakeModel
-) -> None:
-    for refused in range(1, 12):
-        log = filled(model)
-        wanted = {key: record.value for key, record in log.state().items()}
-        rename, seen = log.storage.rename, 0
-
-        def failing(old: str, new: str, rename: Any = rename, refused: int = refused) -> None:
-            nonlocal seen
-            seen += 1
-            if seen == refused:
-                raise OSError(5, "EIO")
-            rename(old, new)
-
-        log.storage.rename = failing
-        with pytest.raises(StorageError, match="replacement of segments from"):
-            log.clean()
-        assert log.log.failure is not None, "it takes no more records"
-        log.storage.rename = rename
-        log.log.abandon()
-        again = log.open()
-        assert {r.key: r.value for r in log.committed(again)} == wanted, refused
-        assert again.log_end_offset == 28

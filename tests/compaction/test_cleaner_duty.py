@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from kafkalite.compaction.duty import LogCleaner, Throttle
+from kafkalite.compaction.duty import LOGS_PER_SLICE, LogCleaner, Throttle
 from kafkalite.core.config import BrokerConfig, LogConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.log import checkpoints
@@ -294,6 +294,44 @@ def test_a_cleaning_that_nobody_wants_any_more_is_broken_off(
         assert "state-0: gone, failed or no longer compacted" in caplog.text
         assert cleaner.uncleanable == {}
         assert host.logs.cleaned_offsets[STATE] == 0
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_a_log_that_goes_at_the_very_end_of_its_cleaning_leaves_no_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    synced = PartitionLog.sync_directory
+
+    async def main() -> None:
+        host = Host()
+        host.log()
+        cleaner = cleaner_of(host)
+
+        def last(log: PartitionLog) -> None:
+            synced(log)
+            host.logs.delete(log)
+
+        monkeypatch.setattr(PartitionLog, "sync_directory", last)
+        await host.look(cleaner)
+        assert STATE not in host.logs.cleaned_offsets
+        assert host.storage.read_small(checkpoints.CLEANED_OFFSETS) == b"0\n1\nstate 0 0\n"
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
+def test_threads_share_the_buffers_and_many_logs_are_looked_at_in_slices() -> None:
+    async def main() -> None:
+        host = Host(log_cleaner_threads="4", log_cleaner_io_buffer_size="4096")
+        cleaner = cleaner_of(host)
+        settings = cleaner._settings()
+        assert (settings.dedupe_buffer_bytes, settings.io_buffer_bytes) == (32 << 20, 1024)
+        plain = host.log(cleanup_policy=("delete",))
+        for i in range(2 * LOGS_PER_SLICE):
+            host.logs.logs[TopicPartition("other", i)] = plain
+        assert list(cleaner._look(host.time_ms)) == [None, None]
         await cleaner.close()
 
     asyncio.run(main())

@@ -92,6 +92,13 @@ def test_a_log_is_due_once_a_record_has_waited_long_enough(model: MakeModel) -> 
     assert not candidate(log.log, 20, 1 << 50).is_due, "without a lag nothing is late"
 
 
+def test_a_record_without_a_time_is_never_late(model: MakeModel) -> None:
+    log = model(settings={"max_compaction_lag_ms": 1, "min_cleanable_dirty_ratio": 1.0})
+    log.append([(b"key", b"value")], timestamps=[-1])
+    log.roll()
+    assert not candidate(log.log, None, 1 << 50).is_due
+
+
 def test_the_filthiest_of_those_that_are_due_comes_first(model: MakeModel) -> None:
     log = four_segments(model, min_cleanable_dirty_ratio=0.5).log
 
