@@ -91,8 +91,9 @@ def test_a_partition_without_a_leader_is_named(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with (
             fake_broker(topics={"t": [-1]}) as broker,
-            Client(broker.address, request_timeout_ms=300) as client,
+            Client(broker.address) as client,
         ):
+            client.timing.request_timeout_ms = 300  # of all tries; each may take its time
             with pytest.raises(ApiError, match="t-0: LEADER_NOT_AVAILABLE"):
                 await Admin(client).list_offsets({TopicPartition("t", 0): LATEST})
 
@@ -141,8 +142,9 @@ def test_a_new_topic_that_no_broker_tells_of_is_named(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with (
             fake_broker() as broker,
-            Client(broker.address, request_timeout_ms=300) as client,
+            Client(broker.address) as client,
         ):
+            client.timing.request_timeout_ms = 300
             broker.handlers[CreateTopicsRequest] = lambda _: created(ErrorCode.NONE)
             with pytest.raises(ApiError, match="topic t is not told of yet: REQUEST_TIMED_OUT"):
                 await Admin(client).create_topics([NewTopic("t")])
@@ -169,10 +171,11 @@ def test_a_controller_or_leader_out_of_reach_is_not_asked_for_ever(fake_broker: 
             for broker in (one, gone):
                 broker.handlers[CreateTopicsRequest] = lambda _: created(ErrorCode.NONE)
                 broker.handlers[ListOffsetsRequest] = offsets(ErrorCode.NONE, 9)
-            async with Client(one.address, unavailable_after_ms=100) as client:
+            async with Client(one.address) as client:
                 admin = Admin(client)
                 assert await admin.end_offsets([TP]) == {TP: 9}
                 await gone.stop()
+                client.timing.unavailable_after_ms = 100
                 with pytest.raises(BrokerUnavailable):
                     await admin.create_topics([NewTopic("t")])
                 await admin.create_topics([NewTopic("t")])

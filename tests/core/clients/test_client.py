@@ -273,7 +273,8 @@ def test_a_broker_at_a_name_that_no_host_can_have_is_out_of_reach(fake_broker: A
                 return replace(told, brokers=(*told.brokers, nowhere))
 
             broker.handlers[MetadataRequest] = metadata
-            async with Client(broker.address, unavailable_after_ms=50) as client:
+            async with Client(broker.address) as client:
+                client.timing.unavailable_after_ms = 50
                 with pytest.raises(BrokerUnavailable, match="nobody answers at a..b:9092"):
                     await client.request(ASK, 2)
 

@@ -242,11 +242,14 @@ def test_a_coordinator_that_moved_is_found_and_the_member_stays(
 def test_a_forgotten_member_joins_again(fake_broker: Any, hang: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
-            OneMember(broker, [ErrorCode.UNKNOWN_MEMBER_ID])
+            group = OneMember(broker, [])
             broker.handlers[FetchRequest] = lambda _: hang
             lost: list[TopicPartition] = []
             async with Consumer(broker.address, group_id="g", heartbeat_interval_ms=20) as consumer:
                 consumer.subscribe(["t"], on_lost=lost.extend)
+                while not consumer.assignment:
+                    await consumer.poll(10)
+                group.codes.append(ErrorCode.UNKNOWN_MEMBER_ID)
                 for _ in range(500):
                     await consumer.poll(10)
                     if broker.count(JoinGroupRequest) == 4 and consumer.assignment:
@@ -261,7 +264,7 @@ def test_a_forgotten_member_joins_again(fake_broker: Any, hang: Any) -> None:
 def test_what_was_lost_before_the_end_is_told_at_the_end(fake_broker: Any, hang: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
-            OneMember(broker, [ErrorCode.UNKNOWN_MEMBER_ID])
+            group = OneMember(broker, [])
             broker.handlers[FetchRequest] = lambda _: hang
             lost: list[TopicPartition] = []
             revoked: list[TopicPartition] = []
@@ -269,6 +272,7 @@ def test_what_was_lost_before_the_end_is_told_at_the_end(fake_broker: Any, hang:
                 consumer.subscribe(["t"], on_lost=lost.extend, on_revoked=revoked.extend)
                 while not consumer.assignment:
                     await consumer.poll(10)
+                group.codes.append(ErrorCode.UNKNOWN_MEMBER_ID)
                 while consumer.group_metadata().member_id:  # the heartbeats go on without polls
                     await asyncio.sleep(0.01)
                 assert lost == []

@@ -180,7 +180,7 @@ def test_a_groups_coordinator_that_went_away_is_looked_for(fake_broker: Any, han
 
             here.handlers[FindCoordinatorRequest] = find
             async with (
-                Client(here.address, unavailable_after_ms=100) as client,
+                Client(here.address) as client,
                 TransactionalProducer(client, "tx") as producer,
             ):
                 await client.coordinator("g")
