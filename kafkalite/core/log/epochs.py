@@ -74,7 +74,7 @@ class LeaderEpochs:
 
         What OffsetForLeaderEpoch answers, and what a follower truncates to.
         """
-        if leader_epoch == NO_EPOCH or leader_epoch > self.latest:
+        if not self.entries or leader_epoch == NO_EPOCH or leader_epoch > self.latest:
             return NO_EPOCH, NO_OFFSET
         if leader_epoch == self.latest:
             return leader_epoch, log_end_offset

@@ -450,13 +450,15 @@ def test_where_leader_epochs_end(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
-            await peer.create("t")
+            await peer.create("t", 2)
             await peer.produce("t", b"a", b"b")
             partitions = (
                 OffsetForLeaderPartition(0, leader_epoch=0),
                 OffsetForLeaderPartition(0, leader_epoch=5),
-                OffsetForLeaderPartition(1, leader_epoch=0),
+                OffsetForLeaderPartition(9, leader_epoch=0),
                 OffsetForLeaderPartition(0, current_leader_epoch=4, leader_epoch=0),
+                OffsetForLeaderPartition(1, leader_epoch=0),
+                OffsetForLeaderPartition(1, leader_epoch=-2),
             )
             request = OffsetForLeaderEpochRequest(-1, (OffsetForLeaderTopic("t", partitions),))
             (topic,) = (await peer.ask(request, 4)).topics
@@ -465,6 +467,8 @@ def test_where_leader_epochs_end(start: Start) -> None:
                 (ErrorCode.NONE, -1, -1),
                 (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1),
                 (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1),
+                (ErrorCode.NONE, -1, -1),
+                (ErrorCode.NONE, -1, -1),
             ]
 
     asyncio.run(story())
@@ -476,7 +480,7 @@ def test_a_failing_disk_is_told_to_clients_and_harms_one_partition(
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
-            await peer.create("t")
+            await peer.create("t", 2)
             await peer.create("other")
             file = running.broker.partition("t", 0).log.segments[-1].log
 
