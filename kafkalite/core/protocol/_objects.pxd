@@ -8,7 +8,6 @@ Columns are read through borrowed references. That is safe while no Python code 
 only then do the pointers begin.
 """
 
-from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport int64_t
 
 cdef extern from "Python.h":
@@ -18,6 +17,7 @@ cdef extern from "Python.h":
     void Py_INCREF(PyObject *)
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *, Py_ssize_t) except NULL
     PyObject *new_int "PyLong_FromLongLong"(long long) except NULL
+    long long int_value "PyLong_AsLongLongAndOverflow"(PyObject *, int *) noexcept  # of an int
     list PyList_New(Py_ssize_t)
     void PyList_SET_ITEM(PyObject *, Py_ssize_t, PyObject *)
     object PySequence_Fast(object, const char *)
@@ -44,12 +44,14 @@ cdef inline int64_t number_at(
     """
     cdef int overflow = 0
     cdef long long number
-    cdef object item
+    cdef PyObject *item
+    cdef object held
     if i >= PySequence_Fast_GET_SIZE(<PyObject *> column):
         raise ValueError("columns changed while their numbers were read")
-    item = <object> PySequence_Fast_GET_ITEM(<PyObject *> column, i)
-    if PyLong_CheckExact(<PyObject *> item):
-        number = PyLong_AsLongLongAndOverflow(item, &overflow)
+    item = PySequence_Fast_GET_ITEM(<PyObject *> column, i)
+    if PyLong_CheckExact(item):
+        number = int_value(item, &overflow)
         if not overflow:
             return number
-    return int64(item, name, i)
+    held = <object> item
+    return int64(held, name, i)
