@@ -48,6 +48,8 @@ log: Final = logging.getLogger(__name__)
 LOGS_PER_SLICE: Final = 64
 LOOK_MS: Final = 1_000  # how often it is asked whether the backoff is over, at the least
 RETRY_MS: Final = 60_000  # after the disk refused
+WAIT_S_MIN: Final = 0.001  # less than this is not worth the wait
+WAIT_S_MAX: Final = 0.25  # then it is asked anew whether to go on, and at which rate
 
 
 class Host(Protocol):
@@ -71,13 +73,16 @@ class Throttle:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free_at = 0.0  # when all bytes so far are within the rate, monotonic seconds
+        self._ahead = 0.0  # bytes that were taken before their time
+        self._seen_at = 0.0  # when that was so, monotonic seconds
 
     def wait_s(self, byte_count: int, bytes_per_second: float, now: float) -> float:
-        """How long to wait after `byte_count` more bytes."""
+        """How long to wait after `byte_count` more bytes, if the rate stays what it is now."""
         with self._lock:
-            self._free_at = max(self._free_at, now) + byte_count / bytes_per_second
-            return self._free_at - now
+            passed_s = max(0.0, now - self._seen_at)  # threads look at the clock before they wait
+            self._ahead = max(0.0, self._ahead - bytes_per_second * passed_s) + byte_count
+            self._seen_at += passed_s
+            return self._ahead / bytes_per_second
 
 
 class LogCleaner:
@@ -248,15 +253,22 @@ class LogCleaner:
     def _pace(self, opened: PartitionLog, byte_count: int) -> None:
         """Called by a thread after each run of bytes: waits as the throttle says. CleaningAborted
         when there is nothing to go on for."""
+        wait_s = self._wait_s(byte_count)
+        while not self._stopping.is_set() and self._is_wanted(opened):
+            if wait_s <= WAIT_S_MIN:
+                return
+            self._stopping.wait(min(wait_s, WAIT_S_MAX))
+            wait_s = self._wait_s(0)
+        where = opened.topic_partition
+        if self._stopping.is_set():
+            raise CleaningAborted(f"{where}: the broker stops: its cleaning was broken off")
+        raise CleaningAborted(
+            f"{where}: gone, failed or no longer compacted: its cleaning was broken off"
+        )
+
+    def _wait_s(self, byte_count: int) -> float:
         rate = max(1.0, self._host.config["log.cleaner.io.max.bytes.per.second"])
-        wait_s = self._throttle.wait_s(byte_count, rate, time.monotonic())
-        if self._stopping.wait(wait_s) if wait_s > 0.001 else self._stopping.is_set():
-            raise CleaningAborted("the broker stops: a cleaning was broken off")
-        if not self._is_wanted(opened):
-            raise CleaningAborted(
-                f"{opened.topic_partition}: gone, failed or no longer compacted: its cleaning was "
-                f"broken off"
-            )
+        return self._throttle.wait_s(byte_count, rate, time.monotonic())
 
     # -- what the operator is told
 

@@ -365,6 +365,22 @@ def test_what_was_written_of_a_cleaning_that_failed_goes_in_the_cleaners_threads
     assert after.startswith("log-cleaner")
 
 
+def test_another_rate_is_kept_to_at_once() -> None:
+    async def main() -> None:
+        host = Host(log_cleaner_io_max_bytes_per_second="1")
+        log = host.log()
+        cleaner = cleaner_of(host)
+        running = asyncio.ensure_future(host.look(cleaner))
+        while not cleaner._throttle._ahead:
+            await asyncio.sleep(0)
+        host.config = host.config.with_dynamic({"log.cleaner.io.max.bytes.per.second": "1e9"})
+        await running  # it would have taken an hour
+        assert offsets(log) == [24]
+        await cleaner.close()
+
+    asyncio.run(main())
+
+
 def test_a_log_shorter_than_it_was_cleaned_is_looked_at_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -387,6 +403,10 @@ def test_a_throttle_keeps_to_its_rate_over_all_who_share_it() -> None:
     assert throttle.wait_s(500, 1_000.0, now=10.1) == pytest.approx(0.9)
     assert throttle.wait_s(100, 1_000.0, now=50.0) == pytest.approx(0.1), "idle time is not saved"
     assert throttle.wait_s(1 << 40, 1.7976931348623157e308, now=60.0) == pytest.approx(0)
+    assert throttle.wait_s(0, 1e300, now=61.0) == 0
+    assert throttle.wait_s(600, 100.0, now=70.0) == 6
+    assert throttle.wait_s(0, 1_000.0, now=70.5) == pytest.approx(0.1), "at the rate of now"
+    assert throttle.wait_s(0, 1_000.0, now=70.4) == pytest.approx(0.1), "another thread was faster"
 
 
 def test_gaps_are_known_for_what_they_are_after_a_change_of_policy() -> None:
