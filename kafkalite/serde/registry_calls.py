@@ -8,7 +8,7 @@ Source confluentinc/schema-registry `RegisterSchemaRequest`, `VersionId`, `Error
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -37,10 +37,13 @@ SCHEMA_TOO_LARGE: Final = 42209
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request: what its path and its query say, and its body as JSON values."""
+    """A request: what its path and its query say, and its body as JSON values.
+
+    Of a parameter that comes several times the first value counts, as with Confluent's registry.
+    """
 
     path: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
     body: Any = None
 
     @property
@@ -56,16 +59,21 @@ class Call:
     @property
     def query_subject(self) -> str | None:
         """The subject that a parameter names."""
-        return plain(self.query.get("subject", "")) or None
+        return plain(self.text("subject")) or None
 
     def wants(self, subject: str) -> bool:
         """Whether a subject's name begins with what is asked for, in all contexts or in one."""
-        prefix = self.query.get("subjectPrefix", ALL_CONTEXTS)
+        prefix = self.text("subjectPrefix", ALL_CONTEXTS)
         if prefix.startswith(ALL_CONTEXTS):
             return name_in_context(subject).startswith(prefix.removeprefix(ALL_CONTEXTS))
         if prefix.startswith(DEFAULT_PREFIX):
             return context_of(subject) == DEFAULT and subject.startswith(plain(prefix))
         return subject.startswith(prefix)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The pairs that parameters `key` and `value` make, each as often as there are pairs."""
+        return dict(zip(self.query.get("key", ()), self.query.get("value", ()), strict=False))
 
     @property
     def version(self) -> int:
@@ -91,13 +99,17 @@ class Call:
         except ValueError:
             raise SchemaError("HTTP 404 Not Found", code=NOT_FOUND) from None
 
+    def text(self, name: str, default: str = "") -> str:
+        """A parameter."""
+        return next(iter(self.query.get(name, ())), default)
+
     def flag(self, name: str) -> bool:
         """Whether a parameter is there and true."""
-        return self.query.get(name, "").lower() == "true"
+        return self.text(name).lower() == "true"
 
     def number(self, name: str, default: int) -> int:
         """A parameter that is a number. SchemaError when it is not."""
-        text = self.query.get(name, "")
+        text = self.text(name)
         try:
             return int(text) if text else default
         except ValueError:

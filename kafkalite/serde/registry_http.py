@@ -120,7 +120,10 @@ class RegistryApp:
         )
         kind = V1_JSON if is_text else _answer_type(request)
         body = await _body(request) if request.method in WITH_BODY else None
-        call = Call(parameters, dict(request.query_params), body)
+        query: dict[str, list[str]] = {}
+        for name, value in request.query_params.multi_items():
+            query.setdefault(name, []).append(value)
+        call = Call(parameters, query, body)
         answer = await _in_time(self._told(route, call))
         if isinstance(answer, PlainText):
             return Response(answer, media_type="text/plain")

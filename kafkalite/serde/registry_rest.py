@@ -87,7 +87,7 @@ def _version_json(entry: RegisteredSchema, text: str | None = None) -> dict[str,
 
 def _formatted(registry: Registry, call: Call, entry: RegisteredSchema) -> str:
     """The schema's text; format=resolved is Avro that needs no references."""
-    if call.query.get("format") == "resolved" and entry.schema_type == AVRO:
+    if call.text("format") == "resolved" and entry.schema_type == AVRO:
         return rendered(parse_schema(self_contained(registry.schema_of(entry))))
     return entry.text
 
@@ -156,12 +156,11 @@ def _delete_subject(registry: Registry, call: Call) -> Answer:
 
 
 def _latest_with_metadata(registry: Registry, call: Call) -> Answer:
-    """The newest version whose metadata has the properties that are asked for, one at most."""
-    deleted = call.flag("deleted")
-    name, value = call.query.get("key"), call.query.get("value")
+    """The newest version whose metadata has the properties that are asked for."""
+    deleted, wanted = call.flag("deleted"), call.properties.items()
     for entry in reversed(registry.entries(call.subject, deleted=deleted)):
-        properties = (records.json_values(entry.metadata) or {}).get("properties") or {}
-        if name is None or properties.get(name) == value:
+        properties = (records.json_values(entry.metadata) or {}).get("properties")
+        if properties is not None and wanted <= properties.items():
             return _version_json(entry, _formatted(registry, call, entry)), ()
     _known_subject(registry, call.subject, deleted=deleted)
     raise SchemaError("Schema not found", code=SCHEMA_NOT_FOUND)
@@ -391,7 +390,7 @@ def _nothing(registry: Registry, call: Call) -> Answer:
 
 
 def _contexts(registry: Registry, call: Call) -> Answer:
-    prefix = call.query.get("contextPrefix", "")
+    prefix = call.text("contextPrefix")
     return call.page(name for name in registry.contexts() if name.startswith(prefix)), ()
 
 

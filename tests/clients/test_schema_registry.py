@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import pytest
@@ -79,6 +80,23 @@ def test_schemas_are_registered_found_checked_and_deleted(
     with pytest.raises(SchemaRegistryError, match="not found") as caught:
         client.get_versions(subject)
     assert (caught.value.http_status_code, caught.value.error_code) == (404, 40401)
+
+
+def test_the_latest_version_with_some_properties_is_found(
+    broker: EmbeddedBroker, client: SchemaRegistryClient, subject: str
+) -> None:
+    for text, patch in ((FLIGHT, "0"), (FLIGHT_2, "1")):
+        # Not by the client, which keeps what it registers by its hash: its metadata has none.
+        body = {"schema": text, "metadata": {"properties": {"major": "1", "patch": patch}}}
+        address = f"{broker.registry_url}/subjects/{subject}/versions"
+        headers = {"Content-Type": "application/json"}
+        urlopen(Request(address, json.dumps(body).encode(), headers)).close()
+    for patch, version in (("0", 1), ("1", 2)):
+        wanted = {"major": "1", "patch": patch}
+        assert client.get_latest_with_metadata(subject, wanted).version == version
+    assert client.get_latest_with_metadata(subject, {"major": "1"}).version == 2
+    with pytest.raises(SchemaRegistryError, match="Schema not found"):
+        client.get_latest_with_metadata(subject, {"major": "2", "patch": "1"})
 
 
 def test_levels_and_modes(client: SchemaRegistryClient, subject: str) -> None:
