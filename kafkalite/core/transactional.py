@@ -36,7 +36,7 @@ from kafkalite.core.protocol.transactions import (
 )
 from kafkalite.core.retry import Backoff
 from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, TopicPartition, by_topic
-from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, WireError
 
 R = TypeVar("R")
 
@@ -164,18 +164,20 @@ class Transactional:
         while True:
             try:
                 code, why = await ask(), ""
-            except BrokerUnavailable as silence:
-                code, why = ErrorCode.NETWORK_EXCEPTION, f", {silence}"
+            except (
+                BrokerUnavailable,
+                WireError,
+            ) as error:  # as for batches: the connection is gone
+                code, why = ErrorCode.NETWORK_EXCEPTION, f", {error}"
             if not code:
                 return
             if code in MOVED:
                 self._client.forget_coordinator(self._id, TRANSACTION_KEY)
-            error = ApiError(code, f"{self._id}: {what}{why}")
             pause = backoff.failed() / 1000
             if code in FENCING:
                 fenced = ApiError(ErrorCode.PRODUCER_FENCED, f"{self._id}: {what}")
                 self.transaction.fenced(fenced)
                 raise fenced
             if not code.is_retriable or time.monotonic() + pause > until:
-                raise error
+                raise ApiError(code, f"{self._id}: {what}{why}")
             await asyncio.sleep(pause)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 NONE = ErrorCode.NONE
+GARBAGE = struct.pack(">ii", 4, 99)  # an answer to a request that nobody made
 Handler = Callable[[Any], Any]
 
 
@@ -151,6 +153,7 @@ def test_what_may_pass_is_asked_again(fake_broker: Any, hang_up: Any, kind: type
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             ErrorCode.NOT_COORDINATOR,
             hang_up,
+            GARBAGE,
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ]
         async with producer.transaction():
