@@ -136,13 +136,14 @@ def _check_broker_name(name: str, node_id: int) -> None:
 
 
 def _check_id(name: str, node_id: int) -> None:
+    """The number as it is written, too: under "01" settings would be kept and never be in force."""
+    if name == str(node_id):
+        return
     try:
-        wanted = int(name)
+        int(name)
     except ValueError:
         _refuse(f"Node id must be an integer, but it is: {name}")
-    else:
-        if wanted != node_id:
-            _refuse(f"Unexpected broker id, expected {node_id}, but received {wanted}")
+    _refuse(f"Unexpected broker id, expected {node_id}, but received {name}")
 
 
 def carry_out(

@@ -87,6 +87,7 @@ REFUSED_HERE: list[tuple[list[ConfigChange], str]] = [
     ([change(TOPIC, "t")] * 2, "Each resource must appear at most once."),
     ([change(99, "t")], "Unknown resource type 99"),
     ([change(BROKER, "2")], "Unexpected broker id, expected 1, but received 2"),
+    ([change(BROKER, "01")], "Unexpected broker id, expected 1, but received 01"),
     ([change(BROKER, "x")], "Node id must be an integer, but it is: x"),
 ]
 
