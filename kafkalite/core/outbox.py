@@ -146,18 +146,24 @@ class Outbox:
 
     def _pump(self) -> None:
         """Sends until the socket is full or its share of this turn is used."""
+        try:
+            out = self._past_transport()
+            try:
+                while self._parts and self._send_some(out):
+                    pass
+            except BlockingIOError:
+                pass
+            if self._parts:
+                self._loop.add_writer(out, self._on_writable)
+        except OSError:
+            self._transport.abort()
+
+    def _past_transport(self) -> socket.socket:
+        """The duplicate of the transport's socket. OSError if there is no descriptor left."""
         if self._socket is None:
             owned = self._transport.get_extra_info("socket")
             self._socket = socket.socket(fileno=os.dup(owned.fileno()))
-        try:
-            while self._parts:
-                if not self._send_some(self._socket):
-                    self._loop.add_writer(self._socket, self._on_writable)
-                    return
-        except BlockingIOError:
-            self._loop.add_writer(self._socket, self._on_writable)
-        except OSError:
-            self._transport.abort()
+        return self._socket
 
     def _on_writable(self) -> None:
         assert self._socket is not None

@@ -22,6 +22,7 @@ import logging
 import socket
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
@@ -261,7 +262,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._outbox = Outbox(self._loop, self._transport, self._on_sent)
         address = transport.get_extra_info("peername") or ("?", 0)
         self._client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
-        self._set_options(transport.get_extra_info("socket"))
+        with suppress(OSError):  # the peer is gone already, as the next read will tell
+            self._set_options(transport.get_extra_info("socket"))
         self._metrics.connections_accepted += 1
         refusal = self._server.admit(self, self._client_host)
         if refusal is not None:

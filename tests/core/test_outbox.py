@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import socket
 from typing import Any
+
+import pytest
 
 from kafkalite.core.outbox import HELD_BYTES_MAX, Outbox
 
@@ -13,12 +18,20 @@ class Transport:
 
     def __init__(self) -> None:
         self.writes: list[bytes] = []
+        self.is_aborted = False
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high == 0
 
     def write(self, data: bytes) -> None:
         self.writes.append(data)
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        assert name == "socket"
+        return socket.socket()
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
 
 def outbox() -> tuple[Any, Transport]:
@@ -62,3 +75,20 @@ def test_files_do_not_overtake_what_is_held() -> None:
     box.send([b"head", File()])
     assert transport.writes == [b"first"]
     assert not box.is_empty
+
+
+def test_without_a_descriptor_left_the_connection_ends_and_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class File:
+        size_bytes, position = 100_000, 0
+
+    def none_left(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    box, transport = outbox()
+    box.pause_writing()
+    box.send([b"head", File()])
+    monkeypatch.setattr(os, "dup", none_left)
+    box.resume_writing()
+    assert transport.is_aborted

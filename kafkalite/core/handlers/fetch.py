@@ -149,7 +149,7 @@ class _Fetching:
         broker.metrics.bytes_out += self.bytes_found
         response = broker.fetch_sessions.answer(self.opened, found, broker.now_ms())
         if self.has_errors and self.api_version >= LEADERS_SINCE_V:
-            named = {data.current_leader.leader_id for data in found} - {-1}
+            named = {data.current_leader.leader_id for data in found} & broker.image.brokers.keys()
             nodes = [broker.image.brokers[node] for node in sorted(named)]
             endpoints = (NodeEndpoint(*node, broker.image.racks.get(node[0])) for node in nodes)
             return replace(response, node_endpoints=tuple(endpoints))
