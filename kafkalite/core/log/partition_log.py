@@ -435,7 +435,6 @@ class PartitionLog:
         if count == len(self.segments):
             self.roll(now_ms)
         self.log_start_offset = max(self.log_start_offset, self.segments[count].base_offset)
-        self._high_watermark = max(self._high_watermark, self.log_start_offset)
         self.epochs.truncate_before(self.log_start_offset)
         try:
             self._segments.delete_first(count, now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from random import Random
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from kafkalite.core.config import LogConfig
+from kafkalite.core.log.checkpoints import RECOVERY_POINTS, read_offsets
 from kafkalite.core.log.index import RELATIVE_OFFSET_MAX
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
@@ -19,6 +21,7 @@ from kafkalite.core.protocol.records import (
     patch,
 )
 from kafkalite.core.types import TopicPartition
+from kafkalite.errors import StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 MakeBatch = Callable[..., bytearray]
@@ -193,9 +196,10 @@ def test_a_base_offset_that_no_index_entry_can_hold_is_damage(
 # ---- truncation --------------------------------------------------------------------------------
 
 
-def test_a_power_cut_in_a_truncation_leaves_no_gap(batch: MakeBatch) -> None:
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_power_cut_in_a_truncation_leaves_no_gap(batch: MakeBatch, policy: str) -> None:
     """Segments that it removed must not come back behind the one that it cut."""
-    config = LogConfig(segment_bytes=300)
+    config = LogConfig(segment_bytes=300, cleanup_policy=(policy,))
     change, is_over = 0, False
     while not is_over:
         change += 1
@@ -238,3 +242,56 @@ def test_a_recovery_point_beyond_a_truncation_is_taken_back(
     again = LogStore(memory.after_kill()).open(ORDERS, UUID(int=7), config, 1_000)
     assert again.log_end_offset < 5
     assert again.loss is not None
+
+
+def test_a_truncation_that_fails_half_way_has_taken_back_what_was_promised(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    store = LogStore(memory)
+    log = store.open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), 1_000)
+    fill(log, batch, 12)
+    log.flush()
+    store.write_recovery_points()
+    memory.fail("delete", errno.EIO)
+    with pytest.raises(StorageError, match="truncation to offset 1"):
+        store.truncate(log, 1)
+    assert read_offsets(memory, RECOVERY_POINTS) == {ORDERS: 1}
+
+
+def test_epochs_of_records_that_are_lost_are_forgotten(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    log.append_as_leader(batch(5), 0, 1_000)
+    size = log.size_bytes
+    log.append_as_leader(batch(5), 1, 1_000)
+    log.flush()
+    del memory.names[LOG + ".log"].data[size:]
+    again = open_log(memory.after_kill())
+    assert (again.log_end_offset, again.epochs.latest) == (5, 0)
+
+
+# ---- snapshots ---------------------------------------------------------------------------------
+
+
+def test_a_snapshot_takes_the_place_of_a_torn_one(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    log.append_as_leader(batch(producer_id=7, producer_epoch=0, base_sequence=0), 0, 1_000)
+    torn = memory.open(f"orders-0/{1:020d}.snapshot")
+    torn.append(b"what did not fit")
+    log.roll(1_000)
+    assert memory.read_small(torn.path) == log.producers.to_snapshot()
+
+
+def test_a_log_that_has_not_changed_is_closed_without_a_write(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    fill(log, batch, 3)
+    log.close()
+    again = open_log(memory, clean=True)
+    before = memory.changes
+    again.close()
+    assert memory.changes == before

@@ -513,6 +513,17 @@ def test_truncation_cuts_whole_batches_and_all_that_knew_them(
     assert offsets(read_all(log)) == list(range(end + 5))
 
 
+def test_a_truncation_forgets_where_readers_were(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    fill(log, batch(5), batch(5))
+    assert offsets(read_all(log)) == list(range(10))  # the next one goes on at offset 10
+    log.truncate_to(5)
+    fill(log, batch(5, value=b"longer than before"), batch(5))
+    assert offsets(read_all(log, 10)) == list(range(10, 15))
+
+
 def test_a_follower_too_far_behind_begins_anew(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:

@@ -199,3 +199,16 @@ def test_nobody_waits_for_a_log_that_is_gone(memory: MemoryStorage) -> None:
     assert host.work == []
     still_held = sys.getrefcount(host.partition)
     assert still_held == held, "it is not remembered for ever"
+
+
+def test_a_flush_that_lacks_only_its_epochs_is_made_good(memory: MemoryStorage) -> None:
+    host = Host(memory, flush_messages=1)
+    host.append()
+    host.upkeep.await_flush(host.partition, 70)
+    memory.fail("replace")
+    host.run()
+    assert [told.split(":")[:2] for told in host.told] == [["orders-0", " leader epochs"]]
+    assert host.log.failure is None
+    host.go_through("flush")
+    assert host.told[1:] == [("flushed", 70)], "those that have waited since"
+    assert host.log.recovery_point == 1
