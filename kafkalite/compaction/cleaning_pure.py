@@ -19,7 +19,15 @@ from typing import Final, NoReturn, TypeAlias
 
 from kafkalite.compaction.retain import Cleaned, keeps
 from kafkalite.core.log.segment import Mark
-from kafkalite.core.protocol.records_pure import INT64_MAX, INT64_MIN, decode_records
+from kafkalite.core.protocol.records_pure import (
+    INT64_MAX,
+    INT64_MIN,
+    LENGTH,
+    TIMESTAMP_DELTA,
+    RecordReader,
+    decode_records,
+    write_varint,
+)
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, Columns
 from kafkalite.errors import CorruptBatchError
 
@@ -223,43 +231,24 @@ def copy_records(body: Buffer, mask: bytes, shift: int) -> tuple[bytes, int, int
     largest of their deltas before that. All else of a record is copied as it is."""
     deltas = _columns(body, len(mask), 0).where(mask).timestamps
     least, largest = min(deltas, default=INT64_MAX), max(deltas, default=INT64_MIN)
-    output = bytearray()
-    position = 0
+    output, reader = bytearray(), RecordReader(body)
     for kept in mask:
-        length, attributes = _read_varint(body, position)
-        end = attributes + length
-        timestamp, rest = _read_varint(body, attributes + 1)
+        start = reader.position
+        length = reader.length(LENGTH, 0)
+        attributes, end = reader.position, reader.position + length
+        reader.position += 1
+        timestamp = reader.varint(TIMESTAMP_DELTA, 64)
         if kept and shift:
             delta = bytearray()
-            _write_varint(delta, timestamp + shift)
-            _write_varint(output, 1 + len(delta) + end - rest)
-            output += bytes((body[attributes],)) + delta + body[rest:end]
+            write_varint(delta, timestamp + shift)
+            write_varint(output, 1 + len(delta) + end - reader.position)
+            output += bytes((body[attributes],)) + delta + body[reader.position : end]
         elif kept:
-            output += body[position:end]
-        position = end
+            output += body[start:end]
+        reader.position = end
     return bytes(output), least, largest
 
 
 def _columns(body: Buffer, count: int, base_offset: int) -> Columns:
     """The records, their timestamps as deltas; CorruptBatchError."""
     return decode_records(body, count, base_offset, 0, None)
-
-
-def _read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """A number of a record that was decoded before, and where it ends."""
-    raw = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), position
-
-
-def _write_varint(output: bytearray, number: int) -> None:
-    raw = (number << 1) ^ (number >> 63)
-    while raw > 0x7F:
-        output.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    output.append(raw)

@@ -131,7 +131,7 @@ def check_last_delta(delta: int, last_offset_delta: int) -> None:
         )
 
 
-class _Reader:
+class RecordReader:
     """Reads fields one after the other, each bounded by `end`; knows where it is for errors."""
 
     __slots__ = ("data", "end", "position", "record")
@@ -143,6 +143,7 @@ class _Reader:
         self.record = 0
 
     def fail(self, fault: Fault, *, field: int = 0, number: int = 0, limit: int = 0) -> NoReturn:
+        """CorruptBatchError, of the record that is read."""
         fail(fault, self.record, self.position, field=field, number=number, limit=limit)
 
     def varint(self, field: int, bits: int = 32) -> int:
@@ -204,6 +205,7 @@ class _Reader:
         return tuple(self.header() for _ in range(count))
 
     def header(self) -> tuple[str, bytes | None]:
+        """One header: name and value."""
         name = self.blob(HEADER_KEY_LENGTH, 0)
         assert name is not None
         return name.decode(errors="replace"), self.blob(HEADER_VALUE_LENGTH)
@@ -229,7 +231,7 @@ def decode_records(
     deltas are dense, as all but compaction leave them.
     """
     check_count(record_count, len(data))
-    reader = _Reader(data)
+    reader = RecordReader(data)
     keys, values, timestamps, deltas, headers = [], [], [], [], []
     for _ in range(record_count):
         timestamp_delta, delta = reader.begin_record()
@@ -270,7 +272,7 @@ def skim_records(
     `last_offset_delta`; no byte is left over; no key is null if `keys_required`.
     """
     check_count(record_count, len(data))
-    reader = _Reader(data)
+    reader = RecordReader(data)
     last = -1
     times: list[int] = []
     for i in range(record_count):
@@ -349,18 +351,19 @@ def _encode_records(
         timestamp_delta = timestamps[i] - timestamps[0]
         if not INT64_MIN <= timestamp_delta <= INT64_MAX:
             refuse_timestamp(i, timestamps[i], timestamps[0])
-        _write_varint(body, timestamp_delta)
-        _write_varint(body, deltas[i])
+        write_varint(body, timestamp_delta)
+        write_varint(body, deltas[i])
         _write_blob(body, key, "key", i)
         _write_blob(body, value, "value", i)
         _write_headers(body, row, i)
-        _write_varint(output, len(body))
+        write_varint(output, len(body))
         output += body
         check_size(len(output))
     return output
 
 
-def _write_varint(output: bytearray, number: int) -> None:
+def write_varint(output: bytearray, number: int) -> None:
+    """Appends a zigzag varint of at most 64 bits."""
     raw = (number << 1) ^ (number >> 63)
     while raw > 0x7F:
         output.append(raw & 0x7F | 0x80)
@@ -370,9 +373,9 @@ def _write_varint(output: bytearray, number: int) -> None:
 
 def _write_blob(output: bytearray, blob: object, column: str, i: int) -> None:
     if blob is None:
-        _write_varint(output, -1)
+        write_varint(output, -1)
     elif isinstance(blob, bytes):
-        _write_varint(output, len(blob))
+        write_varint(output, len(blob))
         output += blob
     else:
         refuse_blob(column, i, blob)
@@ -381,7 +384,7 @@ def _write_blob(output: bytearray, blob: object, column: str, i: int) -> None:
 def _write_headers(output: bytearray, row: object, i: int) -> None:
     if not isinstance(row, tuple | list):
         refuse_headers(i, row)
-    _write_varint(output, len(row))
+    write_varint(output, len(row))
     for header in row:
         if not (isinstance(header, tuple | list) and len(header) == 2):
             refuse_headers(i, header)
