@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.core.protocol import compression
 from kafkalite.core.protocol.compression import Compression, compress, decompress
 from kafkalite.errors import CorruptBatchError
 
@@ -161,6 +162,29 @@ def test_snappy_frame_cut_in_a_block_length_is_refused():
         decompress(XERIAL + b"\0\0", Compression.SNAPPY)
 
 
+# ---- zstd --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [40, 255, 256, 300, 65_791, 65_792, 1_000_000, 5_000_000])
+def test_zstd_frames_say_how_much_they_hold(size):
+    """What decides how much memory is taken first; each size of the field is met once."""
+    for packed in (compress(incompressible(size), Compression.ZSTD), compressed_by_zstd(size)):
+        assert compression._zstd_content_size(memoryview(packed)) == size
+
+
+def compressed_by_zstd(size: int) -> bytes:
+    """As the reference library writes it in one go."""
+    zstandard = pytest.importorskip("zstandard")
+    return zstandard.ZstdCompressor().compress(incompressible(size))
+
+
+def test_zstd_frames_that_say_nothing_of_their_size_are_read():
+    zstandard = pytest.importorskip("zstandard")
+    packed = zstandard.ZstdCompressor(write_content_size=False).compress(b"kafka" * 50_000)
+    assert compression._zstd_content_size(memoryview(packed)) == 0
+    assert decompress(packed, Compression.ZSTD) == b"kafka" * 50_000
+
+
 # ---- lz4 ---------------------------------------------------------------------------------------
 
 
@@ -185,6 +209,20 @@ def test_lz4_with_checksums_and_independent_blocks_is_read():
     damaged = packed[:-1] + bytes([packed[-1] ^ 1])
     with pytest.raises(CorruptBatchError, match="lz4"):
         decompress(damaged, Compression.LZ4)
+
+
+@pytest.mark.parametrize("size", [3, 300_000])
+@pytest.mark.parametrize("store_size", [True, False])
+@pytest.mark.parametrize("block_checksum", [True, False])
+def test_lz4_frames_of_another_library_are_read(size, store_size, block_checksum):
+    frame = pytest.importorskip("lz4.frame")
+    data = b"kafka" * size
+    packed = frame.compress(
+        data, block_linked=False, store_size=store_size, block_checksum=block_checksum
+    )
+    assert decompress(packed, Compression.LZ4) == data
+    with pytest.raises(CorruptBatchError, match="lz4: the frame ends at byte"):
+        decompress(packed + b"\0", Compression.LZ4)
 
 
 def test_lz4_with_linked_blocks_is_refused():
