@@ -18,12 +18,12 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeGuard
 
 from kafkalite.core.client import Client
 from kafkalite.core.metadata import Cluster
 from kafkalite.core.network import BrokerConnection
-from kafkalite.core.positions import CONSUMER_REPLICA_ID, Positions, Stage
+from kafkalite.core.positions import CONSUMER_REPLICA_ID, Positions
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
@@ -32,7 +32,7 @@ from kafkalite.core.protocol.list_offsets import (
 )
 from kafkalite.core.retry import Backoff
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, KafkaliteError
+from kafkalite.errors import ApiError, ErrorCode, KafkaliteError
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +161,13 @@ class Fetcher:
             connecting.add_done_callback(partial(self._connected, node_id, asked))
             return
         timeout_ms = self.settings.fetch_max_wait_ms + self._client.timing.request_timeout_ms
-        answer = connection.submit(request, timeout_ms)
-        answer.add_done_callback(partial(self._fetched, node_id, asked))
+        try:
+            answer = connection.submit(request, timeout_ms)
+        except KafkaliteError as error:
+            self._busy.discard(node_id)
+            self._failed(node_id, asked, error)
+        else:
+            answer.add_done_callback(partial(self._fetched, node_id, asked))
 
     def _connected(
         self,
@@ -174,7 +179,7 @@ class Fetcher:
         if connecting.cancelled() or self._closed:
             return
         if (error := connecting.exception()) is not None:
-            self._unreachable(node_id, asked, error)
+            self._failed(node_id, asked, error)
         self.pump()
 
     def _fetched(
@@ -187,19 +192,21 @@ class Fetcher:
         if answer.cancelled() or self._closed:
             return
         if (error := answer.exception()) is not None:
-            self._unreachable(node_id, asked, error)
+            self._failed(node_id, asked, error)
         else:
             self.positions.receive(answer.result(), asked, self._loop.time() * 1000)
             if self.positions.has_records():
                 self.wake()
         self.pump()
 
-    def _unreachable(
-        self, node_id: int, asked: Iterable[TopicPartition], error: BaseException
-    ) -> None:
-        """A broker is gone: perhaps another one leads its partitions now."""
+    def _failed(self, node_id: int, asked: Iterable[TopicPartition], error: BaseException) -> None:
+        """A broker is gone, perhaps another one leads its partitions now; or it is of no use."""
         log.warning("fetching from broker %d: %s", node_id, error)
         for tp in asked:
+            place = self.positions.get(tp)
+            if place is not None and _is_final(error):
+                place.error = error
+                self.wake()
             self.positions.put_off(tp, self._loop.time() * 1000)
             self.positions.stale_topics.add(tp.topic)
 
@@ -265,8 +272,8 @@ class Fetcher:
 
     def _not_reset(self, tp: TopicPartition, error: KafkaliteError) -> None:
         place = self.positions.get(tp)
-        if isinstance(error, ApiError) and not error.error_code.is_retriable and place is not None:
-            place.error, place.stage = error, Stage.FETCHING
+        if place is not None and _is_final(error):
+            place.error = error
             self.wake()
         log.debug("offset of %s: %s", tp, error)
         self.positions.stale_topics.add(tp.topic)
@@ -312,7 +319,7 @@ class Fetcher:
             asked = {tp: timestamps[tp] for tp in partitions}
             try:
                 response = await self._client.request(self._offsets_request(asked), node_id)
-            except BrokerUnavailable as error:
+            except KafkaliteError as error:
                 refused.update(dict.fromkeys(asked, error))
                 continue
             for topic in response.topics:
@@ -338,3 +345,8 @@ class Fetcher:
             isolation_level=int(self.settings.read_committed),
             topics=tuple(ListOffsetsTopic(name, tuple(ps)) for name, ps in topics.items()),
         )
+
+
+def _is_final(error: BaseException) -> TypeGuard[ApiError]:
+    """Whether it is no use to ask again: the user is to hear of it."""
+    return isinstance(error, ApiError) and not error.error_code.is_retriable

@@ -157,7 +157,7 @@ class Position:
     @property
     def has_records(self) -> bool:
         """Whether a poll would find something here: records or an error."""
-        if self.is_paused or self.stage is not Stage.FETCHING:
+        if self.is_paused:
             return False
         return bool(self.buffered) or self.rest is not None or self.error is not None
 
@@ -224,7 +224,7 @@ class Positions:
         return {
             tp: p.reset_to
             for tp, p in self._of.items()
-            if p.stage is Stage.AWAITS_OFFSET and p.retry_at_ms <= now_ms
+            if p.stage is Stage.AWAITS_OFFSET and p.error is None and p.retry_at_ms <= now_ms
         }
 
     def committed(self, topic_partition: TopicPartition, offset: int, leader_epoch: int) -> None:

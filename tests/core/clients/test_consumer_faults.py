@@ -13,6 +13,7 @@ from kafkalite.core.client import Client
 from kafkalite.core.consumer import Consumer
 from kafkalite.core.producer import Producer
 from kafkalite.core.protocol import records
+from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -133,6 +134,31 @@ def test_a_refused_fetch_is_an_error_of_the_poll(fake_broker: Any) -> None:
                 consumer.seek(TP, 3)
                 with pytest.raises(ApiError, match="t-0 from offset 3: TOPIC_AUTHORIZATION_FAILED"):
                     await consumer.poll(5_000)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        (ApiKey.FETCH, "speaks Fetch 13 to 17, this client 4 to 12"),
+        (ApiKey.LIST_OFFSETS, "speaks ListOffsets 99 to 99"),
+    ],
+)
+def test_a_broker_that_speaks_no_version_of_ours_is_an_error_of_the_poll(
+    fake_broker: Any, key: ApiKey, told: str
+) -> None:
+    async def scenario() -> None:
+        async with fake_broker(topics={"t": [1]}) as broker:
+            broker.versions[key] = (13, 17) if key is ApiKey.FETCH else (99, 99)
+            async with Consumer(broker.address) as consumer:
+                consumer.assign([TP])
+                if key is ApiKey.FETCH:
+                    consumer.seek(TP, 0)
+                for _ in range(2):
+                    with pytest.raises(ApiError, match=told):
+                        for _ in range(500):
+                            await consumer.poll(20)
 
     asyncio.run(scenario())
 
