@@ -7,12 +7,13 @@ from kafkalite.core.protocol._varint cimport unlikely
 
 cdef extern from "_siphash.h" nogil:
     """
-    /* Where in a table a hash belongs: the upper bits of their product, which take no division. */
+    /* Where in a table a hash belongs: the upper bits of their product, which take no division. A
+       table that was released has no slots. */
     #ifdef __SIZEOF_INT128__
     #define map_slot(hash, slots) \
         ((int64_t) (((unsigned __int128) (hash) * (uint64_t) (slots)) >> 64))
     #else
-    #define map_slot(hash, slots) ((int64_t) ((hash) % (uint64_t) (slots)))
+    #define map_slot(hash, slots) ((int64_t) ((slots) ? (hash) % (uint64_t) (slots) : 0))
     #endif
 
     #if defined(__GNUC__) || defined(__clang__)
