@@ -9,91 +9,45 @@ assignment, or with an offset that stays unstable for ever.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from random import Random
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lossy import LossyHost
 
 from kafkalite.core import coordinators
-from kafkalite.core.config import LogConfig
 from kafkalite.core.coordinator import GroupCoordinator
 from kafkalite.core.coordinators import Coordinators
 from kafkalite.core.groups import GroupConfig
-from kafkalite.core.image import ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.internal_topics import OFFSETS_TOPIC
-from kafkalite.core.log.partition_log import Appended, PartitionLog
-from kafkalite.core.log.store import LogStore
 from kafkalite.core.offsets import OffsetsConfig
-from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol import groups as g
 from kafkalite.core.protocol import offsets as o
 from kafkalite.core.protocol import transactions as t
-from kafkalite.core.protocol.primitives import Buffer
-from kafkalite.core.replication import PartitionReplication
 from kafkalite.core.subscriptions import Subscription, encode_subscription
 from kafkalite.core.transaction_markers import LocalMarkers, Marker
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
-from kafkalite.testing.storage import MemoryStorage
 
 WHERE = TopicPartition(OFFSETS_TOPIC, 0)
-IMAGE = PartitionImage((1,), 1, 0, (1,))
-TOPIC = TopicImage(OFFSETS_TOPIC, UUID(int=7), (IMAGE,))
 PROTOCOLS = (g.JoinGroupRequestProtocol("range", encode_subscription(Subscription(("t",)))),)
 GROUPS = ("g", "h")
-SESSION_MS, REBALANCE_MS, NEW_MEMBER_MS, FLUSH_EACH = 1_000, 2_000, 4_000, 3
+SESSION_MS, REBALANCE_MS, NEW_MEMBER_MS = 1_000, 2_000, 4_000
 # Whoever has died in the midst of joining is waited for, once for each of three reasons.
 ROUNDS_MAX = 3 * (SESSION_MS + REBALANCE_MS + NEW_MEMBER_MS) // (SESSION_MS // 10)
 
 
-class FaultyPartition(Partition):
-    """A partition whose disk refuses while it is told to."""
-
-    refuses = False
-
-    def append(
-        self, records: Buffer, acks: int, now_ms: int, *, from_client: bool = True
-    ) -> Appended:
-        if self.refuses:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no room")
-        return super().append(records, acks, now_ms, from_client=from_client)
-
-
-class Waiting(NamedTuple):
-    offset: int
-    then: Callable[[], None]
-    otherwise: Callable[[], None]
-
-
-class Broker:
-    """The coordinators' host: one partition, a clock, and nothing that happens by itself."""
-
-    node_id = 1
+class Broker(LossyHost):
+    """One partition of groups."""
 
     def __init__(self, random: Random, *, flushes: bool) -> None:
-        self.random = random
-        self.clock_ms = 1_000_000
-        self.wake_ms: int | None = None
-        self.slices: list[Iterator[None]] = []
-        self.waiting: deque[Waiting] = deque()
-        log_config = LogConfig(flush_messages=FLUSH_EACH if flushes else 1 << 60)
-        logs = LogStore(MemoryStorage())
-        self.log: PartitionLog = logs.open(WHERE, TOPIC.topic_id, log_config, self.clock_ms)
-        self.image = ClusterImage(topics={OFFSETS_TOPIC: TOPIC})
-        self.start()
+        super().__init__(random, {OFFSETS_TOPIC: 1}, flushes=flushes)
 
-    def start(self) -> None:
-        """What was in memory is gone; the log is there."""
-        self.wake_ms, self.slices, self.waiting = None, [], deque()
-        self.held = FaultyPartition(WHERE, self.log, PartitionReplication(WHERE, 1))
-        self.held.replay(IMAGE)
+    def begin(self) -> list[Coordinators[Any]]:
         limits = GroupConfig(
             group_min_session_timeout_ms=1,
             group_initial_rebalance_delay_ms=self.random.choice([0, 100]),
@@ -103,72 +57,11 @@ class Broker:
             self, OFFSETS_TOPIC, lambda: GroupCoordinator(self.random, limits, OffsetsConfig())
         )
         self.markers = LocalMarkers(self, self.groups)
-        self.run_slices(self.groups.load_all(), "loading")
+        return [self.groups]
 
-    # -- Host
-
-    def now_ms(self) -> int:
-        return self.clock_ms
-
-    def partition(self, topic: str, index: int) -> Partition:
-        assert (topic, index) == WHERE
-        return self.held
-
-    def appended(self, partition: Partition, byte_count: int) -> None:
-        pass  # flushes are the test's to begin
-
-    def when_committed(
-        self,
-        partition: Partition,
-        offset: int,
-        then: Callable[[], None],
-        otherwise: Callable[[], None],
-    ) -> None:
-        if partition.log.high_watermark >= offset and not self.waiting:
-            then()
-        else:
-            self.waiting.append(Waiting(offset, then, otherwise))
-
-    def wake_at(self, deadline_ms: int | None) -> None:
-        if deadline_ms is not None:
-            self.wake_ms = min(deadline_ms, self.wake_ms or deadline_ms)
-
-    def run_slices(self, slices: Iterator[None], name: str) -> None:
-        if next(slices, self) is None:
-            self.slices.append(slices)
-
-    def note(self, message: str) -> None:
-        pass
-
-    # -- what happens
-
-    def go_on(self) -> None:
-        """One slice of each that is under way; and what is committed is told."""
-        slices, self.slices = self.slices, []
-        for each in slices:
-            self.run_slices(each, "")
-        while self.waiting and self.waiting[0].offset <= self.log.high_watermark:
-            self.waiting.popleft().then()
-
-    def flush(self) -> None:
-        flush = self.log.begin_flush()
-        self.log.end_flush(flush, flush.run(), self.clock_ms)
-        self.held.advance()
-
-    def fail_what_waits(self) -> None:
-        """The flush has failed; nobody knows that what waited is in the log all the same."""
-        waiting, self.waiting = self.waiting, deque()
-        for each in waiting:
-            each.otherwise()
-
-    def pass_time(self, ms: int) -> None:
-        """Wakes only when it was asked to."""
-        until_ms = self.clock_ms + ms
-        while self.wake_ms is not None and self.wake_ms <= until_ms:
-            self.clock_ms = max(self.clock_ms + 1, self.wake_ms)
-            self.wake_ms = None
-            self.wake_at(self.groups.tick(self.clock_ms))
-        self.clock_ms = max(self.clock_ms, until_ms)
+    @property
+    def log_end_offset(self) -> int:
+        return self.logs[WHERE].log_end_offset
 
 
 class Client:
@@ -181,6 +74,7 @@ class Client:
         self.joined: Any = None
         self.assignment = b""
         self.producer: int | None = None  # whose transaction holds offsets of this one
+        self.commits = False  # how that one ends, once it was decided
         self.is_ending = False  # its marker is on the way
 
     def ask(self, request: Any, version: int) -> None:
@@ -228,7 +122,7 @@ class Client:
         self.ask(g.HeartbeatRequest(self.group_id, self.generation_id, self.member_id), 4)
 
     def commit(self) -> None:
-        partitions = (o.OffsetCommitRequestPartition(0, self.broker.log.log_end_offset),)
+        partitions = (o.OffsetCommitRequestPartition(0, self.broker.log_end_offset),)
         topics = (o.OffsetCommitRequestTopic("t", partitions),)
         request = o.OffsetCommitRequest(
             self.group_id, self.generation_id, self.member_id, topics=topics
@@ -238,8 +132,9 @@ class Client:
     def commit_in_transaction(self) -> None:
         if self.is_ending:
             return
-        self.producer = self.number
-        partitions = (t.TxnOffsetCommitRequestPartition(0, self.broker.log.log_end_offset),)
+        if self.producer is None:
+            self.producer, self.commits = self.number, self.broker.random.random() < 0.5
+        partitions = (t.TxnOffsetCommitRequestPartition(0, self.broker.log_end_offset),)
         topics = (t.TxnOffsetCommitRequestTopic("t", partitions),)
         identity = (self.number, 0, self.generation_id, self.member_id)
         self.ask(t.TxnOffsetCommitRequest("x", self.group_id, *identity, topics=topics), 3)
@@ -294,7 +189,7 @@ class World:
 
     def end_transaction(self, client: Client) -> None:
         """As a coordinator does: again and again until it is told that the marker is there."""
-        producer_id, commit = client.producer, self.random.random() < 0.5
+        producer_id = client.producer
         if producer_id is None or client.pending is not None or client.is_ending:
             return
 
@@ -304,7 +199,7 @@ class World:
                 client.producer = None
 
         client.is_ending = True
-        self.broker.markers.write(Marker(producer_id, 0, commit, 0), {WHERE}, done)
+        self.broker.markers.write(Marker(producer_id, 0, client.commits, 0), {WHERE}, done)
 
     def restart(self) -> None:
         for client in self.clients:
@@ -314,10 +209,10 @@ class World:
 
     def look(self) -> None:
         """What is in memory is what the log says."""
-        self.settle()
+        self.broker.settle()
         running = self.broker.groups._coordinators.get(0)
         self.restart()
-        self.settle()
+        self.broker.settle()
         if running is not None and running.is_ready:
             again = self.broker.groups.ready(0)
             assert remembered(again.machine) == remembered(running.machine)
@@ -337,7 +232,7 @@ class World:
             case "transaction":
                 self.end_transaction(client)
             case "disk":
-                broker.held.refuses = not broker.held.refuses
+                broker.refuse()
             case "flush":
                 broker.flush()
             case "failed flush":
@@ -353,21 +248,15 @@ class World:
 
     def heal(self) -> None:
         """Nothing fails any more; clients act ten times in each session, until all is well."""
-        self.broker.held.refuses = False
+        self.broker.heal()
         rounds_left = ROUNDS_MAX
         while rounds_left and not self.is_well():
             rounds_left -= 1
             for client in self.clients:
                 client.act(self.random)
                 self.end_transaction(client)
-            self.settle()
+            self.broker.settle()
             self.broker.pass_time(SESSION_MS // 10)
-
-    def settle(self) -> None:
-        """What was asked is flushed and told."""
-        while self.broker.slices or self.broker.waiting:
-            self.broker.flush()
-            self.broker.go_on()
 
     def is_well(self) -> bool:
         """Whether every group is stable, and nobody waits or has a transaction open."""
