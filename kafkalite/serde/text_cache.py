@@ -22,26 +22,29 @@ CHARS_MAX: Final = 1_000_000
 
 def cached_by_text(function: Callable[..., T]) -> Callable[..., T]:
     """A function of texts that remembers its last results."""
-    kept: dict[tuple[str, ...], T] = {}  # what was asked for last stands last
+    kept: dict[tuple[str, ...], tuple[T, int]] = {}  # what was asked for last stands last
 
     @wraps(function)
     def cached(*texts: str) -> T:
-        try:
-            result = kept[texts] = kept.pop(texts)
-        except KeyError:
-            result = kept[texts] = function(*texts)
+        found = kept.pop(texts, None)
+        if found is not None:
+            kept[texts] = found
+            return found[0]
+        result, length = function(*texts), sum(map(len, texts))
+        if length <= CHARS_MAX:
+            kept[texts] = result, length
             _forget_the_oldest(kept)
         return result
 
     return cached
 
 
-def _forget_the_oldest(kept: dict[tuple[str, ...], T]) -> None:
-    count = chars = 0
-    for texts in reversed(list(kept)):
-        length = sum(map(len, texts))
-        if count < RESULTS_MAX and chars + length <= CHARS_MAX:
-            count += 1
-            chars += length
-        else:
-            kept.pop(texts, None)
+def _forget_the_oldest(kept: dict[tuple[str, ...], tuple[T, int]]) -> None:
+    held = list(kept.items())
+    too_many = len(held) - RESULTS_MAX
+    too_long = sum([length for _, (_, length) in held]) - CHARS_MAX
+    for texts, (_, length) in held:
+        if too_many <= 0 and too_long <= 0:
+            return
+        kept.pop(texts, None)
+        too_many, too_long = too_many - 1, too_long - length
