@@ -443,6 +443,13 @@ def test_an_empty_batch_is_not_produced():
 
 
 @codecs
+def test_the_oldest_and_the_newest_time_of_what_is_produced_are_known(codec):
+    times = Columns([b"k"] * 4, [b"v"] * 4, [1_000, 1_700, 400, 900])
+    produced = check_produced(encode(times, compression=codec))
+    assert (produced.oldest, produced.newest) == (400, 1_700)
+
+
+@codecs
 def test_keys_where_they_are_required(codec):
     batch = encode(columns(), compression=codec)
     assert check_produced(batch)
