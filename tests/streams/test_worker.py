@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -112,6 +116,70 @@ def test_two_workers_share_the_tasks_and_each_record_counts_once(address: str) -
         assert two.progress.records
 
     asyncio.run(scenario())
+
+
+KILLED = """
+import asyncio, sys
+
+from kafkalite.serde import MemoryRegistry
+from kafkalite.streams import Streams, int64, string, tumbling
+from kafkalite.streams.local.worker import Worker, WorkerConfig
+
+app = Streams("killed", key=string(), value=string())
+windows = app.stream("killed-in").group_by_key().window(tumbling(100)).count(name="n")
+windows.final().to("killed-out", value=int64())
+# A static member takes its place at once; of another the group would hear only after a while.
+config = WorkerConfig(commit_interval_ms=20, group_instance_id="one")
+worker = Worker(app.plan(), sys.argv[1], MemoryRegistry(), config)
+asyncio.run(worker.run(until_caught_up=len(sys.argv) > 2))
+"""
+
+
+def test_kill_9_loses_no_window_and_no_record_of_one(address: str, tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py"), address]
+    sent_ms = 0
+
+    async def send_more() -> None:
+        """A record of every partition for each of the next 1,050 ms."""
+        nonlocal sent_ms
+        times = range(sent_ms, sent_ms + 1_050)
+        sent_ms = times.stop
+        async with Producer(address) as producer:
+            for partition in range(PARTITIONS):
+                keys = [f"k{partition}".encode()] * len(times)
+                columns = Columns(keys, keys, times)
+                await producer.send_columns("killed-in", columns, partition=partition)
+
+    def windows_out() -> Columns:
+        return asyncio.run(read(address, "killed-out"))
+
+    asyncio.run(make_topics(address, "killed-in", "killed-out"))
+    for _ in range(3):
+        with subprocess.Popen(command) as life:
+            try:
+                for _ in range(2):
+                    before = len(windows_out())
+                    asyncio.run(send_more())
+                    deadline = time.monotonic() + 20
+                    while len(windows_out()) == before:
+                        assert time.monotonic() < deadline, f"{before} windows and no more"
+            finally:
+                life.kill()
+    asyncio.run(send_more())
+    subprocess.run([*command, "until caught up"], check=True, timeout=100)
+
+    found: dict[tuple[bytes, int], int] = {}
+    out = windows_out()
+    for key, value in zip(out.keys, out.values, strict=True):
+        window = key[:-8], int.from_bytes(key[-8:], "big")
+        found[window] = max(found.get(window, 0), int.from_bytes(value, "big"))
+    closed = range(0, sent_ms - 99, 100)
+    closed = closed if sent_ms % 100 else closed[:-1]  # the last one waits for a record behind it
+    assert sorted(found) == [
+        (f"k{p}".encode(), start) for p in range(PARTITIONS) for start in closed
+    ]
+    assert min(found.values()) >= 100, "at least once"
 
 
 def test_a_worker_without_a_task_ends_too_when_all_is_caught_up(address: str) -> None:
