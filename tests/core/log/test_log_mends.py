@@ -11,7 +11,7 @@ import pytest
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.checkpoints import RECOVERY_POINTS, read_offsets
-from kafkalite.core.log.index import RELATIVE_OFFSET_MAX
+from kafkalite.core.log.index import OFFSET_ENTRY, RELATIVE_OFFSET_MAX, IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import (
@@ -295,3 +295,84 @@ def test_a_log_that_has_not_changed_is_closed_without_a_write(
     before = memory.changes
     again.close()
     assert memory.changes == before
+
+
+def test_snapshots_do_not_pile_up(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    for end in range(1, 5):
+        log = open_log(memory, clean=end > 1)
+        snapshots = [name for name in memory.files("orders-0") if name.endswith(".snapshot")]
+        assert snapshots == ([f"{end - 1:020d}.snapshot"] if end > 1 else [])
+        fill(log, batch, 1)
+        log.close()
+
+
+# ---- what else one line keeps right ------------------------------------------------------------
+
+
+def test_a_start_takes_the_mark_of_a_clean_shutdown_durably(memory: MemoryStorage) -> None:
+    LogStore(memory).close(1_000)
+    assert LogStore(memory).was_clean_shutdown
+    for seed in range(10):
+        assert not LogStore(memory.after_crash(Random(seed))).was_clean_shutdown
+
+
+def test_a_log_that_was_compacted_keeps_its_gaps_under_another_policy(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    store = LogStore(memory)
+    log = store.open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), 1_000)
+    fill(log, batch, 12)
+    gone = log.segments[1]
+    store.cleaned_offsets[ORDERS] = log.segments[-1].base_offset
+    write = store.cleaned_offsets_writer()
+    assert write is not None
+    write()
+    survivor = memory.after_kill()
+    for name in [name for name in survivor.names if name.startswith(gone.stem)]:
+        del survivor.names[name]
+    again = LogStore(survivor).open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), 1_000)
+    assert (again.log_end_offset, again.loss) == (12, None)
+
+
+def test_a_roll_that_fails_leaves_the_indexes_in_memory(
+    memory: MemoryStorage, batch: MakeBatch
+) -> None:
+    memory.make_directory("orders-0")
+    log = PartitionLog.open(
+        memory, "orders-0", ORDERS, LogConfig(index_interval_bytes=1), 1_000,
+        clean_shutdown=False, index_cache=IndexCache(1),
+    )  # fmt: skip
+    fill(log, batch, 3)
+    memory.pass_over("create")  # that of an index
+    memory.pass_over("create")
+    memory.pass_over("create")
+    memory.fail("create")
+    with pytest.raises(StorageError, match="roll"):
+        log.roll(1_000)
+    fill(log, batch, 3)
+    assert log.segments[0].index.size_bytes == 5 * OFFSET_ENTRY.size
+
+
+def test_a_log_start_offset_within_a_batch_outlives_its_truncation(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    for epoch in range(2):
+        log.append_as_leader(batch(5), epoch, 1_000)
+    log.high_watermark = 10
+    log.flush()
+    log.increment_log_start_offset(7)
+    again = open_log(memory.after_kill(), log_start_offset=7)
+    assert again.epochs.entries == [(1, 7)]
+    log.truncate_to(8)
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
+
+
+def test_what_a_cleaning_left_is_not_added_to(
+    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
+) -> None:
+    log = open_log(memory)
+    memory.open(f"{LOG}.log.cleaned").append(b"half a batch")
+    assert log.new_cleaned_segment(0, 1_000).size_bytes == 0
