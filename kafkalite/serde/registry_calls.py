@@ -107,6 +107,11 @@ class Call:
         """Whether a parameter is there and true."""
         return self.text(name).lower() == "true"
 
+    def refuse(self, name: str) -> None:
+        """SchemaError when a flag is set that has no effect here."""
+        if self.flag(name):
+            raise SchemaError(f"{name!r} is not supported", code=NOT_PERMITTED)
+
     def number(self, name: str, default: int) -> int:
         """A parameter that is a number. SchemaError when it is not."""
         text = self.text(name)

@@ -180,6 +180,7 @@ def _list_versions(registry: Registry, call: Call) -> Answer:
 
 
 def _register(registry: Registry, call: Call) -> Answer:
+    call.refuse("force")
     draft = draft_of(call.body)
     # Zero and minus one say that the registry chooses.
     version = member(call.body, "version", int, "a number")
@@ -378,6 +379,7 @@ def _put_mode(registry: Registry, call: Call) -> Answer:
 
 
 def _delete_mode(registry: Registry, call: Call) -> Answer:
+    call.refuse("recursive")
     mode = registry.own_mode(call.scope) or READ_WRITE
     return {"mode": mode}, registry.delete_mode(call.scope)
 
