@@ -31,6 +31,7 @@ from kafkalite.core.broker import Broker
 from kafkalite.core.clock import Clock
 from kafkalite.core.cluster_store import ClusterStore
 from kafkalite.core.config import BrokerConfig
+from kafkalite.core.handlers.service import BrokerService
 from kafkalite.core.image import ClusterImage
 from kafkalite.core.listeners import PLAINTEXT, Address, client_listener, parse_address
 from kafkalite.core.local_coordination import JOURNAL, LocalCoordination
@@ -177,7 +178,7 @@ async def _start(
         await broker.start()
         cleaner = LogCleaner(broker)
         cleaner.start()
-        await server.start(broker)
+        await server.start(BrokerService(broker))
     except BaseException:
         logs.close(now_ms())  # so that the next start need not take this one for a crash
         raise

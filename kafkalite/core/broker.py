@@ -1,16 +1,16 @@
-"""The broker: routes a request to its handler, owns partitions, coordinators and one timer. [IO]
+"""The broker: what handlers act on. It owns partitions, coordinators and one timer.        [IO]
 
-    answer ──> handler ──> partitions, coordinators, purgatory        at once, or Pending
-                  └──────> control: the controller's queue            one step at a time
-    timer  ──> purgatory.expire, coordinators' tick, duties
+    handler ──> partitions, coordinators, purgatory        at once, or Pending
+       └──────> control: the controller's queue            one step at a time
+    timer ────> purgatory.expire, coordinators' tick, duties
 
 All runs on one event loop. A handler runs to its end, so that partitions, coordinators and the
 image never change under it. What takes long (retention, loading, checkpoints) goes on in slices.
 
 Owns   the image in force, who waits for what, and when it wakes.
-Never  writes a file or a socket itself.
-Fails  by hanging up on what cannot be answered; a failing disk takes single partitions offline.
-Source apache/kafka `KafkaApis`, `ReplicaManager`, `BrokerMetadataPublisher`.
+Never  writes a file or a socket itself; knows no handler, which `handlers.service` finds.
+Fails  with ApiError where a client is to be told; a failing disk takes single partitions offline.
+Source apache/kafka `ReplicaManager`, `BrokerMetadataPublisher`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from kafkalite.core.controller_queue import ControllerQueue
 from kafkalite.core.duties import Duties, Duty, Slices
 from kafkalite.core.fetch_sessions import FetchSessions
 from kafkalite.core.group_coordinators import group_coordinators
-from kafkalite.core.handlers import ROUTES
-from kafkalite.core.handlers.api_versions import unsupported_version
 from kafkalite.core.image import (
     ClusterImage,
     ClusterRecord,
@@ -55,9 +53,6 @@ from kafkalite.core.metrics import BrokerMetrics
 from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.producer_ids import ProducerIds
-from kafkalite.core.protocol import codec
-from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.protocol.connection import RequestReceived
 from kafkalite.core.protocol.topics import (
     CreatableTopicConfigs,
     CreateTopicsRequest,
@@ -68,14 +63,13 @@ from kafkalite.core.replication import PartitionReplication
 from kafkalite.core.shared_write import SharedWrite
 from kafkalite.core.transaction_coordinators import TransactionCoordinators
 from kafkalite.core.transaction_markers import LocalMarkers
-from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.core.types import TopicPartition
 from kafkalite.core.upkeep import Upkeep
 from kafkalite.errors import (
     ApiError,
     ConfigError,
     ErrorCode,
     StorageError,
-    UnanswerableError,
 )
 
 log: Final = logging.getLogger(__name__)
@@ -197,21 +191,6 @@ class Broker:
 
     # -- requests
 
-    def answer(self, request: RequestReceived, client_host: str) -> Any:
-        """The response to one request; `Pending` if it must wait, None if it wants none."""
-        self._is_answering = True
-        key, version, _, client_id = request.header
-        route = ROUTES.get(key)
-        if route is None:
-            raise UnanswerableError(f"{key.name} v{version} is not supported")
-        if not route.versions[0] <= version <= route.versions[1]:
-            if key is ApiKey.API_VERSIONS:
-                return codec.encode(unsupported_version(), 0)
-            first, last = route.versions
-            raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
-        message: Any = codec.decode(route.request, request.body, version)
-        return route.handler(self, message, RequestContext(version, client_id, f"/{client_host}"))
-
     def gauges(self) -> dict[str, int]:
         """What goes up and down, as it is now: beside `metrics`, for whoever shows it."""
         return {
@@ -221,6 +200,10 @@ class Broker:
             "fetch_sessions": len(self.fetch_sessions),
             "fetch_session_partitions": self.fetch_sessions.partition_count,
         }
+
+    def hold(self) -> None:
+        """A request is about to be answered: tokens of what it completes wait for `settle`."""
+        self._is_answering = True
 
     def settle(self) -> None:
         """Calls the tokens of what the requests answered since have completed."""

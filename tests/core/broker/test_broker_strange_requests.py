@@ -16,6 +16,7 @@ import pytest
 
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.routes import Route
+from kafkalite.core.handlers.service import BrokerService
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol import primitives as p
@@ -125,7 +126,7 @@ def test_every_request_is_answered_or_refused(
     ]
     stranger, connection, heard = Stranger(seed), ServerConnection(), set[Route]()
 
-    def ask(broker: Any, route: Route, version: int) -> None:
+    def ask(service: BrokerService, route: Route, version: int) -> None:
         header = RequestHeader(route.key, version, 1, "stranger")
         body = codec.encode(stranger.request(route.request, version), version)
 
@@ -135,11 +136,11 @@ def test_every_request_is_answered_or_refused(
             heard.add(route)
 
         try:
-            answer = broker.answer(RequestReceived(header, memoryview(bytearray(body))), "h")
+            answer = service.answer(RequestReceived(header, memoryview(bytearray(body))), "h")
         except KafkaliteError:
             return
         finally:
-            broker.settle()
+            service.settle()
         if isinstance(answer, Pending):
             answer.when_done(told)
         elif answer is not None:
@@ -147,12 +148,12 @@ def test_every_request_is_answered_or_refused(
 
     async def story() -> None:
         async with start(group_min_session_timeout_ms="1") as running:
-            peer = await running.connect()
+            peer, service = await running.connect(), BrokerService(running.broker)
             await peer.create("t", 2)
             for _ in range(3):
                 stranger.random.shuffle(every)
                 for route, version in every:
-                    ask(running.broker, route, version)
+                    ask(service, route, version)
                     await asyncio.sleep(0)
             await running.until(lambda: len(heard) == len(ROUTES))
             await peer.create("well")
