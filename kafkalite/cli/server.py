@@ -18,7 +18,6 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -84,17 +83,7 @@ def start(
     say_which_codec(cleaner=True)
     log_to_stderr()
     _allow_many_files()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(where, listen, settings, registry, exit_with_parent, json))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """libuv's event loop where it is built for this platform, else asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
+    asyncio.run(_run(where, listen, settings, registry, exit_with_parent, json))
 
 
 async def _run(

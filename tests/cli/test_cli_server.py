@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -18,10 +17,9 @@ COMMAND = [sys.executable, "-m", "kafkalite.cli", "server", "start"]
 
 
 @contextmanager
-def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [*COMMAND, *arguments],
-        env=os.environ | environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -58,22 +56,6 @@ def test_it_says_when_it_is_ready_and_stops_when_told(
         rest, log = process.communicate(timeout=20)
         assert (process.returncode, rest, log) == (0, "", "")
         assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_its_loop_is_that_of_libuv_where_there_is_one(tmp_path: Path, is_there: bool) -> None:
-    if not is_there:
-        (tmp_path / "uvloop.py").write_text("raise ImportError('not for this platform')")
-    modules = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
-    arguments = ("--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0")
-    with started(*arguments, PYTHONPATH=modules) as process:
-        host, _, port = ready(process).rpartition(":")
-        socket.create_connection((host, int(port))).close()
-        mapped = Path(f"/proc/{process.pid}/maps").read_text()
-        assert ("/uvloop/" in mapped) is is_there
-        process.terminate()
-        assert process.communicate(timeout=20) == ("", "")
-        assert process.returncode == 0
 
 
 def test_it_stops_at_the_end_of_stdin_if_asked_to(tmp_path: Path) -> None:
