@@ -18,6 +18,7 @@ SECONDS_MAX = 900
 CONN, GROUP = "TestConn/", "TestReaderConsumerGroup/"
 ACLS = "ACLs, quotas and SCRAM credentials are not served"
 PORT = "wants the broker at localhost:9092 itself"
+SASL = "wants a broker with SASL at localhost:9093"
 AT_ONCE = "its look at the deleted topic makes it anew, and ours answers with the new one at once"
 NULL = "the test itself follows a null pointer, whatever the broker"
 EXCLUDED = {
@@ -33,7 +34,8 @@ EXCLUDED = {
     "TestDialer": PORT,
     "TestDialerTLS": PORT,
     "TestDialerResolver": PORT,
-    "TestUnsupportedSASLMechanism": "wants a broker with SASL at localhost:9093",
+    "TestUnsupportedSASLMechanism": SASL,
+    "TestWriter/writing_a_message_with_SASL_Plain_authentication": SASL,
     f"{CONN}test_delete_topics": AT_ONCE,
     f"{CONN}test_delete_topics_with_an_invalid_topic": AT_ONCE,
     f"{GROUP}consumer_group_commits_on_close": NULL,

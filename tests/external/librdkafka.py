@@ -93,5 +93,5 @@ SUITE = Suite(
     run=run,
     passing_min=75,
     excluded=EXCLUDED,
-    settings={"num.partitions": "4"},
+    settings={"num.partitions": "4", "group.initial.rebalance.delay.ms": "3000"},  # as Kafka
 )
