@@ -16,6 +16,9 @@ from kafkalite.core.protocol import records_pure
 
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "kafkalite").rglob("*.py"))
+BESIDE = sorted(
+    path for folder in ("tests", "bench", "examples") for path in (ROOT / folder).rglob("*.py")
+)
 NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").rglob(f"*.{kind}"))
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
 NATIVE_INTERFACE = (1, "ee775514fc3f")  # its number; digest of `native_interface`
@@ -131,8 +134,8 @@ def test_sizes_fit_a_reader(path: Path) -> None:
             assert size <= FUNCTION_LINES_MAX, f"{dotted(path)}.{node.name}: {size} lines"
 
 
-@pytest.mark.parametrize("path", NATIVE + STUBS, ids=lambda path: path.name)
-def test_native_sources_fit_a_reader_too(path: Path) -> None:
+@pytest.mark.parametrize("path", BESIDE + NATIVE + STUBS, ids=lambda path: path.name)
+def test_tests_and_native_sources_fit_a_reader_too(path: Path) -> None:
     lines = path.read_text().count("\n")
     assert lines <= FILE_LINES_MAX, f"{path}: {lines} lines"
 

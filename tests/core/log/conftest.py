@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from logs import ORDERS, MakeBatch, OpenLog
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.protocol.records import encode
-from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.core.types import Columns
 from kafkalite.testing.storage import MemoryStorage
-
-ORDERS = TopicPartition("orders", 0)
-MakeBatch = Callable[..., bytearray]
-OpenLog = Callable[..., PartitionLog]
 
 
 @pytest.fixture(params=["memory", "disk"])

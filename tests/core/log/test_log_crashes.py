@@ -8,7 +8,6 @@ producers, transactions and leader epochs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -17,6 +16,7 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from logs import LARGE, ORDERS, MakeBatch
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
@@ -30,15 +30,11 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
     verify_crc,
 )
-from kafkalite.core.types import TopicPartition
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
-MakeBatch = Callable[..., bytearray]
 Step = tuple[str, int]
 
-ORDERS = TopicPartition("orders", 0)
 ID = UUID(int=7)
-LARGE = 1 << 30
 NOW_MS = 1_000
 CONFIG = LogConfig(
     segment_bytes=500, index_interval_bytes=100, retention_bytes=900, file_delete_delay_ms=0

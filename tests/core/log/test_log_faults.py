@@ -11,10 +11,10 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from logs import LARGE, ORDERS, MakeBatch, OpenLog, fill
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log import checkpoints, flushing
-from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import (
@@ -27,18 +27,9 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
 from kafkalite.testing.storage import MemoryStorage
 
-MakeBatch = Callable[..., bytearray]
-OpenLog = Callable[..., PartitionLog]
-LARGE = 1 << 30
-ORDERS, OTHER = TopicPartition("orders", 0), TopicPartition("other", 0)
+OTHER = TopicPartition("other", 0)
 ID = UUID(int=7)
 CONFIG = LogConfig()
-
-
-def fill(log: PartitionLog, batch: MakeBatch, count: int = 1) -> None:
-    for _ in range(count):
-        log.append_as_leader(batch(), 0, 1_000)
-    log.high_watermark = log.log_end_offset
 
 
 def code(act: Callable[[], object]) -> ErrorCode:

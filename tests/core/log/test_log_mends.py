@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
 import pytest
+from logs import LARGE, ORDERS, MakeBatch, OpenLog, fill
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.checkpoints import RECOVERY_POINTS, read_offsets
@@ -20,21 +20,10 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
     patch,
 )
-from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
-MakeBatch = Callable[..., bytearray]
-OpenLog = Callable[..., PartitionLog]
-LARGE = 1 << 30
-ORDERS = TopicPartition("orders", 0)
 LOG = "orders-0/00000000000000000000"
-
-
-def fill(log: PartitionLog, batch: MakeBatch, count: int) -> None:
-    for _ in range(count):
-        log.append_as_leader(batch(), 0, 1_000)
-    log.high_watermark = log.log_end_offset
 
 
 def at(batch: bytearray, base_offset: int) -> bytearray:

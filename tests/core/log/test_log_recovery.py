@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from uuid import UUID
@@ -11,6 +10,7 @@ from zlib import crc32
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from logs import LARGE, ORDERS, MakeBatch, OpenLog
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
@@ -24,14 +24,9 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
     verify_crc,
 )
-from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
-MakeBatch = Callable[..., bytearray]
-OpenLog = Callable[..., PartitionLog]
-LARGE = 1 << 30
-ORDERS = TopicPartition("orders", 0)
 LOG = "orders-0/00000000000000000000.log"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
 import pytest
+from logs import LARGE, MakeBatch, OpenLog
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
@@ -17,10 +17,6 @@ from kafkalite.core.log.storage import Storage
 from kafkalite.core.protocol.records import batches, decode_all
 from kafkalite.errors import ApiError, ErrorCode, StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
-
-MakeBatch = Callable[..., bytearray]
-OpenLog = Callable[..., PartitionLog]
-LARGE = 1 << 30
 
 
 def five_segments(log: PartitionLog, batch: MakeBatch, **arguments: object) -> None:

@@ -7,16 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
 import pytest
+from logs import LARGE, ORDERS, MakeBatch, fill
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log import checkpoints
-from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import decode_all
@@ -24,18 +23,9 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
-MakeBatch = Callable[..., bytearray]
-ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("a.b_c-d", 12)
 ID = UUID(int=7)
 CONFIG = LogConfig()
-LARGE = 1 << 30
-
-
-def fill(log: PartitionLog, batch: MakeBatch, count: int) -> None:
-    for _ in range(count):
-        log.append_as_leader(batch(), 0, 1_000)
-    log.high_watermark = log.log_end_offset
 
 
 def test_logs_come_back_with_all_their_offsets(storage: Storage, batch: MakeBatch) -> None:

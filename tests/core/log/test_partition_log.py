@@ -7,6 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from logs import (
+    LARGE,
+    MakeBatch,
+    OpenLog,
+    commit,
+    offsets,
+    patched,
+    read_all,
+    refusal,
+    segment_names,
+)
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
@@ -20,40 +31,8 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
     read_header,
 )
-from kafkalite.errors import ApiError, CorruptBatchError, StorageError
+from kafkalite.errors import StorageError
 from kafkalite.testing.storage import MemoryStorage
-
-MakeBatch = Callable[..., bytearray]
-OpenLog = Callable[..., PartitionLog]
-LARGE = 1 << 30
-
-
-def fill(log: PartitionLog, *batches_: bytearray, now_ms: int = 1_000) -> None:
-    """Appends; all of it is committed."""
-    for one in batches_:
-        log.append_as_leader(one, 0, now_ms)
-    log.high_watermark = log.log_end_offset
-
-
-def read_all(log: PartitionLog, offset: int | None = None, bytes_max: int = LARGE) -> bytes:
-    """All committed bytes from `offset` on, as a consumer fetches them."""
-    parts, offset = [], log.log_start_offset if offset is None else offset
-    while (found := log.read(offset, bytes_max, log.high_watermark)) is not None:
-        parts.append(found.read())
-        assert len(parts[-1]) == found.size_bytes
-        offset = [header for _, header in batches(parts[-1])][-1].next_offset
-    return b"".join(parts)
-
-
-def offsets(data: bytes) -> list[int]:
-    return list(decode_all(data).offsets or ())
-
-
-def refusal(append: Callable[[], object]) -> tuple[str, str]:
-    with pytest.raises(ApiError) as error:
-        append()
-    return error.value.error_code.name, str(error.value)
-
 
 # ---- append ------------------------------------------------------------------------------------
 
@@ -83,16 +62,11 @@ def test_a_buffer_that_can_be_written_to_is_not_copied(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory)
-    fill(log, batch(5))
+    commit(log, batch(5))
     frame = bytearray(b"frame") + batch(1)
     log.append_as_leader(memoryview(frame)[5:], 7, 1_000)
     header = read_header(frame, 5)
     assert (header.base_offset, header.partition_leader_epoch) == (5, 7)
-
-
-def patched(one: bytearray, position: int, value: bytes) -> bytearray:
-    one[position : position + len(value)] = value
-    return one
 
 
 REFUSED: list[tuple[str, Callable[[MakeBatch], bytearray], dict[str, Any], str, str]] = [
@@ -183,10 +157,10 @@ def test_a_topics_codec_overrides_the_producers(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage, compression_type="lz4")
-    fill(log, batch(50, producer_id=7, producer_epoch=1, base_sequence=0, transactional=True))
-    fill(log, batch(1, compression=Compression.LZ4))
+    commit(log, batch(50, producer_id=7, producer_epoch=1, base_sequence=0, transactional=True))
+    commit(log, batch(1, compression=Compression.LZ4))
     log.config = LogConfig(compression_type="uncompressed")
-    fill(log, batch(1, compression=Compression.GZIP))
+    commit(log, batch(1, compression=Compression.GZIP))
     found = [header for _, header in batches(read_all(log))]
     assert [h.compression.name for h in found] == ["LZ4", "LZ4", "NONE"]
     assert found[0].is_transactional
@@ -207,7 +181,7 @@ def test_a_resent_batch_is_answered_and_not_stored(
 ) -> None:
     log = open_log(storage)
     ids = {"producer_id": 7, "producer_epoch": 0}
-    fill(log, batch(2))
+    commit(log, batch(2))
     for sequence in range(0, 18, 3):
         log.append_as_leader(batch(3, base_sequence=sequence, **ids), 0, 1_000)
     size = log.size_bytes
@@ -236,7 +210,7 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(
 ) -> None:
     log = open_log(storage)
     ids = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
-    fill(log, batch(2), batch(3, base_sequence=0, **ids), batch(1))
+    commit(log, batch(2), batch(3, base_sequence=0, **ids), batch(1))
     assert (log.high_watermark, log.last_stable_offset) == (6, 2)
     assert marker(log, ControlType.ABORT) == 6
     assert log.last_stable_offset == 2, "the marker is not replicated yet"
@@ -246,7 +220,7 @@ def test_readers_of_committed_records_stop_at_an_open_transaction(
     assert aborted == (7, 2, 6, 7)
     assert log.aborted_transactions(0, 2) == []
     assert log.aborted_transactions(7, 9) == []
-    fill(log, batch(1, base_sequence=3, **ids))
+    commit(log, batch(1, base_sequence=3, **ids))
     assert marker(log, ControlType.COMMIT) == 8
     log.high_watermark = 9
     assert log.last_stable_offset == 9
@@ -257,7 +231,7 @@ def test_aborts_are_cut_with_the_log(storage: Storage, open_log: OpenLog, batch:
     log = open_log(storage)
     ids = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     for sequence in range(2):
-        fill(log, batch(1, base_sequence=sequence, **ids))
+        commit(log, batch(1, base_sequence=sequence, **ids))
         marker(log, ControlType.ABORT)
     log.truncate_to(3)
     assert [aborted.last_offset for aborted in log.aborted_transactions(0, 9)] == [1]
@@ -266,7 +240,7 @@ def test_aborts_are_cut_with_the_log(storage: Storage, open_log: OpenLog, batch:
 
 def test_markers_are_fenced(memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(memory)
-    fill(log, batch(1, producer_id=7, producer_epoch=3, base_sequence=0, transactional=True))
+    commit(log, batch(1, producer_id=7, producer_epoch=3, base_sequence=0, transactional=True))
     assert refusal(lambda: marker(log, ControlType.ABORT, epoch=2))[0] == "INVALID_PRODUCER_EPOCH"
     assert log.log_end_offset == 1
 
@@ -274,20 +248,12 @@ def test_markers_are_fenced(memory: MemoryStorage, open_log: OpenLog, batch: Mak
 # ---- segments and reading ----------------------------------------------------------------------
 
 
-def segment_names(storage: Storage) -> list[str]:
-    return sorted(name[:20].lstrip("0") or "0" for name in log_files(storage))
-
-
-def log_files(storage: Storage) -> list[str]:
-    return [name for name in storage.files("orders-0") if name.endswith(".log")]
-
-
 def test_a_full_segment_is_followed_by_the_next(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     size = len(batch(10))
     log = open_log(storage, segment_bytes=size * 3)
-    fill(log, *(batch(10) for _ in range(7)))
+    commit(log, *(batch(10) for _ in range(7)))
     assert segment_names(storage) == ["0", "30", "60"]
     assert [segment.size_bytes for segment in log.segments] == [size * 3, size * 3, size]
     assert offsets(read_all(log)) == list(range(70))
@@ -297,10 +263,10 @@ def test_an_old_segment_is_followed_by_the_next(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage, segment_ms=100)
-    fill(log, batch(timestamp=1_000), batch(timestamp=1_100), batch(timestamp=1_101))
+    commit(log, batch(timestamp=1_000), batch(timestamp=1_100), batch(timestamp=1_101))
     assert segment_names(storage) == ["0", "2"], "the records' time counts"
-    fill(log, batch(timestamp=-1), now_ms=1_050)
-    fill(log, batch(timestamp=-1), now_ms=1_101)
+    commit(log, batch(timestamp=-1), now_ms=1_050)
+    commit(log, batch(timestamp=-1), now_ms=1_101)
     assert segment_names(storage) == ["0", "2", "4"], "without one the clock does"
 
 
@@ -308,11 +274,11 @@ def test_jitter_brings_a_roll_forward(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory, segment_ms=1_000_000, segment_jitter_ms=1_000_000)
-    fill(log, batch(timestamp=0), batch(timestamp=1))
+    commit(log, batch(timestamp=0), batch(timestamp=1))
     rolled_at = 0
     while len(log.segments) == 1:
         rolled_at += 1_000
-        fill(log, batch(timestamp=rolled_at))
+        commit(log, batch(timestamp=rolled_at))
     assert rolled_at < 1_000_000
 
 
@@ -320,7 +286,7 @@ def test_a_full_index_is_followed_by_the_next_segment(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage, segment_index_bytes=20, index_interval_bytes=0)
-    fill(log, *(batch() for _ in range(9)))
+    commit(log, *(batch() for _ in range(9)))
     assert len(log.segments) > 2
     assert offsets(read_all(log)) == list(range(9))
 
@@ -330,7 +296,7 @@ def test_a_read_is_whole_batches_between_its_bounds(
 ) -> None:
     log = open_log(storage, segment_bytes=4_000, index_interval_bytes=300)
     sizes = [1, 7, 2, 40, 1, 1, 3]
-    fill(log, *(batch(sizes[i % len(sizes)]) for i in range(60)))
+    commit(log, *(batch(sizes[i % len(sizes)]) for i in range(60)))
     data = read_all(log)
     places = [(h.base_offset, h.next_offset, h.size_bytes) for _, h in batches(data)]
     for offset in range(0, log.log_end_offset, 3):
@@ -354,7 +320,7 @@ def test_small_reads_see_everything_once(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage, segment_bytes=3_000, index_interval_bytes=100)
-    fill(log, *(batch(i % 5 + 1) for i in range(80)))
+    commit(log, *(batch(i % 5 + 1) for i in range(80)))
     for bytes_max in (1, 150, 500, 5_000):
         assert offsets(read_all(log, bytes_max=bytes_max)) == list(range(log.log_end_offset))
 
@@ -375,7 +341,7 @@ def test_reading_outside_of_the_log_is_refused(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage)
-    fill(log, batch(10))
+    commit(log, batch(10))
     log.increment_log_start_offset(4)
     assert log.read(10, LARGE, 10) is None
     for offset in (-1, 3, 11):
@@ -388,7 +354,7 @@ def test_what_was_read_stays_readable(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage, segment_bytes=200, file_delete_delay_ms=0)
-    fill(log, *(batch() for _ in range(10)))
+    commit(log, *(batch() for _ in range(10)))
     found = log.read(0, LARGE, 10)
     assert found is not None
     before = found.read()
@@ -403,7 +369,7 @@ def test_a_damaged_file_is_told_to_readers(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory)
-    fill(log, batch(), batch())
+    commit(log, batch(), batch())
     memory.names["orders-0/00000000000000000000.log"].data[16] = 9
     code, message = refusal(lambda: log.read(1, LARGE, 2))
     assert code == "KAFKA_STORAGE_ERROR"
@@ -436,106 +402,11 @@ def test_a_search_by_time_begins_at_the_log_start(
     storage: Storage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(storage)
-    fill(log, batch(10, timestamp=100, step=10))
+    commit(log, batch(10, timestamp=100, step=10))
     log.increment_log_start_offset(4)
     found = log.offset_for_timestamp(0)
     assert found is not None
     assert found.offset == 4
-
-
-# ---- followers ---------------------------------------------------------------------------------
-
-
-def test_a_follower_stores_what_the_leader_sent(
-    storage: Storage, open_log: OpenLog, batch: MakeBatch
-) -> None:
-    leader = open_log(MemoryStorage(), segment_bytes=500)
-    for i in range(20):
-        leader.append_as_leader(batch(2), i // 7, 1_000)
-    leader.high_watermark = 40
-    data = read_all(leader)
-    follower = open_log(storage, segment_bytes=700)
-    assert follower.append_as_follower(data[:10], 1_000) is None
-    cut = len(data) - 5
-    appended = follower.append_as_follower(data[:cut], 1_000)
-    assert appended is not None
-    assert (appended.base_offset, appended.last_offset) == (0, 37)
-    rest = leader.read(follower.log_end_offset, LARGE, 40)
-    assert rest is not None
-    follower.append_as_follower(rest.read(), 1_000)
-    follower.high_watermark = 40
-    assert read_all(follower) == data
-    assert follower.epochs.entries == leader.epochs.entries
-    with pytest.raises(CorruptBatchError, match="batch at offset 38, the log ends at 40"):
-        follower.append_as_follower(rest.read(), 1_000)
-    with pytest.raises(CorruptBatchError, match="CRC"):
-        follower.append_as_follower(bytes(patched(bytearray(rest.read()), 70, b"!")), 1_000)
-
-
-def test_a_follower_keeps_the_gaps_of_compaction(
-    storage: Storage, open_log: OpenLog, batch: MakeBatch
-) -> None:
-    log = open_log(storage)
-    log.append_as_follower(batch(2, base_offset=100, leader_epoch=4), 1_000)
-    log.append_as_follower(batch(2, base_offset=200, leader_epoch=4), 1_000)
-    log.high_watermark = log.log_end_offset
-    assert log.log_end_offset == 202
-    found = log.read(5, LARGE, 202)
-    assert found is not None
-    assert offsets(found.read()) == [100, 101, 200, 201]
-    found = log.read(150, LARGE, 202)
-    assert found is not None
-    assert offsets(found.read()) == [200, 201]
-
-
-@pytest.mark.parametrize("offset", [0, 1, 15, 17, 20, 39, 40, 41])
-def test_truncation_cuts_whole_batches_and_all_that_knew_them(
-    storage: Storage, open_log: OpenLog, batch: MakeBatch, offset: int
-) -> None:
-    log = open_log(storage, segment_bytes=300, index_interval_bytes=50)
-    for i in range(8):
-        ids = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 5 * i}
-        log.append_as_leader(batch(5, timestamp=1_000 + i, **ids), i, 1_000)
-    log.high_watermark = 40
-    log.truncate_to(offset)
-    end = offset // 5 * 5 if offset < 40 else 40
-    assert log.log_end_offset == log.high_watermark == end
-    assert offsets(read_all(log)) == list(range(end))
-    assert log.epochs.latest == end // 5 - 1
-    latest = log.max_timestamp_offset()
-    assert (latest and latest.timestamp) == (1_000 + end // 5 - 1 if end else None)
-    appended = log.append_as_leader(
-        batch(5, producer_id=7, producer_epoch=0, base_sequence=end), 9, 1_000
-    )
-    assert appended.base_offset == end
-    assert not appended.duplicate
-    log.high_watermark = log.log_end_offset
-    assert offsets(read_all(log)) == list(range(end + 5))
-
-
-def test_a_truncation_forgets_where_readers_were(
-    memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
-) -> None:
-    log = open_log(memory)
-    fill(log, batch(5), batch(5))
-    assert offsets(read_all(log)) == list(range(10))  # the next one goes on at offset 10
-    log.truncate_to(5)
-    fill(log, batch(5, value=b"longer than before"), batch(5))
-    assert offsets(read_all(log, 10)) == list(range(10, 15))
-
-
-def test_a_follower_too_far_behind_begins_anew(
-    storage: Storage, open_log: OpenLog, batch: MakeBatch
-) -> None:
-    log = open_log(storage, segment_bytes=300)
-    fill(log, *(batch(5) for _ in range(8)))
-    log.truncate_fully(1_000)
-    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1_000,) * 3
-    assert segment_names(storage) == ["1000"]
-    log.append_as_follower(batch(2, base_offset=1_000, leader_epoch=1), 1_000)
-    assert log.log_end_offset == 1_002
-    log.close()
-    assert open_log(storage, clean=True).log_start_offset == 1_000
 
 
 # ---- faults ------------------------------------------------------------------------------------
@@ -546,7 +417,7 @@ def test_a_full_disk_refuses_the_append_and_nothing_else(
 ) -> None:
     log = open_log(memory)
     ids = {"producer_id": 7, "producer_epoch": 0}
-    fill(log, batch(2, base_sequence=0, **ids))
+    commit(log, batch(2, base_sequence=0, **ids))
     size = log.size_bytes
     memory.fail("append", errno.ENOSPC)
     code, message = refusal(
@@ -565,7 +436,7 @@ def test_a_log_that_cannot_be_mended_has_failed(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory)
-    fill(log, batch(2))
+    commit(log, batch(2))
     memory.fail("append", errno.EIO)
     memory.fail("truncate", errno.EIO)
     assert refusal(lambda: log.append_as_leader(batch(), 0, 1_000))[0] == "KAFKA_STORAGE_ERROR"
@@ -581,13 +452,13 @@ def test_a_roll_that_fails_is_tried_again(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch, operation: str
 ) -> None:
     log = open_log(memory, segment_bytes=200, index_interval_bytes=1)
-    fill(log, batch(), batch())
+    commit(log, batch(), batch())
     memory.fail(operation, errno.ENOSPC)
     code, message = refusal(lambda: log.append_as_leader(batch(), 0, 1_000))
     assert code == "KAFKA_STORAGE_ERROR"
     assert "orders-0: roll: " in message
     assert len(log.segments) == 1
-    fill(log, batch(), batch())
+    commit(log, batch(), batch())
     assert offsets(read_all(log)) == [0, 1, 2, 3]
     again = open_log(memory.after_kill(), segment_bytes=200)
     assert again.log_end_offset == 4
@@ -597,7 +468,7 @@ def test_a_sync_that_fails_is_the_logs_end(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory)
-    fill(log, batch(2))
+    commit(log, batch(2))
     memory.fail("sync", errno.EIO)
     with pytest.raises(StorageError, match="orders-0: flush at offset 2"):
         log.flush()
@@ -624,14 +495,14 @@ def test_flush_messages_and_flush_ms(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory, flush_messages=10, flush_ms=500)
-    fill(log, batch(4), batch(5))
+    commit(log, batch(4), batch(5))
     assert (log.flush_is_due, log.acknowledged_end) == (False, 9)
-    fill(log, batch(1))
+    commit(log, batch(1))
     assert (log.flush_is_due, log.acknowledged_end) == (True, 0)
     log.flush(1_200)
     assert (log.flush_is_due, log.acknowledged_end) == (False, 10)
     assert not log.flush_is_overdue(9_999), "there is nothing to flush"
-    fill(log, batch(1))
+    commit(log, batch(1))
     assert not log.flush_is_overdue(1_699)
     assert log.flush_is_overdue(1_700)
 
@@ -640,14 +511,14 @@ def test_a_flush_may_wait_elsewhere(
     memory: MemoryStorage, open_log: OpenLog, batch: MakeBatch
 ) -> None:
     log = open_log(memory, segment_bytes=300)
-    fill(log, *(batch(3) for _ in range(6)))
+    commit(log, *(batch(3) for _ in range(6)))
     flush = log.begin_flush()
-    fill(log, batch(3))
+    commit(log, batch(3))
     log.end_flush(flush, flush.run())
     assert log.recovery_point == 18
     other = log.begin_flush()
     log.truncate_to(6)
-    fill(log, *(batch(3) for _ in range(8)))
+    commit(log, *(batch(3) for _ in range(8)))
     log.end_flush(other, other.run())
     assert log.recovery_point == 6, "what it flushed was cut off in between"
 
