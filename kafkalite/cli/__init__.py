@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.errors import KafkaliteError
 
@@ -45,11 +45,32 @@ def _run(cli: typer.Typer) -> int:
     """The exit code. What is wrong with stdout shows at the latest when all of it goes out."""
     code = 0
     try:
-        cli()
+        ended = cli(standalone_mode=False)
+        code = ended if isinstance(ended, int) else 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
+    except _usage_error() as error:
+        _say_how(error)
+        code = error.exit_code
     sys.stdout.flush()
     return code
+
+
+def _usage_error() -> Any:
+    """What typer raises for flags that make no sense: its own exception or click's."""
+    import typer
+
+    return typer.BadParameter.__base__
+
+
+def _say_how(error: Any) -> None:
+    """One line of what is wrong, and where to read more; all of the help where nothing was said."""
+    told = error.format_message()
+    if "\n" in told:
+        print(told, file=sys.stderr)
+        return
+    where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+    print(f"kafkalite: {told.rstrip('.')}{where}", file=sys.stderr)
 
 
 def _open_closed_streams() -> None:

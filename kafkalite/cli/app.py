@@ -13,24 +13,26 @@ from importlib import import_module
 from typing import Annotated, Final
 
 import typer
+from typer.core import TyperGroup
 
-from kafkalite.cli.options import examples
+from kafkalite.cli.options import examples, program
 
 GROUPS: Final = {  # groups of commands, each a Typer called `cli` in its module
     "server": "kafkalite.cli.server",
-    "registry": "kafkalite.cli.registry",
     "topics": "kafkalite.cli.topics",
     "groups": "kafkalite.cli.groups",
     "configs": "kafkalite.cli.configs",
     "transactions": "kafkalite.cli.transactions",
     "log": "kafkalite.cli.logs",
     "perf": "kafkalite.cli.perf",
+    "registry": "kafkalite.cli.registry",
 }
 COMMANDS: Final = {  # commands of their own, each a function of that name in its module
     "produce": "kafkalite.cli.produce",
     "consume": "kafkalite.cli.consume",
 }
 COMPLETION: Final = "completion"
+ORDER: Final = ("server", "topics", *COMMANDS, *GROUPS, COMPLETION)
 COMPLETE_VAR: Final = "_KAFKALITE_COMPLETE"
 HELP: Final = "A log broker that speaks the Apache Kafka protocol, and commands to work with any."
 
@@ -43,14 +45,20 @@ class Shell(StrEnum):
     fish = "fish"
 
 
+class _InOrder(TyperGroup):
+    """Commands stand where a reader of --help looks for them."""
+
+    def list_commands(self, ctx: typer.Context | None) -> list[str]:  # type: ignore[override]
+        return sorted(self.commands, key=ORDER.index)
+
+
 def build(wanted: str | None = None) -> typer.Typer:
     """The tree, or of it only what the first argument `wanted` names."""
     known = {*GROUPS, *COMMANDS, COMPLETION}
     chosen = {wanted} if wanted in known else known
-    cli = typer.Typer(
-        help=HELP,
-        no_args_is_help=True,
-        rich_markup_mode="rich",
+    cli = program(
+        HELP,
+        cls=_InOrder,
         epilog=examples(
             "kafkalite server start --data-dir ./data --listen 127.0.0.1:9092",
             "kafkalite topics create orders --partitions 6",
@@ -62,11 +70,9 @@ def build(wanted: str | None = None) -> typer.Typer:
     for name, module in GROUPS.items():
         if name in chosen:
             cli.add_typer(import_module(module).cli, name=name)
-        if name == "topics":  # where a reader of --help looks for them
-            for command in COMMANDS:
-                if command not in chosen:
-                    continue
-                import_module(COMMANDS[command]).register(cli)
+    for name, module in COMMANDS.items():
+        if name in chosen:
+            import_module(module).register(cli)
     if COMPLETION in chosen:
         cli.command(COMPLETION)(completion)
     return cli
@@ -92,7 +98,7 @@ def _root(
 def completion(
     shell: Annotated[Shell, typer.Argument(help="The shell that shall complete commands.")],
 ) -> None:
-    """Print what a shell needs to complete commands, flags and topics.
+    """Print the script that completes commands, flags and topics.
 
     Put `source <(kafkalite completion bash)` into ~/.bashrc (zsh: ~/.zshrc), or
     `kafkalite completion fish | source` into fish's config.

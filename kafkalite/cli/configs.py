@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalite.cli.options import BOOTSTRAP, AsJson, Bootstrap, DryRun, examples, parse_pairs
+from kafkalite.cli.options import (
+    BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    DryRun,
+    examples,
+    parse_pairs,
+    program,
+)
 from kafkalite.cli.output import ask, emit, print_json, print_table
 
 if TYPE_CHECKING:
     from kafkalite.core.admin import Admin, ConfigEntry, ConfigResource
 
-cli = typer.Typer(help="Show and change the settings of topics and brokers.", no_args_is_help=True)
+cli = program("Show and change the settings of topics and brokers.")
 
 DEFAULT: Final = "default"  # the name of what all brokers share
 

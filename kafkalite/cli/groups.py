@@ -20,6 +20,7 @@ from kafkalite.cli.options import (
     choose,
     examples,
     parse_topic_partitions,
+    program,
 )
 from kafkalite.cli.output import ask, confirm, emit, print_json, print_table, say
 from kafkalite.cli.places import Bounds, Place, bounds_of, offsets_at, parse_place
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
     from kafkalite.core.consumer import OffsetAndMetadata
     from kafkalite.core.types import TopicPartition
 
-cli = typer.Typer(
-    help="Show consumer groups with their lag, move their offsets, delete them.",
-    no_args_is_help=True,
-)
+cli = program("Show consumer groups and lag, move offsets, delete groups.")
 
 DEAD: Final = "Dead"  # how brokers describe a group that does not exist
 INACTIVE: Final = frozenset({"Empty", DEAD})
@@ -78,7 +76,7 @@ def list_(
 def describe(
     groups: GroupNames, bootstrap_servers: Bootstrap = BOOTSTRAP, json: AsJson = False
 ) -> None:
-    """Show members with what they read, and committed offsets with the lag behind the end."""
+    """Show members, committed offsets and the lag behind ends."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [await _described(admin, group) for group in await admin.describe_groups(groups)]

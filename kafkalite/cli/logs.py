@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kafkalite.cli.options import AsJson, examples
+from kafkalite.cli.options import AsJson, examples, program
 from kafkalite.cli.output import emit, print_json, print_table, say, to_json
 from kafkalite.cli.progress import Progress
 
-cli = typer.Typer(help="Look into a data directory, with no broker running.", no_args_is_help=True)
+cli = program("Look into a data directory, with no broker running.")
 
 FAULTS_MAX: Final = 1_000  # are shown; the rest is counted
 
@@ -46,7 +46,7 @@ def dump(
         bool, typer.Option("--json", help="A JSON document for each batch, record, entry.")
     ] = False,
 ) -> None:
-    """Print batches, index entries, producers, epochs and checkpoints."""
+    """Print what files hold: batches, entries, checkpoints."""
     from kafkalite.cli.log_dump import documents
     from kafkalite.cli.log_files import directories
 
@@ -81,7 +81,7 @@ def _shown(value: Any) -> str:
     epilog=examples("kafkalite log verify data", "kafkalite log verify data/orders-0 --json")
 )
 def verify(paths: Paths, json: AsJson = False) -> None:
-    """Check CRCs, framing, offsets, records, indexes, snapshots and checkpoints.
+    """Check batches, records, indexes, snapshots and checkpoints.
 
     Exit code 1 where anything is wrong; each fault is named by file and byte.
     """

@@ -6,7 +6,7 @@ Fails  with typer.BadParameter (exit code 2), naming the flag's value and what w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ from kafkalite.cli.completing import SERVERS, SERVERS_VARIABLE
 from kafkalite.core.types import TopicPartition
 
 PARTITION_MAX: Final = (1 << 31) - 1
+HELP_WIDTH_MAX: Final = 100  # columns
 SIZE_UNITS: Final = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 BINARY_UNITS: Final = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
@@ -36,11 +37,24 @@ Partitions = Annotated[
 ]
 
 
-def examples(*lines: str) -> str:
-    """The end of a command's help."""
-    return "\n\n".join(
-        ["[bold]Examples[/bold]", *(f"$ {line}".replace("[", "\\[") for line in lines)]
+def program(help_: str, **more: Any) -> typer.Typer:
+    """A tree of commands, or a part of one. Help is plain text: names of flags are never cut,
+    however narrow the terminal, and examples can be pasted."""
+    return typer.Typer(
+        help=help_,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        context_settings={
+            "max_content_width": HELP_WIDTH_MAX,
+            "help_option_names": ["--help", "-h"],
+        },
+        **more,
     )
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: each on a line of its own, however long."""
+    return "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in lines)])
 
 
 def parse_pairs(given: Iterable[str] | None, flag: str) -> dict[str, str]:

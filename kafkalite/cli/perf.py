@@ -26,6 +26,7 @@ from kafkalite.cli.options import (
     examples,
     parse_partitions,
     parse_size,
+    program,
 )
 from kafkalite.cli.output import CLIENT_ID, emit, print_json
 from kafkalite.cli.produce import Acks, Codec
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from kafkalite.core.producer import Producer
     from kafkalite.core.types import Columns
 
-cli = typer.Typer(help="Measure how fast a broker takes and gives records.", no_args_is_help=True)
+cli = program("Measure how fast a broker takes and gives records.")
 
 RECORDS: Final = 1_000_000
 CHUNK_BYTES: Final = 1 << 20
@@ -96,7 +97,7 @@ def produce(
     linger_ms: Annotated[float, typer.Option(min=0, help="How long a batch may wait.")] = 5,
     json: AsJson = False,
 ) -> None:
-    """Send records and tell records/s, MB/s, and how long until one is acknowledged.
+    """Send records and tell how many a second, and their latency.
 
     Latency is that of one record in each piece handed in, from there to its acknowledgement.
     """

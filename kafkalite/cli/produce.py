@@ -163,7 +163,7 @@ def produce(
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Send lines of stdin or of files as records; ends when all are acknowledged."""
+    """Send lines of stdin or of files as records. Ends when all are acknowledged."""
     from kafkalite.cli.records_in import Shape
 
     if format_ is Format.json and (key_separator is not None or null is not None):

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import typer
 
+from kafkalite.cli import spark, streams
 from kafkalite.cli.app import HELP, build
 
-PROGRAM: Final = "kafkalite"
+EXAMPLE: Final = "  $ "
 COMPLETION_FLAGS: Final = frozenset({"install_completion", "show_completion"})
 INTRODUCTION: Final = f"""# Commands
 
@@ -38,16 +39,22 @@ INTRODUCTION: Final = f"""# Commands
 
 def page() -> str:
     """The whole page."""
-    root = typer.main.get_command(build())
     parts = [INTRODUCTION]
-    for name, command in _commands(root, PROGRAM):
-        parts.append(_section(name, command))
+    for name, cli in programs().items():
+        for path, command in _commands(typer.main.get_command(cli), name):
+            parts.append(_section(path, command))
     return "\n".join(parts)
+
+
+def programs() -> dict[str, typer.Typer]:
+    """Every program that is installed, by its name."""
+    return {"kafkalite": build(), "kafkalite-streams": streams.cli, "kafkalite-spark": spark.cli}
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Every command below, by its full name; groups are gone through."""
-    for part, below in command.commands.items():
+    for part in command.list_commands(None):
+        below = command.commands[part]
         if hasattr(below, "commands"):
             yield from _commands(below, f"{name} {part}")
         else:
@@ -61,9 +68,9 @@ def _section(name: str, command: Any) -> str:
     lines = [f"## {name}", "", _text(command.help), "", f"    {usage}", ""]
     lines += [f"- `{_placeholder(a)}`: {_text(a.help)}" for a in arguments]
     lines += [_option(option) for option in options if option.name not in COMPLETION_FLAGS]
-    shown = [line for line in (command.epilog or "").split("\n\n") if line.startswith("$ ")]
+    shown = [line for line in (command.epilog or "").split("\n") if line.startswith(EXAMPLE)]
     if shown:
-        examples = "\n".join(line.removeprefix("$ ").replace("\\[", "[") for line in shown)
+        examples = "\n".join(line.removeprefix(EXAMPLE) for line in shown)
         lines += ["", "```", examples, "```"]
     return "\n".join(lines) + "\n"
 

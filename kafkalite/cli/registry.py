@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples
+from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples, program
 from kafkalite.cli.output import to_json
 
-cli = typer.Typer(help="Run a schema registry.", no_args_is_help=True)
+cli = program("Run a schema registry.")
 
 
 @cli.callback()
@@ -38,9 +38,10 @@ def start(
         bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
     ] = False,
 ) -> None:
-    """Serve the schemas in the topic `_schemas` until told to stop (Ctrl-C or SIGTERM).
+    """Serve the schemas in `_schemas` until told to stop.
 
-    Any number of these may serve one topic. The topic is made if it is not there.
+    Ctrl-C and SIGTERM tell it. Any number of these may serve the topic, which is made if it is
+    not there.
     """
     from kafkalite.cli.server import log_to_stderr
     from kafkalite.serde.registry_server import RegistryServer

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafkalite.cli import say_which_codec
-from kafkalite.cli.options import examples, parse_pairs
+from kafkalite.cli.options import examples, parse_pairs, program
 from kafkalite.cli.output import to_json
 from kafkalite.cli.status import EPILOG, status
 from kafkalite.errors import ConfigError
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 # interpreter for so long. Python's own 5 ms are ten times what a request takes.
 SWITCH_SECONDS: Final = 0.0005
 
-cli = typer.Typer(help="Run a broker; ask how a cluster is.", no_args_is_help=True)
-cli.command(epilog=EPILOG)(status)
+cli = program("Run a broker; ask how a cluster is.")
 
 
 @cli.command(
@@ -84,6 +83,9 @@ def start(
     log_to_stderr()
     _allow_many_files()
     asyncio.run(_run(where, listen, settings, registry, exit_with_parent, json))
+
+
+cli.command(epilog=EPILOG)(status)
 
 
 async def _run(

@@ -7,12 +7,15 @@ Fails  with one line and exit code 1: a broker that is not there, a topic that d
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kafkalite.cli import run_command
+from kafkalite.cli.options import BOOTSTRAP, AsJson, Bootstrap, examples, program
+from kafkalite.cli.output import emit, print_json
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
     from kafkalite.spark.warehouse import TopicLoad
 
-cli = typer.Typer(help="Load topics into a warehouse with Spark.", no_args_is_help=True)
+cli = program("Load topics into a warehouse with Spark.")
 
 
 @cli.callback()
@@ -28,10 +31,17 @@ def commands() -> None:
     """Load topics into a warehouse with Spark."""
 
 
-@cli.command()
+@cli.command(
+    epilog=examples(
+        "kafkalite-spark load orders --warehouse warehouse --key orders=string",
+        "kafkalite-spark load flights delays --key delays=windowed:1h --query worst.sql",
+    )
+)
 def load(
-    topics: Annotated[list[str], typer.Argument(help="Topics, each a table of its own.")],
-    bootstrap_servers: Annotated[str, typer.Option(help="HOST:PORT[,…] of a broker.")],
+    topics: Annotated[
+        list[str], typer.Argument(help="Topics, each a table of its own.", metavar="TOPIC")
+    ],
+    bootstrap_servers: Bootstrap = BOOTSTRAP,
     warehouse: Annotated[Path, typer.Option(help="The folder of the tables.")] = Path("warehouse"),
     key: Annotated[
         list[str] | None,
@@ -43,8 +53,12 @@ def load(
     query: Annotated[
         Path | None, typer.Option(help="A file with one SQL query to run and print at the end.")
     ] = None,
+    json: AsJson = False,
 ) -> None:
-    """Bring the tables up to the end of their topics: each offset range exactly once."""
+    """Bring tables up to the end of their topics.
+
+    Each offset range is loaded exactly once.
+    """
     keys, values = _by_topic("--key", key, topics), _by_topic("--value", value, topics)
     sql = _read_query(query)
     loads = _topic_loads(topics, keys, values)
@@ -55,9 +69,16 @@ def load(
 
     started = time.monotonic()
     spark = local_session("kafkalite-load")
-    typer.echo(f"Spark {spark.version} is up after {time.monotonic() - started:.1f} s")
+    tell = (lambda _: None) if json else emit
+    tell(f"Spark {spark.version} is up after {time.monotonic() - started:.1f} s")
     try:
-        _run(spark, bootstrap_servers, loads, warehouse, sql)
+        told = _run(spark, bootstrap_servers, loads, warehouse, tell)
+        answer = spark.sql(sql) if sql else None
+        if json:
+            rows = None if answer is None else [row.asDict() for row in answer.collect()]
+            print_json({**told, "rows": rows})
+        elif answer is not None:
+            show(answer)
     finally:
         spark.stop()
 
@@ -79,25 +100,33 @@ def _run(
     bootstrap_servers: str,
     loads: list[TopicLoad],
     warehouse: Path,
-    sql: str | None,
-) -> None:
+    tell: Callable[[str], None],
+) -> dict[str, Any]:
+    """Loads each table; what became of it."""
     from kafkalite.spark.warehouse import load_topic, read_table
 
     started, records = time.monotonic(), 0
+    tables: list[dict[str, Any]] = []
     for wanted in loads:
         done = load_topic(spark, bootstrap_servers, wanted, warehouse)
         records += done.records
+        path = warehouse / wanted.table
+        tables.append(
+            {
+                "topic": wanted.topic,
+                "table": str(path),
+                "records": done.records,
+                "files": done.files,
+            }
+        )
         what = (
             f"{done.records:,} new rows in {done.files:,} files" if done.records else "up to date"
         )
-        typer.echo(f"{wanted.topic} -> {warehouse / wanted.table}: {what}")
+        tell(f"{wanted.topic} -> {path}: {what}")
         read_table(spark, warehouse, wanted)
     seconds = time.monotonic() - started
-    typer.echo(
-        f"loaded: {records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s)"
-    )
-    if sql:
-        show(spark.sql(sql))
+    tell(f"loaded: {records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s)")
+    return {"tables": tables, "records": records, "seconds": seconds}
 
 
 def show(answer: DataFrame) -> None:

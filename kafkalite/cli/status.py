@@ -31,9 +31,9 @@ def status(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Show brokers, controller, topics, and partitions that are offline or under-replicated.
+    """Show how a cluster is: brokers, and partitions in trouble.
 
-    Exit code 0 means that every partition has a leader.
+    Those are offline or under-replicated. Exit code 0 means that every partition has a leader.
     """
     told = ask(bootstrap_servers, _status)
     if json:

@@ -16,13 +16,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalite.cli import run_command, say_which_codec
+from kafkalite.cli.completing import SERVERS_VARIABLE
+from kafkalite.cli.options import examples, program
+from kafkalite.cli.output import emit, print_json
 from kafkalite.errors import TopologyError
 
 if TYPE_CHECKING:
     from kafkalite.streams import Streams
 
-cli = typer.Typer(
-    help="Run stream topologies written in Python.", no_args_is_help=True, add_completion=True
+cli = program(
+    "Run stream topologies written in Python.",
+    epilog=examples(
+        "kafkalite-streams describe app.py --format mermaid", "kafkalite-streams run app.py"
+    ),
 )
 
 AppFile = Annotated[
@@ -38,13 +44,22 @@ class Format(StrEnum):
     json = "json"
 
 
-@cli.command()
+@cli.command(
+    epilog=examples(
+        "kafkalite-streams run app.py",
+        "kafkalite-streams run app.py --bootstrap-servers 127.0.0.1:9092 --until-caught-up",
+        "kafkalite-streams run apps.py:billing -b kafka-1:9092 --commit-interval 250ms",
+    )
+)
 def run(
     app: AppFile,
     bootstrap_servers: Annotated[
         str | None,
         typer.Option(
-            help="HOST:PORT[,…] of a broker; without it one runs here for as long as this."
+            "--bootstrap-servers",
+            "-b",
+            help="HOST:PORT[,…] of a broker; without it one runs here for as long as this.",
+            envvar=SERVERS_VARIABLE,
         ),
     ] = None,
     data_dir: Annotated[Path, typer.Option(help="Where a broker of our own keeps its log.")] = Path(
@@ -53,9 +68,15 @@ def run(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
     ] = False,
-    commit_interval: Annotated[str, typer.Option(help='Such as "1s" or "250ms".')] = "1s",
+    commit_interval: Annotated[
+        str, typer.Option(help="How often offsets and state are committed, such as 250ms.")
+    ] = "1s",
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Run a topology until it is stopped with Ctrl-C or SIGTERM."""
+    """Run a topology until it is stopped with Ctrl-C or SIGTERM.
+
+    Stopped so it ends with 0: it has committed, and goes on from there when it is run again.
+    """
     streams = load(app)
     say_which_codec()
     where = bootstrap_servers or f"a broker of its own (data in {data_dir})"
@@ -66,6 +87,17 @@ def run(
         commit_interval=commit_interval,
         data_dir=data_dir,
     )
+    if json:
+        print_json(
+            {
+                "application_id": streams.application_id,
+                "records": progress.records,
+                "written": progress.records_out,
+                "restored": progress.records_restored,
+                "seconds": progress.seconds,
+            }
+        )
+        return
     ending = "caught up" if until_caught_up else "stopped"
     restored = f", {progress.records_restored:,} restored" if progress.records_restored else ""
     typer.echo(
@@ -75,12 +107,22 @@ def run(
     )
 
 
-@cli.command()
+@cli.command(
+    epilog=examples(
+        "kafkalite-streams describe app.py",
+        "kafkalite-streams describe app.py --format mermaid",
+        "kafkalite-streams describe app.py --json | jq .",
+    )
+)
 def describe(
-    app: AppFile, output: Annotated[Format, typer.Option("--format")] = Format.text
+    app: AppFile,
+    output: Annotated[
+        Format, typer.Option("--format", "-f", help="text, mermaid (a diagram) or json.")
+    ] = Format.text,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Print a topology: its sub-topologies, stores and topics. Nothing runs."""
-    typer.echo(load(app).describe(format=output.value))
+    """Print a topology: its parts, stores and topics. Nothing runs."""
+    emit(load(app).describe(format=Format.json.value if json else output.value))
 
 
 def load(app: str) -> Streams:

@@ -23,6 +23,7 @@ from kafkalite.cli.options import (
     examples,
     parse_pairs,
     parse_partitions,
+    program,
 )
 from kafkalite.cli.output import ask, confirm, emit, print_json, print_table, say, show_bytes
 from kafkalite.cli.places import bounds_of, offsets_at, parse_place
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kafkalite.core.metadata import PartitionInfo, TopicInfo
     from kafkalite.core.types import TopicPartition
 
-cli = typer.Typer(help="List, describe, create, alter and delete topics.", no_args_is_help=True)
+cli = program("List, describe, create, alter and delete topics.")
 
 Names = Annotated[list[str], typer.Argument(help="The names.", metavar="TOPIC")]
 KnownNames = Annotated[
@@ -97,7 +98,7 @@ def describe(
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Show partitions with leaders, replicas, offsets and sizes, and the topics' settings."""
+    """Show partitions: leaders, offsets, sizes; and settings."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         found = await admin.describe_topics(topics or None)
@@ -297,7 +298,7 @@ def trim(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Delete a topic's oldest records: all that lie before a place."""
+    """Delete a topic's oldest records, up to a place."""
     place = parse_place(before, "--before", time.time_ns() // 1_000_000)
     numbers = parse_partitions(partition)
 

@@ -20,6 +20,7 @@ from kafkalite.cli.options import (
     examples,
     parse_partitions,
     parse_topic_partition,
+    program,
 )
 from kafkalite.cli.output import ask, confirm, emit, print_json, print_table, show_time
 from kafkalite.cli.places import parse_duration_ms
@@ -29,10 +30,7 @@ if TYPE_CHECKING:
     from kafkalite.core.admin import Admin, ProducerInfo, TransactionInfo
     from kafkalite.core.types import TopicPartition
 
-cli = typer.Typer(
-    help="Show transactions and the producers of partitions; end those that hang.",
-    no_args_is_help=True,
-)
+cli = program("Show transactions and producers, end what hangs.")
 
 ANY_DURATION: Final = -1
 CLOSED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -142,7 +140,7 @@ def producers(
     open_: Annotated[bool, typer.Option("--open", help="Only those within a transaction.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Show the idempotent producers that partitions know, and their open transactions."""
+    """Show a topic's producers and their open transactions."""
     numbers = parse_partitions(partition)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -200,7 +198,10 @@ def find_hanging(
     ] = TRANSACTION_LONGEST,
     json: AsJson = False,
 ) -> None:
-    """Find transactions that partitions wait for and no coordinator knows of."""
+    """Find open transactions that no coordinator knows of.
+
+    Readers of what is committed wait for them until they are aborted.
+    """
     longer_ms = parse_duration_ms(longer_than, "--longer-than")
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
@@ -259,9 +260,9 @@ def abort(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Abort the transaction of an id and shut its producer out; or one that hangs in a partition.
+    """Abort the transaction of an id, or one that hangs.
 
-    The producer, if it lives, gets an error with its next request.
+    The id's producer is shut out: if it lives, its next request gets an error.
     """
     if (transactional_id is None) == (hanging is None):
         raise typer.BadParameter("give a TRANSACTIONAL_ID, or --hanging with --start-offset")

@@ -13,13 +13,12 @@ import pytest
 import typer
 
 from kafkalite.cli.app import COMMANDS, GROUPS, build
-from kafkalite.cli.reference import page
+from kafkalite.cli.reference import page, programs
 
 Run = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent
 AS_INSTALLED = "import sys; sys.argv[0] = 'kafkalite'; from kafkalite.cli import main; main()"
-ALWAYS_JSON_LINES = {"consume", "dump"}
-NO_JSON = {"completion"}
+AS_COMMAND = [sys.executable, "-c", AS_INSTALLED]
 
 
 def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -30,34 +29,43 @@ def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (*path, name), below
 
 
-TREE = dict(commands(typer.main.get_command(build())))
+TREE = {
+    (name, *path): command
+    for name, cli in programs().items()
+    for path, command in commands(typer.main.get_command(cli))
+}
+ALL = pytest.mark.parametrize("path", TREE, ids=" ".join)
+COMPLETION = ("kafkalite", "completion")
 
 
-@pytest.mark.parametrize("path", TREE, ids=" ".join)
+@ALL
 def test_every_command_teaches(path: tuple[str, ...]) -> None:
     command = TREE[path]
     assert command.help
+    widest = max(len(other[-1]) for other in TREE if other[:-1] == path[:-1])
+    room = 80 - 8 - widest  # beside the names, on a terminal of 80 columns
+    assert not command.get_short_help_str(room).endswith("..."), "cut where commands are listed"
     for parameter in command.params:
         assert parameter.help, (path, parameter.name)
-    if path != ("completion",):
-        assert "$ kafkalite " in command.epilog, path
+    if path != COMPLETION:
+        assert "$ kafkalite" in command.epilog, path
 
 
-@pytest.mark.parametrize("path", TREE, ids=" ".join)
+@ALL
 def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
     flags = {flag for parameter in TREE[path].params for flag in parameter.opts}
-    if path != ("completion",):
+    if path != COMPLETION:
         assert "--json" in flags
 
 
-@pytest.mark.parametrize("path", TREE, ids=" ".join)
+@ALL
 def test_every_example_is_one_that_the_command_takes(path: tuple[str, ...]) -> None:
     """Flags of the examples exist."""
     command = TREE[path]
     flags = {flag for p in command.params for flag in [*p.opts, *p.secondary_opts]} | {"--help"}
-    own = f"kafkalite {' '.join(path)} "
-    for line in (command.epilog or "").split("\n\n"):
-        for part in line.removeprefix("$ ").split(" | "):
+    own = f"{' '.join(path)} "
+    for line in (command.epilog or "").split("\n"):
+        for part in line.strip().removeprefix("$ ").split(" | "):
             if part.startswith(own):
                 words = [w.partition("=")[0] for w in part.split() if w.startswith("--")]
                 assert set(words) <= flags, part
@@ -67,13 +75,13 @@ def test_the_reference_is_up_to_date() -> None:
     written = (ROOT / "docs" / "commands.md").read_text()
     assert written == page(), "python -m kafkalite.cli.reference > docs/commands.md"
     for path in TREE:
-        assert f"## kafkalite {' '.join(path)}\n" in written
+        assert f"## {' '.join(path)}\n" in written
 
 
 def test_the_tree_is_built_in_parts_as_it_is_as_a_whole() -> None:
     for name in [*GROUPS, *COMMANDS]:
         part = dict(commands(typer.main.get_command(build(name))))
-        assert {path for path in TREE if path[0] == name} == set(part)
+        assert {path[1:] for path in TREE if path[:2] == ("kafkalite", name)} == set(part)
 
 
 def test_help_is_shown(kafkalite: Run) -> None:
@@ -82,6 +90,37 @@ def test_help_is_shown(kafkalite: Run) -> None:
         assert name in text
     assert "--from" in kafkalite("consume", "--help").out.decode()
     assert kafkalite("--version").out.startswith(b"kafkalite ")
+
+
+def test_names_and_examples_are_whole_on_a_narrow_terminal() -> None:
+    environment = {**os.environ, "COLUMNS": "60"}
+    ran = subprocess.run(
+        [*AS_COMMAND, "topics", "create", "-h"], env=environment, capture_output=True, text=True
+    )
+    assert "--bootstrap-servers" in ran.stdout
+    assert "--replication-factor" in ran.stdout
+    example = "    $ kafkalite topics create prices --config cleanup.policy=compact --if-not-exists"
+    assert example in ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["topics", "creat"], "Did you mean 'create'?"),
+        (["topics", "create"], "Missing argument 'TOPIC' (see kafkalite topics create --help)"),
+        (["topics", "create", "x", "--partitons", "3"], "--partitions"),
+        (["topics", "create", "x", "--partitions", "many"], "'--partitions': "),
+        (["consume", "x", "--from", "banana"], "'banana' is no place"),
+        (["groups", "reset-offsets", "x"], "one of --to and --shift-by"),
+    ],
+)
+def test_flags_that_make_no_sense_are_one_line(words: list[str], told: str) -> None:
+    ran = subprocess.run([*AS_COMMAND, *words], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("kafkalite: ")
+    assert ran.stderr.count("\n") == 1, ran.stderr
+    assert told in ran.stderr
 
 
 def test_help_imports_neither_clients_nor_codecs() -> None:
@@ -106,9 +145,7 @@ def completed(bootstrap: str, *words: str) -> list[str]:
         "COMP_WORDS": " ".join(["kafkalite", *words]),
         "COMP_CWORD": str(len(words)),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", AS_INSTALLED], env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run(AS_COMMAND, env=environment, capture_output=True, text=True)
     return done.stdout.split()
 
 
