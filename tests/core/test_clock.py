@@ -64,7 +64,7 @@ def test_who_waits_is_answered_though_the_clock_is_set_back(
         node = await start_node(tmp_path, "127.0.0.1:0")
         broker, done = node.broker, asyncio.Event()
         operation: DelayedFetch[TopicPartition] = DelayedFetch(done.set, 1)
-        assert broker.park(operation, (TopicPartition("t", 0),), broker.now_ms() + 100)
+        assert broker.waiting.park(operation, (TopicPartition("t", 0),), broker.now_ms() + 100)
         real = clock_module.time_ns
         monkeypatch.setattr(clock_module, "time_ns", lambda: real() - 3_600_000 * MS)
         await asyncio.wait_for(done.wait(), 60)

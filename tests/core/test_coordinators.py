@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core import broker as broker_module
-from kafkalite.core import coordinators, upkeep
+from kafkalite.core import agenda, coordinators, upkeep
 from kafkalite.core.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.protocol import transactions as t
@@ -172,7 +171,7 @@ def test_what_was_decided_is_finished_once_its_log_can_be_opened(
         checkpoint.write_text("nonsense")
         node = await start_node(tmp_path, "127.0.0.1:0", SETTINGS)
         transactions = node.broker.transactions
-        assert TopicPartition(TRANSACTIONS_TOPIC, 0) in node.broker.offline
+        assert TopicPartition(TRANSACTIONS_TOPIC, 0) in node.broker.partitions.offline
         checkpoint.write_bytes(good)
         await until(lambda: transactions._coordinators)
         found = transactions._coordinators[0].machine.entries["tx0"].transaction
@@ -200,7 +199,7 @@ def test_a_machine_that_fails_at_its_time_is_made_anew_and_takes_none_from_other
             monkeypatch.setattr(TransactionCoordinator, "next_deadline_ms", lambda _: None)
             return NOTHING
 
-        monkeypatch.setattr(broker_module, "RETRY_MS", 10)
+        monkeypatch.setattr(agenda, "RETRY_MS", 10)
         monkeypatch.setattr(TransactionCoordinator, "next_deadline_ms", lambda _: 0)
         monkeypatch.setattr(TransactionCoordinator, "tick", tick)
         node.broker.wake_at(0)

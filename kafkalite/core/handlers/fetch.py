@@ -114,9 +114,9 @@ def _wait(
         TopicPartition(asked.topic or "", asked.partition.partition)
         for asked in fetching.opened.asked.values()
     ]
-    if not broker.park(operation, keys, deadline_ms):
+    if not broker.waiting.park(operation, keys, deadline_ms):
         return False
-    pending.when_abandoned(lambda: broker.forget(operation))
+    pending.when_abandoned(lambda: broker.waiting.forget(operation))
     return True
 
 

@@ -209,7 +209,7 @@ def _led(
 ) -> tuple[ErrorCode, int, tuple[int, ...]]:
     """What is wrong where nobody leads a partition, who does, and which replicas are out of reach:
     those of brokers that are gone, and this one's where its log cannot be opened."""
-    live, offline = broker.image.brokers, broker.offline
+    live, offline = broker.image.brokers, broker.partitions.offline
     lost = broker.node_id if offline and TopicPartition(topic, index) in offline else NO_LEADER
     away = tuple(node for node in partition.replicas if node not in live or node == lost)
     if partition.leader not in live or partition.leader == lost:

@@ -198,9 +198,9 @@ def _when_replicated(
 
     operation = DelayedProduce(finish, wanted)
     deadline_ms = broker.now_ms() + max(0, request.timeout_ms)
-    if not broker.park(operation, tuple(wanted), deadline_ms):
+    if not broker.waiting.park(operation, tuple(wanted), deadline_ms):
         return _timed_out(response, wanted)
-    pending.when_abandoned(lambda: broker.forget(operation))
+    pending.when_abandoned(lambda: broker.waiting.forget(operation))
     return pending
 
 

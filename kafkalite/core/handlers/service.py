@@ -33,7 +33,7 @@ class BrokerService:
 
     def answer(self, request: RequestReceived, client_host: str) -> Any:
         """The response to one request; `Pending` if it must wait, None if it wants none."""
-        self._broker.hold()
+        self._broker.waiting.hold()
         key, version, _, client_id = request.header
         route = ROUTES.get(key)
         if route is None:
@@ -49,4 +49,4 @@ class BrokerService:
 
     def settle(self) -> None:
         """Whoever waited for what the requests answered since have done gets its answer."""
-        self._broker.settle()
+        self._broker.waiting.settle()

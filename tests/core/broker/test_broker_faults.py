@@ -419,7 +419,7 @@ def test_a_full_disk_is_said_and_survived(
             disk.fill()
             await until_refused(lambda: produce(peer))
             disk.free()
-            await running.until(lambda: not running.broker.offline)
+            await running.until(lambda: not running.broker.partitions.offline)
         async with start() as running:
             peer = await running.connect()
             assert running.broker.logs.was_clean_shutdown
@@ -446,7 +446,7 @@ def test_a_broker_that_stops_on_a_full_disk_says_so_and_loses_nothing(
         async with start() as running:  # on the full disk
             assert not running.broker.logs.was_clean_shutdown
             disk.free()
-            await running.until(lambda: not running.broker.offline)
+            await running.until(lambda: not running.broker.partitions.offline)
             peer = await running.connect()
             assert await peer.values("t") == [b"%d" % number for number in range(20)]
             assert (await peer.produce("t", b"20")).base_offset == 20

@@ -256,14 +256,14 @@ def test_a_poller_that_leaves_when_its_time_has_come_does_not_wait_on(start: Sta
             await writer.create("t")
             reader.send_fetch("t", max_wait_ms=3_600_000, min_bytes=1_000_000)
             broker = running.broker
-            await running.until(lambda: len(broker._purgatory))
-            (operation,) = broker._purgatory.waiting()
-            broker.forget(operation)  # something has completed it
+            await running.until(lambda: len(broker.waiting))
+            (operation,) = broker.waiting.purgatory.waiting()
+            broker.waiting.forget(operation)  # something has completed it
             (connection,) = (c for c in running.node._server.connections if c._pending)
             connection.abort()
             await running.until(lambda: len(running.node._server.connections) == 1)
             operation.token()
-            assert not len(broker._purgatory)
+            assert not len(broker.waiting)
 
     asyncio.run(story())
 
@@ -285,7 +285,7 @@ def test_a_long_poll_ends_when_its_topic_goes(start: Start) -> None:
             reader, other = await running.connect(), await running.connect()
             await other.create("t")
             reader.send_fetch("t", max_wait_ms=3_600_000)
-            await running.until(lambda: len(running.broker._purgatory))
+            await running.until(lambda: len(running.broker.waiting))
             await other.ask(DeleteTopicsRequest(topic_names=("t",)), 5)
             answer = await reader.received_fetch()
             assert answer.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -299,9 +299,9 @@ def test_a_poller_that_leaves_is_forgotten(start: Start) -> None:
             peer = await running.connect()
             await peer.create("t")
             peer.send_fetch("t", max_wait_ms=3_600_000)
-            await running.until(lambda: len(running.broker._purgatory))
+            await running.until(lambda: len(running.broker.waiting))
             peer.writer.close()
-            await running.until(lambda: not len(running.broker._purgatory))
+            await running.until(lambda: not len(running.broker.waiting))
 
     asyncio.run(story())
 
@@ -510,7 +510,7 @@ def test_many_pollers_are_answered_by_one_event(
             readers = [await running.connect() for _ in range(300)]
             for reader in readers:
                 reader.send_fetch("t", max_wait_ms=3_600_000)
-            await running.until(lambda: len(running.broker._purgatory) == len(readers))
+            await running.until(lambda: len(running.broker.waiting) == len(readers))
             if event == "append":
                 await other.produce("t", b"now")
             else:

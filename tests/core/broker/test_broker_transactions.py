@@ -184,10 +184,10 @@ def test_a_marker_wakes_readers_who_wait_for_more_than_its_own_bytes(start: Star
             reader.send_fetch("t", max_wait_ms=longest_ms, min_bytes=2_000, **COMMITTED)
             hungry = await running.connect()
             hungry.send_fetch("t", max_wait_ms=longest_ms, min_bytes=3_000, **COMMITTED)
-            await running.until(lambda: len(running.broker._purgatory) == 2)
+            await running.until(lambda: len(running.broker.waiting) == 2)
             assert not await producer.end(commit=True)
             assert len((await reader.received_fetch()).records) > 2_000
-            assert len(running.broker._purgatory) == 1
+            assert len(running.broker.waiting) == 1
             await producer.write("t", b"x" * 2_000)
             assert not await producer.end(commit=True)
             assert len((await hungry.received_fetch()).records) > 4_000

@@ -1,0 +1,39 @@
+"""What the operator is told, in one line each; not again and again what clients try again. [IO]
+
+Owns   what was told lately, a bounded number of messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kafkalite.errors import ApiError, ErrorCode
+
+log: Final = logging.getLogger(__name__)
+
+AGAIN_MS: Final = 10_000  # the same message is told once in this time
+NOTES_MAX: Final = 1_000
+
+
+class Notes:
+    """The messages of one broker."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._noted_ms: dict[str, int] = {}
+
+    def note(self, message: str) -> None:
+        """Tells the operator, unless that was only just told."""
+        now_ms = self._now_ms()
+        if self._noted_ms.get(message, -AGAIN_MS) + AGAIN_MS <= now_ms:
+            if len(self._noted_ms) >= NOTES_MAX:
+                self._noted_ms.clear()
+            self._noted_ms[message] = now_ms
+            log.warning("%s", message)
+
+    def note_storage_error(self, error: ApiError) -> None:
+        """Tells the operator what a client was told, if it is about our disk."""
+        if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.note(str(error))
