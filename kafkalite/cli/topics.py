@@ -7,7 +7,7 @@ Fails  with one line and exit code 1: a topic that does not exist or exists alre
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -41,7 +41,6 @@ KnownNames = Annotated[
     list[str],
     typer.Argument(help="The names.", metavar="TOPIC", autocompletion=completing.topics),
 ]
-NO_SIZE: Final = -1
 
 
 @cli.command(

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
 
 from kafkalite.core.admin_calls import TIMEOUT_MS, AdminCalls, raise_for
 from kafkalite.core.network import SOFTWARE_NAME, SOFTWARE_VERSION
@@ -29,8 +28,6 @@ from kafkalite.core.protocol.cluster import (
 )
 from kafkalite.core.types import Node, TopicPartition, by_topic
 from kafkalite.errors import ErrorCode
-
-UNKNOWN_BYTES: Final = -1
 
 
 @dataclass(frozen=True, slots=True)

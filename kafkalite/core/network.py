@@ -46,7 +46,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.address = address
         self.versions: Versions = {}
         self.is_open = False
-        self.is_writable = True
         self._request_timeout_ms = request_timeout_ms
         self._loop = asyncio.get_running_loop()
         self._wire = ClientConnection(client_id)
@@ -55,7 +54,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
         self._is_paused = False
-        self._writable: asyncio.Future[None] | None = None
         self._error: Exception | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
 
@@ -65,6 +63,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """How many requests have not been answered."""
         return len(self._in_flight)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether more may be handed in: the peer has taken most of what was."""
+        return self._unsent_bytes < WRITE_BUFFER_BYTES
 
     def version_of(self, key: ApiKey) -> int:
         """The newest version that both sides speak; ApiError naming the ranges if there is none."""
@@ -98,14 +101,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._check_open()
         _, parts = self._wire.send(request, self.version_of(key_of(request)))
         self._write(cast("list[Buffer]", parts))
-
-    async def writable(self) -> None:
-        """Waits until the peer has taken most of what was written, or the connection broke."""
-        if self.is_writable or not self.is_open:
-            return
-        if self._writable is None:
-            self._writable = self._loop.create_future()
-        await asyncio.shield(self._writable)
 
     async def negotiate(self) -> None:
         """Learns which versions the broker speaks; first of all."""
@@ -154,7 +149,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if small:
             self._unsent.append(memoryview(b"".join(small)))
         self._unsent_bytes += sum(map(len, parts))
-        self.is_writable = self._unsent_bytes < WRITE_BUFFER_BYTES
         self._write_on()
 
     def _write_on(self) -> None:
@@ -200,7 +194,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 future.set_exception(self._error)
                 future.exception()  # whoever still waits gets it; if nobody does, it is no news
         self._unsent.clear()
-        self._let_write()
         if self._transport is not None:
             self._transport.abort()
 
@@ -248,14 +241,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._is_paused = False
         if self.is_open:
             self._write_on()
-        if self._unsent_bytes < WRITE_BUFFER_BYTES:
-            self._let_write()
-
-    def _let_write(self) -> None:
-        self.is_writable = True
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
 
 
 async def open_connection(

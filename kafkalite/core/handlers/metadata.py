@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kafkalite.core.broker import Broker
 
 B = TypeVar("B")
+P = TypeVar("P")
 
 NOT_ASKED: Final = -2_147_483_648
 # Bits of AclOperation: all that exist for the kind of resource.
@@ -183,12 +184,26 @@ def _brokers(image: ClusterImage, kind: Callable[[int, str, int, str | None], B]
 
 
 def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+    every = range(len(topic.partitions))
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(
-            MetadataResponsePartition(
+        partitions=_partitions(broker, topic, every, MetadataResponsePartition),
+        topic_authorized_operations=operations,
+    )
+
+
+def _partitions(
+    broker: Broker, topic: TopicImage, indexes: range, kind: Callable[..., P]
+) -> tuple[P, ...]:
+    """Some of a topic's partitions, as both answers about topics tell of them."""
+    made = []
+    for index in indexes:
+        partition = topic.partitions[index]
+        error_code, leader, offline = _led(broker, topic.name, index, partition)
+        made.append(
+            kind(
                 error_code=error_code,
                 partition_index=index,
                 leader_id=leader,
@@ -197,11 +212,8 @@ def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataRespon
                 isr_nodes=partition.in_sync_replicas,
                 offline_replicas=offline,
             )
-            for index, partition in enumerate(topic.partitions)
-            for error_code, leader, offline in (_led(broker, topic.name, index, partition),)
-        ),
-        topic_authorized_operations=operations,
-    )
+        )
+    return tuple(made)
 
 
 def _led(
@@ -254,33 +266,35 @@ def describe_topic_partitions(
             )
         )
     names = sorted({topic.name for topic in request.topics} or image.topics)
-    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
-    first_partition = 0
+    first: dict[str, int] = {}  # where the topic begins in which the last page ended
     if request.cursor is not None:
         names = names[bisect_left(names, request.cursor.topic_name) :]
-        if names and names[0] == request.cursor.topic_name:
-            first_partition = max(0, request.cursor.partition_index)
+        first[request.cursor.topic_name] = max(0, request.cursor.partition_index)
+    room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     described: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         topic = image.topics.get(name)
         if topic is None:
-            code = _name_refusal(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            described.append(
-                DescribeTopicPartitionsResponseTopic(
-                    code, name, topic_authorized_operations=TOPIC_OPERATIONS
-                )
-            )
+            described.append(_undescribed(name))
             continue
-        last = min(len(topic.partitions), first_partition + room)
-        if room == 0 or last < len(topic.partitions):
-            if room:
-                described.append(_described(broker, topic, range(first_partition, last)))
-            cursor = Cursor(name, last if room else first_partition)
-            return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=cursor)
-        described.append(_described(broker, topic, range(first_partition, last)))
-        room -= last - min(first_partition, last)
-        first_partition = 0
+        if not room:
+            rest = Cursor(name, 0)
+            return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=rest)
+        start = first.get(name, 0)
+        page = range(len(topic.partitions))[start : start + room]
+        described.append(_described(broker, topic, page))
+        if page.stop < len(topic.partitions):
+            rest = Cursor(name, page.stop)
+            return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=rest)
+        room -= len(page)
     return DescribeTopicPartitionsResponse(topics=tuple(described))
+
+
+def _undescribed(name: str) -> DescribeTopicPartitionsResponseTopic:
+    code = _name_refusal(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DescribeTopicPartitionsResponseTopic(
+        code, name, topic_authorized_operations=TOPIC_OPERATIONS
+    )
 
 
 def _is_lost(request: DescribeTopicPartitionsRequest) -> bool:
@@ -294,25 +308,10 @@ def _is_lost(request: DescribeTopicPartitionsRequest) -> bool:
 def _described(
     broker: Broker, topic: TopicImage, indexes: range
 ) -> DescribeTopicPartitionsResponseTopic:
-    partitions = [(index, topic.partitions[index]) for index in indexes]
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(
-            DescribeTopicPartitionsResponsePartition(
-                error_code=error_code,
-                partition_index=index,
-                leader_id=leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.in_sync_replicas,
-                eligible_leader_replicas=(),  # Java's clients do not survive a null
-                last_known_elr=(),
-                offline_replicas=offline,
-            )
-            for index, partition in partitions
-            for error_code, leader, offline in (_led(broker, topic.name, index, partition),)
-        ),
+        partitions=_partitions(broker, topic, indexes, DescribeTopicPartitionsResponsePartition),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

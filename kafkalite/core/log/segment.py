@@ -450,10 +450,6 @@ class Segment:
                 return found
         return None
 
-    def record_of_max_timestamp(self) -> TimestampAndOffset | None:
-        """The first record that bears the segment's largest timestamp."""
-        return self.offset_for_timestamp(self.max_timestamp, self.base_offset)
-
     def _first_in_batch(
         self, position: int, header: BatchHeader, timestamp: int, first_offset: int
     ) -> TimestampAndOffset | None:

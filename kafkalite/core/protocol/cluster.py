@@ -85,7 +85,7 @@ class DescribeTopicPartitionsRequest(Request["DescribeTopicPartitionsResponse"])
 
 @struct
 class DescribeTopicPartitionsResponsePartition:
-    """A partition's leader and replicas."""
+    """A partition's leader and replicas. Java's clients do not survive a null among these."""
 
     error_code: ErrorCode = ErrorCode.NONE
     partition_index: Int32 = 0
@@ -93,8 +93,8 @@ class DescribeTopicPartitionsResponsePartition:
     leader_epoch: Int32 = -1
     replica_nodes: tuple[Int32, ...] = ()
     isr_nodes: tuple[Int32, ...] = ()
-    eligible_leader_replicas: tuple[Int32, ...] | None = None
-    last_known_elr: tuple[Int32, ...] | None = None
+    eligible_leader_replicas: tuple[Int32, ...] | None = ()
+    last_known_elr: tuple[Int32, ...] | None = ()
     offline_replicas: tuple[Int32, ...] = ()
 
 

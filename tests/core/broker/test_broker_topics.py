@@ -289,6 +289,21 @@ def test_partitions_are_described_page_by_page(start: Start, limit: int) -> None
     asyncio.run(story())
 
 
+def test_a_page_may_begin_at_a_topic_that_was_deleted_meanwhile(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("b", 3)
+            page = await peer.ask(DescribeTopicPartitionsRequest((), 10, Cursor("a", 2)))
+            found = [(t.name, len(t.partitions)) for t in page.topics if t.name == "b"]
+            assert found == [("b", 3)]
+            wanted = tuple(map(DescribeTopicPartitionsTopic, "ab"))
+            page = await peer.ask(DescribeTopicPartitionsRequest(wanted, 10, Cursor("a", 2)))
+            assert [(t.name, len(t.partitions)) for t in page.topics] == [("a", 0), ("b", 3)]
+
+    asyncio.run(story())
+
+
 # ---- restarts ----------------------------------------------------------------------------------
 
 
