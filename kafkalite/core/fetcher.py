@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeGuard
 
+from kafkalite.core.chores import Chores
 from kafkalite.core.client import Client
 from kafkalite.core.metadata import Cluster
 from kafkalite.core.network import BrokerConnection
@@ -30,7 +31,6 @@ from kafkalite.core.protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from kafkalite.core.retry import Backoff
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, KafkaliteError
 
@@ -58,22 +58,17 @@ class Fetcher:
         self._lane = client.new_lane("fetch")
         self._loop = asyncio.get_running_loop()
         self._busy: set[int] = set()  # nodes with a fetch in flight, or being connected
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._refreshing = self._resetting = self._closed = False
+        self._chores = Chores(client, self.pump)
+        self._resetting = self._closed = False
         self._grouped_for: tuple[Cluster | None, int] = (None, 0)
         self._grouped: dict[int, dict[TopicPartition, None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
         self._arrival: asyncio.Future[None] | None = None
 
     async def close(self) -> None:
         """Stops everything; what is buffered is dropped."""
         self._closed = True
         self.positions.assign(())
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._chores.close()
         await self._client.close_lane(self._lane)
 
     def take(self, records_max: int | None) -> dict[TopicPartition, Columns]:
@@ -124,11 +119,11 @@ class Fetcher:
                 self._fetch(node_id, *made)
         if not self._resetting and self._to_look_up():
             self._resetting = True
-            self._run(self._reset())
-        if not self._refreshing and positions.stale_topics:
-            self._refreshing = True
-            self._run(self._refresh())
-        self._set_timer(now_ms)
+            self._chores.run(self._reset())
+        self._chores.refresh(
+            positions.stale_topics, lambda: {tp.topic for tp in positions.assigned}
+        )
+        self._chores.wake_at(positions.next_retry_ms(now_ms))
 
     def _leaders(self) -> Mapping[int, Mapping[TopicPartition, None]]:
         """The assigned partitions by leader, worked out again when either has changed."""
@@ -209,44 +204,6 @@ class Fetcher:
                 self.wake()
             self.positions.put_off(tp, self._loop.time() * 1000)
             self.positions.stale_topics.add(tp.topic)
-
-    def _set_timer(self, now_ms: float) -> None:
-        """Pumps again at the next retry. A timer that is early enough may stay."""
-        retry_ms = self.positions.next_retry_ms(now_ms)
-        if retry_ms is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= retry_ms / 1000:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(retry_ms / 1000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _refresh(self) -> None:
-        """Asks for metadata until no assigned partition's leader is in doubt."""
-        backoff = Backoff(self._client.timing.retry_backoff_ms)
-        stale = self.positions.stale_topics
-        try:
-            while topics := stale & {tp.topic for tp in self.positions.assigned}:
-                stale.clear()
-                try:
-                    await self._client.refresh(topics)
-                except KafkaliteError as error:
-                    log.warning("metadata of %s: %s", ", ".join(sorted(topics)), error)
-                    stale |= topics
-                self.pump()
-                await asyncio.sleep(backoff.failed() / 1000)
-            stale.clear()
-        finally:
-            self._refreshing = False
 
     # ---- offsets ----
 

@@ -21,13 +21,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Literal, NamedTuple
 
 from kafkalite.core.accumulator import Accumulator, Answer, Batch, Settings, Settled
 from kafkalite.core.batching import check_lengths, record_bytes
+from kafkalite.core.chores import Chores
 from kafkalite.core.client import Client, client_of
 from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.network import BrokerConnection
@@ -40,7 +41,6 @@ from kafkalite.core.protocol.produce import (
     TopicProduceData,
 )
 from kafkalite.core.protocol.transactions import InitProducerIdRequest
-from kafkalite.core.retry import Backoff
 from kafkalite.core.routing import Router
 from kafkalite.core.types import Columns, Headers, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, KafkaliteError
@@ -109,10 +109,9 @@ class Producer(Lifetime):
         self._accumulator = Accumulator(self._settings, self._random)
         self._router = Router(self._settings.batch_bytes, self._random)
         self._lane = self._client.new_lane("produce")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores = Chores(self._client, self._pump)
         self._connecting: set[int] = set()
-        self._refreshing = self._identifying = self._pump_is_due = self._closed = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._identifying = self._pump_is_due = self._closed = False
         self._progress: asyncio.Future[None] | None = None
         self._first_error: ApiError | None = None
         self._fault: Exception | None = None
@@ -156,11 +155,7 @@ class Producer(Lifetime):
                 await self.flush()
         finally:
             self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._chores.close()
             gone = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
             self._finish(self._accumulator.abandon(gone))
             await self._client.close_lane(self._lane)
@@ -299,13 +294,11 @@ class Producer(Lifetime):
         ready = self._accumulator.drain(self._leader_of, self._free(), now_ms, self._may_send)
         for node_id, batches in ready:
             self._transmit(node_id, batches)
-        if self._accumulator.stale_topics and not self._refreshing:
-            self._refreshing = True
-            self._run(self._refresh_stale())
+        self._chores.refresh(self._accumulator.stale_topics, lambda: self._accumulator.topics)
         if self._accumulator.needs_producer_id and not self._identifying:
             self._identifying = True
-            self._run(self._identify_again())
-        self._set_timer(now_ms)
+            self._chores.run(self._identify_again())
+        self._chores.wake_at(self._accumulator.next_deadline_ms(now_ms))
 
     def _free(self) -> dict[int, int]:
         """How many more requests each broker may get."""
@@ -402,43 +395,7 @@ class Producer(Lifetime):
             progress, self._progress = self._progress, None
             progress.set_result(None)
 
-    def _set_timer(self, now_ms: float) -> None:
-        """Wakes the pump at the next deadline. A timer that is early enough may stay."""
-        deadline_ms = self._accumulator.next_deadline_ms(now_ms)
-        if deadline_ms is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() <= deadline_ms / 1000:
-                return
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline_ms / 1000, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._pump()
-
-    # ---- tasks ----
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _refresh_stale(self) -> None:
-        """Asks for metadata until nobody finds it stale any more."""
-        backoff = Backoff(100, 1_000, self._random)
-        try:
-            while topics := self._accumulator.stale_topics & self._accumulator.topics:
-                self._accumulator.stale_topics.clear()
-                try:
-                    await self._client.refresh(topics)
-                except KafkaliteError as error:
-                    log.warning("metadata of %d topics: %s", len(topics), error)
-                    self._accumulator.stale_topics |= topics
-                self._pump()
-                await asyncio.sleep(backoff.failed() / 1000)
-        finally:
-            self._refreshing = False
+    # ---- who we are ----
 
     async def _identify(self) -> None:
         request = InitProducerIdRequest(None, NO_TRANSACTION_TIMEOUT_MS)

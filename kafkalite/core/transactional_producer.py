@@ -171,7 +171,7 @@ class TransactionalProducer(Producer):
         super()._send_ready()
         if self._transaction.waiting and not self._adding:
             self._adding = True
-            self._run(self._add_waiting())
+            self._chores.run(self._add_waiting())
 
     async def _add_waiting(self) -> None:
         """Makes partitions a part of the transaction, until none waits to be."""
