@@ -63,6 +63,28 @@ class Pending(Generic[R]):
                 on_abandon()
 
 
+def after(answer: Any, make: Callable[[Any], R | Pending[R]]) -> R | Pending[R]:
+    """What `make` makes of an answer, a response or a `Pending`, once it is there.
+
+    That may be a `Pending` too.
+    """
+    if not isinstance(answer, Pending):
+        return make(answer)
+    if answer.response is not None:
+        return make(answer.response)
+    later: Pending[R] = Pending()
+
+    def go_on(response: Any) -> None:
+        made = make(response)
+        if isinstance(made, Pending):
+            made.when_done(later.complete)
+        else:
+            later.complete(made)
+
+    answer.when_done(go_on)
+    return later
+
+
 def when_all(answers: Sequence[Any], combine: Callable[[list[Any]], R]) -> R | Pending[R]:
     """One answer made of several, each a response or a `Pending`, in their order."""
     parts = [each.response if isinstance(each, Pending) else each for each in answers]

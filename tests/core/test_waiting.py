@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.core.duties import Duties, Duty
-from kafkalite.core.pending import Pending, when_all
+from kafkalite.core.pending import Pending, after, when_all
 from kafkalite.core.producer_ids import ProducerIds
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -53,6 +53,23 @@ def test_several_answers_become_one_in_their_order(is_open: list[bool], random: 
         answers[number].complete(number)
     done = whole.response if isinstance(whole, Pending) else whole
     assert done == list(range(len(is_open)))
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("made_is_open", [False, True])
+def test_an_answer_is_made_of_another_when_that_is_there(is_open: bool, made_is_open: bool) -> None:
+    first: Pending[int] = Pending()
+    second: Pending[str] = Pending()
+    made = after(first if is_open else 1, lambda n: second if made_is_open else f"made of {n}")
+    if is_open:
+        assert isinstance(made, Pending)
+        assert made.response is None
+        first.complete(1)
+    if made_is_open:
+        assert isinstance(made, Pending)
+        assert made.response is None
+        second.complete("made of 1")
+    assert (made.response if isinstance(made, Pending) else made) == "made of 1"
 
 
 def test_ids_come_from_one_block_after_the_other() -> None:

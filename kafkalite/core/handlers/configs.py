@@ -25,7 +25,7 @@ from kafkalite.core.config_changes import (
     check,
 )
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.configs import (
     AlterConfigsRequest,
@@ -160,7 +160,7 @@ def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConf
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2))
 def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
-) -> Pending[AlterConfigsResponse]:
+) -> AlterConfigsResponse | Pending[AlterConfigsResponse]:
     """Answered once the settings are durable and in force."""
     changes = tuple(
         ConfigChange(
@@ -171,16 +171,14 @@ def alter_configs(
         )
         for resource in request.resources
     )
-    pending: Pending[AlterConfigsResponse] = Pending()
     told = _change(broker, changes, validate_only=request.validate_only)
-    told.when_done(lambda all_: pending.complete(AlterConfigsResponse(responses=all_)))
-    return pending
+    return after(told, lambda all_: AlterConfigsResponse(responses=all_))
 
 
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
 def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
-) -> Pending[IncrementalAlterConfigsResponse]:
+) -> IncrementalAlterConfigsResponse | Pending[IncrementalAlterConfigsResponse]:
     """Answered once the settings are durable and in force."""
     changes = tuple(
         ConfigChange(
@@ -190,10 +188,8 @@ def incremental_alter_configs(
         )
         for resource in request.resources
     )
-    pending: Pending[IncrementalAlterConfigsResponse] = Pending()
     told = _change(broker, changes, validate_only=request.validate_only)
-    told.when_done(lambda all_: pending.complete(IncrementalAlterConfigsResponse(responses=all_)))
-    return pending
+    return after(told, lambda all_: IncrementalAlterConfigsResponse(responses=all_))
 
 
 Told = tuple[AlterConfigsResourceResponse, ...]
@@ -201,7 +197,7 @@ Told = tuple[AlterConfigsResourceResponse, ...]
 
 def _change(
     broker: Broker, changes: tuple[ConfigChange, ...], *, validate_only: bool
-) -> Pending[Told]:
+) -> Told | Pending[Told]:
     """What became of each change: refused or done here, or as the controller says."""
     results = check(changes, broker.node_id)
     passed: dict[int, ConfigChange] = {}
@@ -210,17 +206,15 @@ def _change(
             results[place] = _change_loggers(broker, change, validate_only=validate_only)
         elif results[place] is None:
             passed[place] = change
-    pending: Pending[Told] = Pending()
 
-    def done(others: list[Result]) -> None:
+    def done(others: list[Result]) -> Told:
         for place, result in zip(passed, others, strict=True):
             results[place] = result
-        pending.complete(tuple(map(_told, changes, results)))
         if not validate_only:
             _note_idle(broker, passed.values())
+        return tuple(map(_told, changes, results))
 
-    broker.control(ChangeConfigs(tuple(passed.values()), validate_only)).when_done(done)
-    return pending
+    return after(broker.control(ChangeConfigs(tuple(passed.values()), validate_only)), done)
 
 
 def _change_loggers(broker: Broker, change: ConfigChange, *, validate_only: bool) -> Result:

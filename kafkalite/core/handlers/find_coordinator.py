@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.coordinators import Coordinators
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
     Coordinator,
@@ -38,11 +38,8 @@ def find_coordinator(
     coordinators = _coordinators(broker, request.key_type)
     if coordinators is None or coordinators.exists:
         return _answer(broker, request, context.api_version)
-    pending: Pending[FindCoordinatorResponse] = Pending()
-    broker.create_topics((coordinators.topic,)).when_done(
-        lambda _: pending.complete(_answer(broker, request, context.api_version))
-    )
-    return pending
+    made = broker.create_topics((coordinators.topic,))
+    return after(made, lambda _: _answer(broker, request, context.api_version))
 
 
 def _coordinators(broker: Broker, key_type: int) -> Coordinators[Any] | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
     Cursor,
@@ -73,14 +73,12 @@ def metadata(
     missing = _to_create(broker, request, wanted, context)
     if not missing:
         return _answer(broker, request, context.api_version, wanted, {})
-    pending: Pending[MetadataResponse] = Pending()
 
-    def created(response: CreateTopicsResponse) -> None:
+    def created(response: CreateTopicsResponse) -> MetadataResponse:
         refused = {t.name: t.error_code for t in response.topics}
-        pending.complete(_answer(broker, request, context.api_version, wanted, refused))
+        return _answer(broker, request, context.api_version, wanted, refused)
 
-    broker.create_topics(missing).when_done(created)
-    return pending
+    return after(broker.create_topics(missing), created)
 
 
 def _is_by_id(topic: MetadataRequestTopic) -> bool:

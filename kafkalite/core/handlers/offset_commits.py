@@ -9,13 +9,14 @@ Source KIP-98, KIP-447 (TxnOffsetCommit), KIP-890 (verification); apache/kafka `
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers.group_errors import refuse
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.image import ClusterImage
 from kafkalite.core.internal_topics import OFFSETS_TOPIC
-from kafkalite.core.pending import when_all
+from kafkalite.core.pending import after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.offsets import OffsetCommitRequest
 from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
@@ -41,7 +42,7 @@ def offset_commit(broker: Broker, request: OffsetCommitRequest, context: Request
         answer = refuse(known, error.error_code)
     if known is request:
         return answer
-    return when_all([answer], lambda answers: _completed(request, answers[0]))
+    return after(answer, partial(_completed, request))
 
 
 @handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 3))
@@ -64,7 +65,7 @@ def txn_offset_commit(
         if is_old and code is LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         answer = refuse(known, code)
-    return when_all([answer], lambda answers: _completed(request, answers[0]))
+    return after(answer, partial(_completed, request))
 
 
 def _known(request: Any, image: ClusterImage) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Pending, when_all
+from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, RequestContext
@@ -34,19 +34,14 @@ def init_producer_id(
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
     if request.transactional_id is not None:
         return _transactional(broker, request.transactional_id, request, context)
-    pending: Pending[InitProducerIdResponse] = Pending()
+    return after(broker.producer_ids.take(), _taken)
 
-    def taken(producer_id: int | ApiError) -> None:
-        if isinstance(producer_id, ApiError):
-            response = InitProducerIdResponse(
-                error_code=producer_id.error_code, producer_epoch=NO_EPOCH
-            )
-        else:
-            response = InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
-        pending.complete(response)
 
-    broker.producer_ids.take().when_done(taken)
-    return pending
+def _taken(producer_id: int | ApiError) -> InitProducerIdResponse:
+    if isinstance(producer_id, ApiError):
+        code = producer_id.error_code
+        return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=FIRST_EPOCH)
 
 
 def _transactional(
@@ -55,16 +50,16 @@ def _transactional(
     request: InitProducerIdRequest,
     context: RequestContext,
 ) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
-    def checked(answers: list[InitProducerIdResponse]) -> InitProducerIdResponse:
-        code = fenced_for(answers[0].error_code, context, since=FENCED_V)
-        return replace(answers[0], error_code=code)
+    def checked(answer: InitProducerIdResponse) -> InitProducerIdResponse:
+        code = fenced_for(answer.error_code, context, since=FENCED_V)
+        return replace(answer, error_code=code)
 
     transactions = broker.transactions
     try:
         if transactional_id == "":
             raise ApiError(ErrorCode.INVALID_REQUEST, "a transactional id has a character or more")
         index = transactions.index_of(transactional_id)
-        return when_all([transactions.handle(index, request, context)], checked)
+        return after(transactions.handle(index, request, context), checked)
     except ApiError as error:
         return InitProducerIdResponse(error_code=error.error_code, producer_epoch=NO_EPOCH)
 

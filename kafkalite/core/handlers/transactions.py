@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalite.core.handlers.producer_ids import fenced_for
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.internal_topics import OFFSETS_TOPIC
-from kafkalite.core.pending import Pending, when_all
+from kafkalite.core.pending import Pending, after, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.transactions import (
     AddOffsetsToTxnRequest,
@@ -115,9 +115,7 @@ def add_partitions_to_txn(
         wanted,
     )
     carried = _carry(broker, transactional_id, added, context)
-    return when_all(
-        [carried], lambda answers: answer(dict.fromkeys(wanted, _code(answers[0], context)))
-    )
+    return after(carried, lambda code: answer(dict.fromkeys(wanted, _code(code, context))))
 
 
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 3))
@@ -128,17 +126,8 @@ def add_offsets_to_txn(
     if broker.groups.exists:
         return _add_offsets(broker, request, context)
     # Java's producer asks this before anybody has asked for the group's coordinator.
-    pending: Pending[AddOffsetsToTxnResponse] = Pending()
-
-    def made(_: object) -> None:
-        answer = _add_offsets(broker, request, context)
-        if isinstance(answer, Pending):
-            answer.when_done(pending.complete)
-        else:
-            pending.complete(answer)
-
-    broker.create_topics((OFFSETS_TOPIC,)).when_done(made)
-    return pending
+    made = broker.create_topics((OFFSETS_TOPIC,))
+    return after(made, lambda _: _add_offsets(broker, request, context))
 
 
 def _add_offsets(
@@ -155,10 +144,7 @@ def _add_offsets(
         frozenset({TopicPartition(OFFSETS_TOPIC, index)}),
     )
     carried = _carry(broker, request.transactional_id, added, context)
-    return when_all(
-        [carried],
-        lambda answers: AddOffsetsToTxnResponse(error_code=_code(answers[0], context)),
-    )
+    return after(carried, lambda code: AddOffsetsToTxnResponse(error_code=_code(code, context)))
 
 
 @handles(ApiKey.END_TXN, versions=(0, 3))
@@ -166,11 +152,10 @@ def end_txn(
     broker: Broker, request: EndTxnRequest, context: RequestContext
 ) -> EndTxnResponse | Pending[EndTxnResponse]:
     """Answered when the end is decided; the markers follow."""
-
-    def checked(answers: list[EndTxnResponse | ApiError]) -> EndTxnResponse:
-        return EndTxnResponse(error_code=_code(answers[0].error_code, context))
-
-    return when_all([_carry(broker, request.transactional_id, request, context)], checked)
+    carried = _carry(broker, request.transactional_id, request, context)
+    return after(
+        carried, lambda answer: EndTxnResponse(error_code=_code(answer.error_code, context))
+    )
 
 
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
