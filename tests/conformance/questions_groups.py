@@ -214,6 +214,8 @@ def committing(talk: Talk) -> None:
         wanted = OffsetDeleteRequestTopic(topic, (OffsetDeleteRequestPartition(index),))
         talk.ask(label, OffsetDeleteRequest(group, (wanted,)), 0)
 
+    forget("forget an unknown partition while there are offsets", index=9)
+    forget("forget an unknown topic while there are offsets", nowhere)
     forget("forget")
     forget("forget again")
     forget("forget an unknown partition", index=9)

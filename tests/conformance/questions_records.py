@@ -308,6 +308,7 @@ def looking_up(talk: Talk) -> None:
         epoch_end(f"the end of an epoch, v{version}", 0, version)
     for epoch in (-1, 1, 99):
         epoch_end(f"the end of epoch {epoch}", epoch)
+    epoch_end("the end of an epoch that has not written", 0, index=1)
     epoch_end("the end of an epoch, from epoch 9", 0, now=9)
     epoch_end("the end of an epoch, unknown partition", 0, index=9)
     epoch_end("the end of an epoch, unknown topic", 0, topic=talk.name("nowhere"))

@@ -78,7 +78,11 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> bool:
     with TemporaryDirectory(prefix="kafkalite-external-") as scratch:
         folder = Path(scratch)
         (folder / "suite").mkdir()
-        ours = None if options.bootstrap else EmbeddedBroker(folder / "data", **settings(suite))
+        ours = (
+            None
+            if options.bootstrap
+            else EmbeddedBroker(folder / "data", listen=suite.listen, overrides=suite.settings)
+        )
         with ours or nullcontext():
             at = ours.bootstrap_servers if ours else options.bootstrap
             host, _, port = at.rpartition(":")
@@ -87,10 +91,6 @@ def run_suite(suite: Suite, options: argparse.Namespace) -> bool:
             run = Run(source, target, excluded, log, folder / "suite")
             outcomes = {result.name: result.outcome for result in suite.run(run)}
     return told(suite, target, outcomes, time.monotonic() - started, log)
-
-
-def settings(suite: Suite) -> dict[str, dict[str, str]]:
-    return {"overrides": dict(suite.settings)} if suite.settings else {}
 
 
 def told(

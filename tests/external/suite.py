@@ -69,6 +69,7 @@ class Suite:
     passing_min: int
     excluded: Mapping[str, str]  # a test, and why it is not run
     settings: Mapping[str, str] = field(default_factory=dict)  # of our broker
+    listen: str = "127.0.0.1:0"  # where ours does
     recipe: int = 1  # raised when `fetch` makes something else of the same version
 
     @property

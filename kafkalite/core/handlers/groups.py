@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers.group_errors import refuse
+from kafkalite.core.handlers.offset_commits import known_partitions
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import when_all
 from kafkalite.core.protocol.apis import ApiKey
@@ -28,11 +29,14 @@ from kafkalite.core.protocol.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from kafkalite.core.protocol.offsets import OffsetFetchRequest, OffsetFetchResponse
-from kafkalite.core.types import RequestContext
+from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -78,10 +82,42 @@ def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestCont
 
 @handles(ApiKey.OFFSET_DELETE, versions=(0, 0))
 def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
-    """Answered when the tombstones are durable."""
+    """Answered when the tombstones are durable. Partitions that do not exist keep their offsets."""
     if not request.group_id:
         return refuse(request, ErrorCode.INVALID_GROUP_ID)
-    return _carry(broker, request.group_id, request, context)
+    known = known_partitions(request, broker.image)
+    answer = _carry(broker, request.group_id, known, context)
+    if known is request:
+        return answer
+    return when_all([answer], lambda answers: _with_unknown_partitions(request, answers[0]))
+
+
+def _with_unknown_partitions(
+    request: OffsetDeleteRequest, response: OffsetDeleteResponse
+) -> OffsetDeleteResponse:
+    """The coordinator's answer, completed by the partitions that it was not asked about."""
+    if response.error_code is not ErrorCode.NONE:
+        return response
+    codes = {
+        TopicPartition(topic.name, p.partition_index): p.error_code
+        for topic in response.topics
+        for p in topic.partitions
+    }
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics = (
+        OffsetDeleteResponseTopic(
+            topic.name,
+            tuple(
+                OffsetDeleteResponsePartition(
+                    p.partition_index,
+                    codes.get(TopicPartition(topic.name, p.partition_index), unknown),
+                )
+                for p in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return replace(response, topics=tuple(topics))
 
 
 # ---- several groups at once --------------------------------------------------------------------

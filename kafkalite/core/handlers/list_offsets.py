@@ -125,5 +125,7 @@ def _end_of(
         partition.replication.check_leader(wanted.current_leader_epoch)
     except ApiError as error:
         return OffsetForLeaderPartitionResult(error.error_code, wanted.partition)
-    epoch, end_offset = partition.log.end_offset_for_epoch(wanted.leader_epoch)
+    epoch, end_offset = partition.log.end_offset_for_epoch(
+        wanted.leader_epoch, partition.replication.leader_epoch
+    )
     return OffsetForLeaderPartitionResult(ErrorCode.NONE, wanted.partition, epoch, end_offset)

@@ -34,7 +34,7 @@ LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 @handles(ApiKey.OFFSET_COMMIT, versions=(1, 9))
 def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
     """Answered when the offsets are durable. Partitions that do not exist are not committed."""
-    known = _known(request, broker.image)
+    known = known_partitions(request, broker.image)
     try:
         index = broker.groups.index_of(request.group_id)
         answer = broker.groups.handle(index, known, context)
@@ -50,7 +50,7 @@ def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> Any:
     """Answered when the offsets are durable; they count once the transaction is committed."""
-    known = _known(request, broker.image)
+    known = known_partitions(request, broker.image)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     try:
         if not request.group_id:
@@ -68,7 +68,7 @@ def txn_offset_commit(
     return after(answer, partial(_completed, request))
 
 
-def _known(request: Any, image: ClusterImage) -> Any:
+def known_partitions(request: Any, image: ClusterImage) -> Any:
     """The request without the partitions that do not exist; itself, if all of them do."""
     if all(
         image.partition(topic.name, p.partition_index) is not None

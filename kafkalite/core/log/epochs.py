@@ -69,15 +69,20 @@ class LeaderEpochs:
         found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[found - 1].leader_epoch if found else NO_EPOCH
 
-    def end_offset(self, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
+    def end_offset(
+        self, leader_epoch: int, log_end_offset: int, current_epoch: int = NO_EPOCH
+    ) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` and where it stopped writing; (-1, -1): unknown.
 
-        What OffsetForLeaderEpoch answers, and what a follower truncates to.
+        What OffsetForLeaderEpoch answers, and what a follower truncates to. `current_epoch` is the
+        leader's own, which begins at the end of the log as long as it has not written.
         """
-        if not self.entries or leader_epoch == NO_EPOCH or leader_epoch > self.latest:
+        latest = self.latest
+        if leader_epoch == NO_EPOCH or leader_epoch > max(latest, current_epoch):
             return NO_EPOCH, NO_OFFSET
-        if leader_epoch == self.latest:
-            return leader_epoch, log_end_offset
+        if leader_epoch >= latest or not self.entries:
+            has_written = self.entries and leader_epoch < current_epoch
+            return (latest if has_written else leader_epoch), log_end_offset
         found = bisect_right(self.entries, leader_epoch, key=lambda entry: entry.leader_epoch)
         next_start = self.entries[found].start_offset
         return (self.entries[found - 1].leader_epoch if found else leader_epoch), next_start

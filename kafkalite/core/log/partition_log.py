@@ -40,7 +40,7 @@ from kafkalite.core.log.storage import Buffer, Storage
 from kafkalite.core.log.transaction_index import AbortedTransaction
 from kafkalite.core.log.validation import validated
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
-from kafkalite.core.types import NO_TIMESTAMP, TopicPartition
+from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
 
 
@@ -350,9 +350,11 @@ class PartitionLog:
         except (OSError, StorageError) as error:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
 
-    def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
+    def end_offset_for_epoch(
+        self, leader_epoch: int, current_epoch: int = NO_EPOCH
+    ) -> tuple[int, int]:
         """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) when unknown."""
-        return self.epochs.end_offset(leader_epoch, self.log_end_offset)
+        return self.epochs.end_offset(leader_epoch, self.log_end_offset, current_epoch)
 
     # ---- truncate ------------------------------------------------------------------------------
 

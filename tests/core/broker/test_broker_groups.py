@@ -240,6 +240,18 @@ def test_groups_of_several_coordinators_are_asked_at_once(start: Start) -> None:
             wanted = (OffsetDeleteRequestTopic("t", (OffsetDeleteRequestPartition(0),)),)
             assert codes(await peer.ask(OffsetDeleteRequest("g3", wanted))) == [ErrorCode.NONE]
             assert await committed(peer, "g3") == {}
+            names = ("t", (0, 9)), ("u", (0,))
+            wanted = tuple(
+                OffsetDeleteRequestTopic(name, tuple(map(OffsetDeleteRequestPartition, indexes)))
+                for name, indexes in names
+            )
+            assert codes(await peer.ask(OffsetDeleteRequest("g2", wanted))) == [
+                ErrorCode.NONE,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ]
+            answer = await peer.ask(OffsetDeleteRequest("g7", wanted))
+            assert (answer.error_code, answer.topics) == (ErrorCode.GROUP_ID_NOT_FOUND, ())
 
     asyncio.run(story())
 

@@ -458,7 +458,7 @@ def test_where_leader_epochs_end(start: Start) -> None:
                 OffsetForLeaderPartition(9, leader_epoch=0),
                 OffsetForLeaderPartition(0, current_leader_epoch=4, leader_epoch=0),
                 OffsetForLeaderPartition(1, leader_epoch=0),
-                OffsetForLeaderPartition(1, leader_epoch=-2),
+                OffsetForLeaderPartition(1, leader_epoch=-1),
             )
             request = OffsetForLeaderEpochRequest(-1, (OffsetForLeaderTopic("t", partitions),))
             (topic,) = (await peer.ask(request, 4)).topics
@@ -467,7 +467,7 @@ def test_where_leader_epochs_end(start: Start) -> None:
                 (ErrorCode.NONE, -1, -1),
                 (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1),
                 (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1),
-                (ErrorCode.NONE, -1, -1),
+                (ErrorCode.NONE, 0, 0),
                 (ErrorCode.NONE, -1, -1),
             ]
 

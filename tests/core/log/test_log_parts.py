@@ -160,6 +160,16 @@ def test_where_an_epoch_ends() -> None:
     assert epochs(MemoryStorage()).end_offset(0, 5) == (-1, -1)
 
 
+def test_an_epoch_that_has_not_written_begins_at_the_end() -> None:
+    """As in Apache Kafka, whose epoch begins with the leadership. A consumer that knows the epoch
+    from ListOffsets would otherwise be told that its log was cut, and lose its place."""
+    found = epochs(MemoryStorage(), (1, 0), (3, 50))
+    table = {2: (1, 50), 3: (3, 120), 4: (3, 120), 6: (6, 120), 7: (-1, -1)}
+    assert {epoch: found.end_offset(epoch, 120, 6) for epoch in table} == table
+    empty = {-1: (-1, -1), 0: (0, 0), 1: (1, 0), 2: (2, 0), 3: (-1, -1)}
+    assert {epoch: epochs(MemoryStorage()).end_offset(epoch, 0, 2) for epoch in empty} == empty
+
+
 def test_a_new_epoch_outdoes_what_it_contradicts() -> None:
     found = epochs(MemoryStorage(), (1, 0), (2, 50), (3, 70), (2, 80), (5, 60))
     assert found.entries == [(1, 0), (2, 50), (5, 60)]
