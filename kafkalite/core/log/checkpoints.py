@@ -22,7 +22,8 @@ Source apache/kafka OffsetCheckpointFile, MetaProperties, CleanShutdownFileHandl
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -71,6 +72,42 @@ def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, 
     """Replaces a checkpoint."""
     rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
     storage.replace(name, f"0\n{len(offsets)}\n{rows}".encode())
+
+
+class OffsetCheckpoint:
+    """One checkpoint: `offsets` as they are to be, `written` as the file has them.
+
+    Two threads may write it: the one that ends last sees to it that the newest offsets stay.
+    """
+
+    __slots__ = ("_name", "_newest", "_storage", "offsets", "written")
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        """Reads the file. OSError, StorageError."""
+        self._storage = storage
+        self._name = name
+        self.offsets = read_offsets(storage, name)
+        self.written: Mapping[TopicPartition, int] = dict(self.offsets)
+        self._newest = self.written
+
+    def writer(self) -> Callable[[], None] | None:
+        """What writes the offsets as they are now, also in another thread; None where the file has
+        them. It raises StorageError."""
+        if self.written == self.offsets:
+            return None
+        self._newest = dict(self.offsets)
+        return partial(self._write, self._newest)
+
+    def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        while True:
+            try:
+                write_offsets(self._storage, self._name, offsets)
+            except OSError as error:
+                raise StorageError(f"{self._name}: {error}") from error
+            self.written = offsets
+            if offsets is self._newest:
+                return
+            offsets = self._newest
 
 
 def read_meta_properties(storage: Storage) -> dict[str, str]:

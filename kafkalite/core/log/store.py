@@ -22,6 +22,7 @@ from uuid import UUID
 
 from kafkalite.core.config import LogConfig
 from kafkalite.core.log import checkpoints
+from kafkalite.core.log.checkpoints import OffsetCheckpoint
 from kafkalite.core.log.flushing import Flush, run_all
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
@@ -46,16 +47,10 @@ class LogStore:
         self._failed_to_open: set[TopicPartition] = set()
         try:
             self.was_clean_shutdown: Final = checkpoints.take_clean_shutdown(storage)
-            self._recovery_points = checkpoints.read_offsets(storage, checkpoints.RECOVERY_POINTS)
-            self._start_offsets = checkpoints.read_offsets(storage, checkpoints.LOG_START_OFFSETS)
-            self._watermarks = checkpoints.read_offsets(storage, checkpoints.HIGH_WATERMARKS)
-            self.cleaned_offsets = checkpoints.read_offsets(storage, checkpoints.CLEANED_OFFSETS)
-            self._written = {  # what each checkpoint has
-                checkpoints.RECOVERY_POINTS: dict(self._recovery_points),
-                checkpoints.LOG_START_OFFSETS: dict(self._start_offsets),
-                checkpoints.CLEANED_OFFSETS: dict(self.cleaned_offsets),
-            }
-            self._newest = dict(self._written)  # what each is to have
+            self._recovery_points = OffsetCheckpoint(storage, checkpoints.RECOVERY_POINTS)
+            self._start_offsets = OffsetCheckpoint(storage, checkpoints.LOG_START_OFFSETS)
+            self._watermarks = OffsetCheckpoint(storage, checkpoints.HIGH_WATERMARKS)
+            self._cleaned = OffsetCheckpoint(storage, checkpoints.CLEANED_OFFSETS)
             self._directories = self._find_directories()
         except OSError as error:
             raise StorageError(f"data directory: {error}") from error
@@ -103,7 +98,7 @@ class LogStore:
             self._failed_to_open.add(where)
             raise
         self._failed_to_open.discard(where)
-        log.high_watermark = self._watermarks.get(where, 0)
+        log.high_watermark = self._watermarks.offsets.get(where, 0)
         return log
 
     def _adopt(self, log: PartitionLog) -> None:
@@ -135,8 +130,8 @@ class LogStore:
             config,
             now_ms,
             clean_shutdown=self.was_clean_shutdown or is_new,
-            recovery_point=self._recovery_points.get(where, 0),
-            log_start_offset=self._start_offsets.get(where, 0),
+            recovery_point=self._recovery_points.offsets.get(where, 0),
+            log_start_offset=self._start_offsets.offsets.get(where, 0),
             is_new=is_new,
             was_cleaned=where in self.cleaned_offsets,
             index_cache=self._cache,
@@ -233,13 +228,13 @@ class LogStore:
         self._deleted += 1
         suffix = f".{self._deleted:x}{DELETE_SUFFIX}"
         gone = name[: NAME_LENGTH_MAX - len(suffix)] + suffix
-        for offsets in (
+        for checkpoint in (
             self._recovery_points,
             self._start_offsets,
             self._watermarks,
-            self.cleaned_offsets,
+            self._cleaned,
         ):
-            offsets.pop(where, None)
+            checkpoint.offsets.pop(where, None)
         self._storage.rename(name, gone)
         self._directories.discard(name)
         self._doomed.append((None, gone))
@@ -264,68 +259,60 @@ class LogStore:
         except OSError as error:
             raise StorageError(f"{name}: deletion: {error}") from error
 
+    # ---- checkpoints ---------------------------------------------------------------------------
+
+    @property
+    def cleaned_offsets(self) -> checkpoints.Offsets:
+        """Below them the logs are compacted; the cleaner's to change."""
+        return self._cleaned.offsets
+
+    def recovery_points_writer(self) -> Callable[[], None] | None:
+        """What writes up to where each log is on the disk, which a recovery need not look at. It
+        may run in another thread, and raises StorageError; None where the file has it all."""
+        self._recovery_points.offsets |= {w: log.recovery_point for w, log in self.logs.items()}
+        return self._recovery_points.writer()
+
+    def log_start_offsets_writer(self) -> Callable[[], None] | None:
+        """The same of where logs begin, for those where the files alone would not tell."""
+        offsets = self._start_offsets.offsets
+        for where, log in self.logs.items():
+            if log.log_start_offset > log.segments[0].base_offset:
+                offsets[where] = log.log_start_offset
+            else:
+                offsets.pop(where, None)
+        return self._start_offsets.writer()
+
+    def cleaned_offsets_writer(self) -> Callable[[], None] | None:
+        """The same of `cleaned_offsets`."""
+        return self._cleaned.writer()
+
     def write_recovery_points(self) -> None:
-        """Writes up to where each log is on the disk: what a recovery need not look at."""
+        """Writes them now."""
         if write := self.recovery_points_writer():
             write()
 
     def write_log_start_offsets(self) -> None:
-        """Writes where each log begins, for those where the files alone would not tell."""
+        """Writes them now."""
         if write := self.log_start_offsets_writer():
             write()
 
     def write_high_watermarks(self) -> None:
-        """Writes the high watermarks."""
-        self._watermarks |= {where: log.high_watermark for where, log in self.logs.items()}
-        if write := self._writer(checkpoints.HIGH_WATERMARKS, self._watermarks):
+        """Writes up to where each log is committed."""
+        self._watermarks.offsets |= {w: log.high_watermark for w, log in self.logs.items()}
+        if write := self._watermarks.writer():
             write()
 
     def _take_back(self, log: PartitionLog) -> None:
         """Writes the checkpoints if they promise more of `log` than is true: it was cut, or has the
         name of one that was deleted. After a crash they would hide what is torn, or take the rest.
         """
-        where, written = log.topic_partition, self._written
-        if written[checkpoints.RECOVERY_POINTS].get(where, 0) > log.recovery_point:
+        where = log.topic_partition
+        if self._recovery_points.written.get(where, 0) > log.recovery_point:
             self.write_recovery_points()
-        if written[checkpoints.LOG_START_OFFSETS].get(where, 0) > log.log_start_offset:
+        if self._start_offsets.written.get(where, 0) > log.log_start_offset:
             self.write_log_start_offsets()
 
-    def recovery_points_writer(self) -> Callable[[], None] | None:
-        """What writes them as they are now, also in another thread; None where the file has them.
-        It raises StorageError."""
-        self._recovery_points |= {where: log.recovery_point for where, log in self.logs.items()}
-        return self._writer(checkpoints.RECOVERY_POINTS, self._recovery_points)
-
-    def log_start_offsets_writer(self) -> Callable[[], None] | None:
-        """The same of where the logs begin."""
-        for where, log in self.logs.items():
-            if log.log_start_offset > log.segments[0].base_offset:
-                self._start_offsets[where] = log.log_start_offset
-            else:
-                self._start_offsets.pop(where, None)
-        return self._writer(checkpoints.LOG_START_OFFSETS, self._start_offsets)
-
-    def cleaned_offsets_writer(self) -> Callable[[], None] | None:
-        """The same of `cleaned_offsets`: below them the logs are compacted."""
-        return self._writer(checkpoints.CLEANED_OFFSETS, self.cleaned_offsets)
-
-    def _writer(self, name: str, offsets: checkpoints.Offsets) -> Callable[[], None] | None:
-        if self._written.get(name) == offsets:
-            return None
-        self._newest[name] = snapshot = dict(offsets)
-        return partial(self._write, name, snapshot)
-
-    def _write(self, name: str, offsets: checkpoints.Offsets) -> None:
-        """Two threads may write one checkpoint: the last sees to it that the newest stays."""
-        while True:
-            try:
-                checkpoints.write_offsets(self._storage, name, offsets)
-            except OSError as error:
-                raise StorageError(f"{name}: {error}") from error
-            self._written[name] = offsets
-            if offsets is self._newest[name]:
-                return
-            offsets = self._newest[name]
+    # ---- the end -------------------------------------------------------------------------------
 
     def close(self, now_ms: int) -> None:
         """Closes all logs. When all went well the next start need not look into them.
