@@ -471,6 +471,8 @@ class Table(NotBuilt):
             node = self._below(
                 word, kind, node, None, step.on_error, function=step.function, **fields
             )
+            if kind is p.Map:  # a row that became None is none
+                node = self._below("filter", p.Filter, node, None, function=Function(is_row))
         return Stream(self._draft, node)
 
     def late(self, *, name: str | None = None) -> Stream:
@@ -544,6 +546,11 @@ def check_options(operator: str, options: object, known: type) -> None:
     assert isinstance(options, dict)
     for name in options.keys() - known.__annotations__.keys():
         raise TypeError(f"{operator}: unexpected keyword argument {name!r}")
+
+
+def is_row(value: object) -> bool:
+    """Whether a table has a row where it has this value."""
+    return value is not None
 
 
 def _pairs(options: Options) -> Options:

@@ -20,6 +20,7 @@ ARTIFACTS = [
     f"org.apache.logging.log4j:log4j-core:{LOG4J}",
     f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",
 ]
+TEST_DRIVER = [f"org.apache.kafka:kafka-streams-test-utils:{KAFKA}"]
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 SECONDS_MAX = 100
 # Java programs of a second or two: no time to optimise, little memory.
@@ -44,11 +45,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))
 
 
-def pom() -> str:
+def pom(artifacts: list[str]) -> str:
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
         f"<version>{version}</version></dependency>"
-        for group, name, version in (artifact.split(":") for artifact in ARTIFACTS)
+        for group, name, version in (artifact.split(":") for artifact in artifacts)
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -60,25 +61,33 @@ def pom() -> str:
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
     """A folder with Apache Kafka's jars: `KAFKALITE_KAFKA_JARS`, or fetched once with Maven."""
+    require_java()
+    if given := os.environ.get("KAFKALITE_KAFKA_JARS"):
+        assert any(Path(given).glob("kafka-tools-*.jar")), f"no Apache Kafka in {given}"
+    return Path(given) if given else jars_of(f"kafka-{KAFKA}", ARTIFACTS)
+
+
+def require_java() -> None:
     for program in ("java", "javac"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not in PATH")
-    if given := os.environ.get("KAFKALITE_KAFKA_JARS"):
-        assert any(Path(given).glob("kafka-tools-*.jar")), f"no Apache Kafka in {given}"
-        return Path(given)
+
+
+def jars_of(name: str, artifacts: list[str]) -> Path:
+    """A folder with these artifacts and what they need, fetched once with Maven."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "kafkalite" / f"kafka-{KAFKA}"
+    place = cache / "kafkalite" / name
     if not place.exists():
         if shutil.which("mvn") is None:
             pytest.skip(f"neither KAFKALITE_KAFKA_JARS nor {place} nor mvn is there")
-        fetch(place)
+        fetch(place, artifacts)
     return place
 
 
-def fetch(place: Path) -> None:
+def fetch(place: Path, artifacts: list[str]) -> None:
     unfinished = place.with_name(f"{place.name}.unfinished.{os.getpid()}")
     unfinished.mkdir(parents=True)
-    (unfinished / "pom.xml").write_text(pom())
+    (unfinished / "pom.xml").write_text(pom(artifacts))
     options = ["-q", "-B", COPY, "-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
     done = subprocess.run(
         ["mvn", *options], cwd=unfinished, capture_output=True, text=True, check=False
@@ -92,11 +101,10 @@ def fetch(place: Path) -> None:
 class Jvm:
     """Java programs with Apache Kafka's jars on their class path."""
 
-    def __init__(self, jars: Path, folder: Path) -> None:
-        """Compiles the sources beside this file into `folder`."""
-        sources = sorted(Path(__file__).parent.glob("*.java"))
-        javac = ["javac", "-cp", f"{jars}/*", "-d", str(folder), *map(str, sources)]
-        subprocess.run(javac, check=True)
+    def __init__(self, jars: Path, folder: Path, sources: Path) -> None:
+        """Compiles `sources` into `folder`."""
+        javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(folder)]
+        subprocess.run([*javac, *map(str, sorted(sources.glob("*.java")))], check=True)
         (folder / "log4j2.properties").write_text(LOGGING)
         logs = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
         self._command = ["java", *QUICK, logs, "-cp", f"{folder}:{jars}/*"]
@@ -129,4 +137,14 @@ class Jvm:
 
 @pytest.fixture(scope="session")
 def jvm(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Jvm:
-    return Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"))
+    return Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"), Path(__file__).parent)
+
+
+@pytest.fixture(scope="session")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
+    """Kafka Streams' own test driver."""
+    require_java()
+    given = Path(os.environ.get("KAFKALITE_KAFKA_JARS", "."))
+    is_given = any(given.glob("kafka-streams-test-utils-*.jar"))
+    jars = given if is_given else jars_of(f"streams-test-utils-{KAFKA}", TEST_DRIVER)
+    return Jvm(jars, tmp_path_factory.mktemp("oracle"), Path(__file__).parent / "streams")

@@ -431,3 +431,43 @@ class TestNullsAndKeys:
         app.stream("in").to("out")
         with pytest.raises(ProcessingError, match="offset 0: ValueError: timestamp -5 is negative"):
             feed(TopologyTestDriver(app), ("a", 1, -5))
+
+
+class TestOneRecordThatBecomesSeveral:
+    """Each goes all the way before the next."""
+
+    def test_every_one_updates_the_table(self) -> None:
+        app = app_of()
+        app.stream("in").flat_map(str.split).group_by_key().count().to_stream().to("out")
+        driver = TopologyTestDriver(app)
+        feed(driver, ("k", "a b c", 1))
+        assert rows(driver) == [("k", 1, 1), ("k", 2, 1), ("k", 3, 1)]
+
+    def test_what_parts_and_meets_again_stays_in_order(self) -> None:
+        app = app_of()
+        words = app.stream("in").flat_map_pairs(lambda k, v: [(word, v) for word in v.split()])
+        words.map(len).merge(words.map(str.upper)).to("out")
+        driver = TopologyTestDriver(app)
+        feed(driver, ("k", "a b", 1))
+        assert [(key, value) for key, value, _ in rows(driver)] == [
+            ("a", 3), ("a", "A B"), ("b", 3), ("b", "A B"),
+        ]  # fmt: skip
+
+    def test_windows_that_close_together(self) -> None:
+        app = app_of()
+        final = app.stream("in").group_by_key().window(tumbling(10)).count().final()
+        final.map(lambda n: -n).merge(final).to("out")
+        driver = TopologyTestDriver(app)
+        feed(driver, ("a", 1, 1), ("b", 1, 2), ("c", 1, 10))
+        assert [(key.key, value) for key, value, _ in rows(driver)] == [
+            ("a", -1), ("a", 1), ("b", -1), ("b", 1),
+        ]  # fmt: skip
+
+
+def test_a_final_row_that_a_map_deletes_is_none() -> None:
+    app = app_of()
+    table = app.stream("in").group_by_key().window(tumbling(10)).count()
+    table.map(lambda n: None if n == 1 else n).map(lambda n: n + 1).final().to("out")
+    driver = TopologyTestDriver(app)
+    feed(driver, ("a", 1, 1), ("b", 1, 2), ("b", 1, 3), ("c", 1, 10))
+    assert rows(driver) == [(window("b", 0), 3, 3)]

@@ -103,19 +103,20 @@ def test_two_workers_share_the_tasks_and_each_record_counts_once(address: str) -
         await send(address, "shared-in", words)
         one, two = worker(word_count("shared"), address), worker(word_count("shared"), address)
         runs = [asyncio.create_task(one.run()), asyncio.create_task(two.run())]
-        for round_number in range(1, 4):
-            await send(address, "shared-in", words, start_ms=round_number * 10_000)
-            await until_counted(address, "shared-out", len(words) * (round_number + 1), runs)
+        rounds = 1
+        # On a busy machine one of them may be late for the first rounds.
+        while rounds < 4 or not (one.progress.records and two.progress.records):
+            await send(address, "shared-in", words, start_ms=rounds * 10_000)
+            rounds += 1
+            await until_counted(address, "shared-out", len(words) * rounds, runs)
         two.stop()
         await runs[1]
-        await send(address, "shared-in", words, start_ms=90_000)
-        await until_counted(address, "shared-out", len(words) * 5, runs[:1])
+        await send(address, "shared-in", words, start_ms=rounds * 10_000)
+        await until_counted(address, "shared-out", len(words) * (rounds + 1), runs[:1])
         one.stop()
         await runs[0]
-        assert one.progress.records
-        assert two.progress.records
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 KILLED = """

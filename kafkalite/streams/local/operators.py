@@ -103,9 +103,14 @@ def per_record(
     function: Function,
     made: Callable[[Batch, list[Any]], Batch],
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    *,
+    several: bool = False,
 ) -> Push:
-    """Calls `function` for each record; `made` is the batch that goes on, given the results."""
-    forward = runtime.forward(node)
+    """Calls `function` for each record; `made` is the batch that goes on, given the results.
+
+    `several`: a record may become more than one.
+    """
+    forward = runtime.forward_several(node) if several else runtime.forward(node)
     call = caller(node, function, runtime.failures, wrap)
 
     def run(batch: Batch) -> None:
@@ -134,7 +139,7 @@ def _(node: p.FlatMap, runtime: Runtime) -> Push:
     def flattened(batch: Batch, lists: list[Any]) -> Batch:
         return with_values(without_values(batch).take(_repeated(lists)), _flat(lists))
 
-    return per_record(node, runtime, node.function, flattened, _listed)
+    return per_record(node, runtime, node.function, flattened, _listed, several=True)
 
 
 @compile_node.register
@@ -148,7 +153,7 @@ def _(node: p.MapPairs, runtime: Runtime) -> Push:
         return with_pairs(batch.take(_repeated(lists)), _flat(lists))
 
     made, wrap = (flattened, _pairs) if node.flat else (with_pairs, _pair)
-    return per_record(node, runtime, node.function, made, wrap)
+    return per_record(node, runtime, node.function, made, wrap, several=node.flat)
 
 
 @compile_node.register
@@ -158,7 +163,7 @@ def _(node: p.Peek, runtime: Runtime) -> Push:
 
 @compile_node.register
 def _(node: p.MapBatch, runtime: Runtime) -> Push:
-    forward = runtime.forward(node)
+    forward = runtime.forward_several(node)
 
     def run(batch: Batch) -> None:
         assert batch.keys is not None

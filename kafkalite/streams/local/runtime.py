@@ -132,10 +132,18 @@ class Runtime:
             ]
         )
 
+    def forward_several(self, node: p.Node) -> Push:
+        """As `forward`, of a node that makes several records of one."""
+        return self._singly(self.forward(node))
+
     def forward_to(self, node: p.Node, kind: type[p.Node]) -> Push | None:
         """Pushes to the nodes of one kind below `node`; None when there are none."""
         pushes = [self._push[child] for child in self.children(node, kind)]
-        return fan_out(pushes) if pushes else None
+        return self._singly(fan_out(pushes)) if pushes else None
+
+    def _singly(self, push: Push) -> Push:
+        """Without a cache each record goes all the way before the next, as in Kafka Streams."""
+        return push if self.is_cached else one_by_one(push)
 
     def schema(self, node: p.Node) -> Schema:
         """The serdes of the output of `node`."""
@@ -169,6 +177,16 @@ def fan_out(pushes: Sequence[Push]) -> Push:
             each(batch)
 
     return push
+
+
+def one_by_one(push: Push) -> Push:
+    """Pushes batches of one."""
+
+    def push_each(batch: Batch) -> None:
+        for index in range(len(batch)):
+            push(batch.slice(index, index + 1))
+
+    return push_each
 
 
 def nowhere(batch: Batch) -> None:

@@ -1,0 +1,336 @@
+"""Random topologies over random records, one at a time: the driver's records are Kafka Streams'.
+
+`streams/Oracle.java` runs the same topologies in Kafka Streams' own TopologyTestDriver. Keys,
+values, timestamps, headers and order must be the same, in bytes, and what was dropped as well.
+`KAFKALITE_ORACLE_CASES` and `KAFKALITE_ORACLE_SEED` try others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from random import Random
+from struct import pack
+from typing import Any
+
+import pytest
+
+from kafkalite.streams import (
+    Record,
+    Streams,
+    TopologyTestDriver,
+    Windowed,
+    fold,
+    hopping,
+    int64,
+    string,
+    tumbling,
+)
+
+CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
+SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
+
+Node = tuple[str, ...]  # id, operator, parent, arguments; the lines that Oracle.java reads
+Piped = tuple[str, str | None, int | None, int, str | None]
+
+# The users' functions, the same as in Oracle.java
+
+TESTS = {
+    "even": lambda v: v is not None and v % 2 == 0 and v % 10 != 0,
+    "positive": lambda v: v is None or (v > 0 and v % 10 != 0),
+    "null": lambda v: v is None,
+}
+MAPS = {
+    "inc": lambda v: None if v is None else v + 10,
+    "fill": lambda v: 7 if v is None else v + 10,
+    "holes": lambda v: None if v is None or v % 3 == 0 else v + 10,
+}
+KEYS = {
+    "keep": lambda v: "none" if v is None else f"k{v % 3}",
+    "holes": lambda v: None if v is None or v % 2 == 0 else f"k{v % 3}",
+    "rows": lambda v: None if v is None or v % 10 == 0 else f"k{v % 3}",
+    "one": lambda v: "one",
+}
+
+
+def several(v: int | None) -> list[int | None]:
+    return [] if v is None else [None if i == 1 else v + i for i in range(v % 3)]
+
+
+def pairs(key: Any, v: int | None) -> list[tuple[str | None, int | None]]:
+    return [(KEYS["keep"](each), v) for each in several(v)]
+
+
+def reduce(a: int, v: int) -> int | None:
+    total = a * 3 + v
+    return None if total % 7 == 0 else total % 1000
+
+
+def add(a: int, v: int | None) -> int | None:
+    total = a + 1 if v is None else a * 2 + v
+    return None if total % 5 == 0 else total % 1000
+
+
+def take_out(a: int, v: int) -> int | None:
+    return None if (a - v) % 6 == 0 else (a - v) % 1000
+
+
+class Ours:
+    """The topology of some nodes, as our users would write it."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.app = Streams("oracle", key=string(), value=int64())
+        self.made: dict[str, Any] = {}
+        self.outputs: set[str] = set()
+        for node in nodes:
+            self.build(*node)
+
+    def build(self, name: str, word: str, parent: str, *given: str) -> None:
+        above = self.made.get(parent)
+        store = {"name": given[-1]} if given and given[-1] not in "-" else {}
+        made: Any
+        match word.removeprefix("table_"):
+            case "stream":
+                made = self.app.stream(parent)
+            case "table":
+                made = self.app.table(parent, **store)
+            case "filter" if word == "table_filter":
+                made = above.filter(TESTS[given[0]], **store)
+            case "map" if word == "table_map":
+                made = above.map(MAPS[given[0]], **store)
+            case "filter" | "filter_not":
+                made = getattr(above, word)(TESTS[given[0]])
+            case "map":
+                made = above.map(MAPS[given[0]])
+            case "flat_map":
+                made = above.flat_map(several)
+            case "select_key" | "group_by":
+                made = getattr(above, word.removeprefix("table_"))(KEYS[given[0]])
+            case "map_pairs":
+                made = above.map_pairs(lambda k, v: (KEYS["keep"](v), MAPS["inc"](v)))
+            case "flat_map_pairs":
+                made = above.flat_map_pairs(pairs)
+            case "branch":
+                arms = above.branch(*(TESTS[test] for test in given), default=True)
+                self.made |= {f"{name}.{number}": arm for number, arm in enumerate(arms)}
+                return
+            case "merge":
+                made = above.merge(self.made[given[0]])
+            case "repartition" | "group_by_key" | "to_stream" | "final" | "count":
+                made = getattr(above, word)()
+            case "to_table":
+                made = above.to_table(**store)
+            case "window":
+                size, advance, grace = map(int, given)
+                made = above.window(
+                    tumbling(size, grace) if size == advance else hopping(size, advance, grace)
+                )
+            case "reduce" if given == ("rows",):
+                made = above.reduce(lambda a, v: a + v, subtract=lambda a, v: a - v)
+            case "reduce":
+                made = above.reduce(reduce, value=int64())
+            case "aggregate":
+                made = above.aggregate(fold(100, add, subtract=take_out), value=int64())
+            case "to":
+                above.to(given[0])
+                self.outputs.add(given[0])
+                return
+        self.made[name] = made
+
+    def run(self, piped: list[Piped]) -> list[str]:
+        """What Oracle.java prints for these nodes."""
+        driver = TopologyTestDriver(self.app)
+        lines = []
+        for topic, key, value, timestamp, header in piped:
+            headers = [(header, header.encode())] if header else []
+            driver.pipe(topic, value, key=key, timestamp=timestamp, headers=headers)
+            for output in sorted(self.outputs):
+                lines += [told(output, record) for record in driver.read(output)]
+            lines.append(".")
+        return [*lines, f"dropped {driver.metrics()['dropped-records-total']}"]
+
+
+def told(topic: str, record: Record) -> str:
+    key, value = record.key, record.value
+    if isinstance(key, Windowed):
+        found = key.key.encode() + pack(">q", key.start)
+    else:
+        found = None if key is None else key.encode()
+    columns = (found, None if value is None else pack(">q", value))
+    texts = ["-" if data is None else "x" + data.hex() for data in columns]
+    headers = "".join(f"{name}," for name, _ in record.headers) or "-"
+    return f"{topic} {' '.join(texts)} {record.timestamp} {headers}"
+
+
+class Topologies:
+    """Random topologies: each step stands on a node that is there."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.nodes: list[Node] = []
+        self.kinds: dict[str, str] = {}  # of each node, what can be built upon it
+        self.topics = ["in", "other"] if random.random() < 0.5 else ["in"]
+        self.stores = 0
+        self.forced: bool | None = None
+        self.with_olds: set[str] = set()  # tables that know which row an update replaces
+        for topic in self.topics:
+            if random.random() < 0.65:
+                self.add("stream", "stream", topic)
+            else:
+                name = self.add("table", "table", topic, store := self.store())
+                if store != "-":
+                    self.with_olds.add(name)
+        for _ in range(random.randint(2, 7)):
+            self.step()
+        self.end()
+
+    def add(self, kind: str, word: str, parent: str, *given: str) -> str:
+        name = f"n{len(self.nodes)}"
+        self.nodes.append((name, word, parent, *given))
+        self.kinds[name] = kind
+        return name
+
+    def store(self) -> str:
+        self.stores += 1
+        return f"s{self.stores}" if self.random.random() < 0.4 else "-"
+
+    def step(self) -> None:
+        parent = self.random.choice(list(self.kinds))
+        kind = self.kinds[parent]
+        if kind.endswith("stream"):
+            self.upon_stream(parent, kind)
+        else:
+            self.upon_table(parent, kind)
+
+    def upon_stream(self, parent: str, kind: str) -> None:
+        choice = self.random.choice
+        word = choice(
+            ["filter", "filter_not", "map", "flat_map", "select_key", "map_pairs", "branch",
+             "flat_map_pairs", "merge", "repartition", "to_table", "group", "group", "group"]
+        )  # fmt: skip
+        if word in ("filter", "filter_not"):
+            self.add(kind, word, parent, choice(list(TESTS)))
+        elif word == "map":
+            self.add(kind, word, parent, choice(list(MAPS)))
+        elif word == "select_key":
+            self.add("stream", word, parent, choice(list(KEYS)))
+        elif word in ("map_pairs", "flat_map_pairs"):
+            self.add("stream", word, parent)
+        elif word in ("flat_map", "repartition"):
+            self.add(kind, word, parent)
+        elif word == "branch":
+            name = self.add(kind, word, parent, *self.random.sample(list(TESTS), 2))
+            del self.kinds[name]
+            self.kinds |= {f"{name}.{arm}": kind for arm in range(3)}
+        elif word == "merge":
+            other = choice([name for name, its in self.kinds.items() if its == kind])
+            if other != parent:
+                self.add(kind, word, parent, other)
+        elif word == "to_table":
+            self.add(kind.replace("stream", "table"), word, parent, self.store())
+        else:
+            self.group(parent, kind)
+
+    def group(self, parent: str, kind: str) -> None:
+        random = self.random
+        if kind == "windowed-stream" or random.random() < 0.6:
+            group = self.add("group", "group_by", parent, random.choice(list(KEYS)))
+        else:
+            group = self.add("group", "group_by_key", parent)
+        table = "table"
+        if random.random() < 0.7:
+            size = random.choice([1, 5, 10])
+            advance = random.choice([size, max(1, size // 2), max(1, size // 3)])
+            grace = random.choice([0, 0, 1, 4, 30])
+            window = self.add("group", "window", group, str(size), str(advance), str(grace))
+            del self.kinds[group]
+            group, table = window, "windows"
+        word = random.choice(["count", "reduce", "aggregate"])
+        self.with_olds.add(self.add(table, word, group))
+        del self.kinds[group]
+
+    def upon_table(self, parent: str, kind: str) -> None:
+        choice = self.random.choice
+        word = choice(["filter", "map", "group_by", "to_stream", "final"])
+        stream = "stream" if kind == "table" else "windowed-stream"
+        if word == "filter":
+            # Over a table that knows no old rows, Kafka's own filter knows none either.
+            store = self.store() if parent in self.with_olds else "-"
+            # Finals below a filter: Kafka's wait for a row that passes, ours close with time.
+            its = kind.replace("windows", "windowed-table")
+            if parent in self.with_olds or self.may_lack_olds(False):
+                name = self.add(its, "table_filter", parent, choice(list(TESTS)), store)
+            if parent in self.with_olds:
+                self.with_olds.add(name)
+        elif word == "map":
+            name = self.add(kind, "table_map", parent, choice(list(MAPS)), self.store())
+            if parent in self.with_olds:
+                self.with_olds.add(name)
+        elif word == "group_by":
+            if parent not in self.with_olds and not self.may_lack_olds(True):
+                return
+            group = self.add("group", "table_group_by", parent, "rows")
+            word = choice(["count", "reduce", "aggregate"])
+            self.with_olds.add(self.add("table", word, group, "rows"))
+            del self.kinds[group]
+        elif word == "final" and kind == "windows":
+            self.add(stream, "final", parent)
+        else:
+            self.add(stream, "to_stream", parent)
+
+    def may_lack_olds(self, are_forced: bool) -> bool:
+        """Whether a table without a store is filtered, or grouped, which gives it a store.
+
+        Not both: Kafka's filters would know of the store or not, as the calls were ordered.
+        """
+        self.forced = are_forced if self.forced is None else self.forced
+        return self.forced is are_forced
+
+    def end(self) -> None:
+        """Whatever nobody reads is written."""
+        parents = {parent for _, _, *of in self.nodes for parent in of}
+        for name, kind in list(self.kinds.items()):
+            if name in parents:
+                continue
+            stream = name if kind.endswith("stream") else self.add(kind, "to_stream", name)
+            self.add("end", "to", stream, f"out-{name}")
+
+
+def records(random: Random, topics: list[str]) -> Iterator[Piped]:
+    now = 0
+    for _ in range(random.randint(5, 40)):
+        now += random.choice([0, 1, 1, 2, 5, 20])
+        timestamp = max(0, now - random.choice([0, 0, 0, 1, 5, 10, 40]))
+        key = random.choice(["a", "b", "ab", "", None])
+        value = random.choice([None, *range(-3, 7)])
+        header = random.choice([None, None, "h", "i"])
+        yield random.choice(topics), key, value, timestamp, header
+
+
+def a_case(random: Random) -> tuple[list[Node], list[Piped]]:
+    topology = Topologies(random)
+    return topology.nodes, list(records(random, topology.topics))
+
+
+def script(nodes: list[Node], piped: list[Piped]) -> str:
+    pipes = [
+        ("pipe", topic, *("-" if x is None else str(x) for x in (key, value, timestamp, header)))
+        for topic, key, value, timestamp, header in piped
+    ]
+    return "\n".join(" ".join(words) for words in [*nodes, *pipes, ("end",)]) + "\n"
+
+
+@pytest.fixture(scope="session")
+def cases() -> list[tuple[list[Node], list[Piped]]]:
+    random = Random(SEED)
+    return [a_case(random) for _ in range(CASES)]
+
+
+def test_the_driver_gives_kafka_streams_records(oracle: Any, cases: list[Any]) -> None:
+    printed = oracle.run("Oracle", stdin="".join(script(*case) for case in cases))
+    theirs = iter(printed.splitlines())
+    for nodes, piped in cases:
+        expected = []
+        while not expected or not expected[-1].startswith("dropped"):
+            expected.append(next(theirs))
+        assert Ours(nodes).run(piped) == expected, script(nodes, piped)
