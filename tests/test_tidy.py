@@ -35,7 +35,7 @@ FLOORS: list[tuple[str, int]] = [
     (r"kafkalite\.serde\.registry_(log|server|http|metrics)", 5),
     (r"kafkalite\.serde(\..*)?", 1),
     (r"kafkalite\.core\.log(\..*)?", 2),
-    (r"kafkalite\.core\.(zookeeper|server|chores|client|network|producer|consumer)", 4),
+    (r"kafkalite\.core\.(zookeeper|server|chores|client|network|producer|consumer(_commits)?)", 4),
     (r"kafkalite\.core\.(admin(_[a-z]+)?|fetcher|group_member|transactional(_producer)?)", 4),
     (r"kafkalite\.core\.handlers(\..*)?", 4),
     (r"kafkalite\.core\.broker", 5),

@@ -9,7 +9,7 @@
 All that concerns the user happens within `poll`: callbacks, positions, automatic commits.
 Heartbeats and the next fetches go on in between.
 
-Owns   the order of events in a poll; the fetcher, and with a group id the group member.
+Owns   the order of events in a poll; the fetcher, and with a group id the member and its commits.
 Never  moves a position past records that the user has not been given.
 Fails  from `poll` with ApiError or CorruptBatchError naming the partition, and with ApiError when
        the group refuses the member for good. A broker out of reach is waited for.
@@ -29,6 +29,7 @@ from typing import Final, Literal
 
 from kafkalite.core.assignors import COOPERATIVE_STICKY, RANGE, Assignor
 from kafkalite.core.client import Client, client_of
+from kafkalite.core.consumer_commits import Commits
 from kafkalite.core.consumer_membership import GroupMetadata, MemberConfig, Membership
 from kafkalite.core.fetcher import Fetcher, OffsetAndTimestamp
 from kafkalite.core.group_member import GroupMember, OffsetAndMetadata, Offsets
@@ -36,7 +37,7 @@ from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.metadata import Cluster
 from kafkalite.core.positions import EARLIEST, LATEST, FetchSettings, Positions, Stage
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, Columns, TopicPartition
-from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
+from kafkalite.errors import ConfigError
 
 __all__ = [
     "Consumer",
@@ -161,16 +162,13 @@ class Consumer(Lifetime):
         """What changes in the course of a consumer's life."""
         self._fetcher: Fetcher | None = None
         self._group: GroupMember | None = None
+        self._commits: Commits | None = None  # there is one where there is a group
         self._is_polling = self._closed = False
         self._knows_topics = True  # False until a pattern has been matched for the first time
         self._seen: Cluster | None = None  # the metadata that the group last went by
         self._refreshing: asyncio.Task[None] | None = None
-        self._looking_up: asyncio.Task[None] | None = None
-        self._committing: asyncio.Task[None] | None = None
-        self._look_for_topics_at = 0.0  # in the loop's time, as the next two
+        self._look_for_topics_at = 0.0  # in the loop's time, as the next one
         self._refresh_at = 0.0
-        self._commit_at = 0.0
-        self._committed: dict[TopicPartition, tuple[int, int]] = {}  # by the last automatic commit
 
     async def start(self) -> None:
         """Finds the cluster. A group is joined by the first poll."""
@@ -179,19 +177,20 @@ class Consumer(Lifetime):
         self._refresh_at = self._loop.time() + self._client.timing.metadata_max_age_ms / 1000
         self._fetcher = Fetcher(self._client, self._positions)
         if self._membership is not None:
-            self._group = GroupMember(self._client, self._membership, self._fetcher.wake)
-        if self._auto_commit_ms is not None:
-            self._commit_at = self._loop.time() + self._auto_commit_ms / 1000
+            wake = self._fetcher.wake
+            self._group = GroupMember(self._client, self._membership, wake)
+            self._commits = Commits(self._group, self._positions, wake, self._auto_commit_ms)
 
     async def close(self) -> None:
         """Commits if that is automatic, gives partitions up, leaves the group, disconnects."""
         if self._closed or self._fetcher is None:
             return
         self._closed = True
-        tasks = [self._refreshing, self._looking_up, self._committing]
-        for task in filter(None, tasks):
-            task.cancel()
-        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        if self._commits is not None:
+            await self._commits.close()
         try:
             await self._give_up_all()
         finally:
@@ -202,10 +201,10 @@ class Consumer(Lifetime):
                 await self._client.close()
 
     async def _give_up_all(self) -> None:
-        if self._group is not None and self._is_subscribed:
+        if self._group is not None and self._commits is not None and self._is_subscribed:
             try:
                 async with asyncio.timeout(CLOSE_COMMIT_SECONDS):
-                    await self._commit_before_revoke()
+                    await self._commits.before_revoke()
             except TimeoutError:
                 log.warning("closing: no coordinator took the last offsets")
             await self._listener.lost(self._group.membership.take_lost())
@@ -338,17 +337,18 @@ class Consumer(Lifetime):
     def _next_duty(self) -> float:
         """When `_attend` has something to do at the latest, in the loop's time."""
         duties = [self._loop.time() + IDLE_SECONDS]
-        if self._auto_commit_ms is not None:
-            duties.append(self._commit_at)
+        if self._commits is not None and self._commits.due_at is not None:
+            duties.append(self._commits.due_at)
         return max(min(duties), self._loop.time() + SHORTEST_WAIT_SECONDS)
 
     async def _attend(self) -> None:
         """What a poll owes to the group, the metadata and the commits before it reads."""
-        if self._group is not None and self._is_subscribed:
+        if self._group is None or self._commits is None:
+            return
+        if self._is_subscribed:
             self._attend_metadata(self._group)
-            await self._attend_group(self._group)
-        if self._group is not None:
-            self._attend_commits(self._group)
+            await self._attend_group(self._group, self._commits)
+        self._commits.attend()
 
     # ---- metadata ----
 
@@ -387,7 +387,7 @@ class Consumer(Lifetime):
 
     # ---- group ----
 
-    async def _attend_group(self, group: GroupMember) -> None:
+    async def _attend_group(self, group: GroupMember, commits: Commits) -> None:
         """Applies what the group has decided, and joins it (again) when that is due."""
         membership = group.membership
         group.polled()
@@ -395,75 +395,25 @@ class Consumer(Lifetime):
             await self._listener.lost(lost)
             self._positions.assign(membership.owned)
         if group.end_join():
-            await self._apply_assignment(membership)
+            await self._apply_assignment(membership, commits)
         if group.is_joining:
             return
         if membership.rejoin_needed and self._knows_topics:
             if not membership.is_cooperative:
-                await self._commit_before_revoke()
+                await commits.before_revoke()
             await self._listener.revoked(membership.revoke_before_join())
             self._positions.assign(membership.owned)
             group.start_join()
 
-    async def _apply_assignment(self, membership: Membership) -> None:
+    async def _apply_assignment(self, membership: Membership, commits: Commits) -> None:
         change = membership.take()
         if change.revoked:
-            await self._commit_before_revoke()
+            await commits.before_revoke()
             await self._listener.revoked(change.revoked)
         self._positions.assign(membership.owned)
         await self._listener.assigned(change.assigned)
 
     # ---- offsets ----
-
-    def _attend_commits(self, group: GroupMember) -> None:
-        """Looks up what the group has committed, and commits if that is due."""
-        if self._looking_up is not None and self._looking_up.done():
-            done, self._looking_up = self._looking_up, None
-            done.result()
-        if self._looking_up is None and (unknown := self._positions.awaiting_committed()):
-            self._looking_up = asyncio.create_task(self._look_up(group, unknown))
-        if self._committing is not None and self._committing.done():
-            self._committing = None
-        due = self._auto_commit_ms is not None and self._loop.time() >= self._commit_at
-        if due and self._committing is None:
-            assert self._auto_commit_ms is not None
-            self._commit_at = self._loop.time() + self._auto_commit_ms / 1000
-            self._committing = asyncio.create_task(self._commit_automatically(group))
-
-    async def _look_up(self, group: GroupMember, unknown: Sequence[TopicPartition]) -> None:
-        try:
-            found = await group.committed(unknown, stable=self._settings.read_committed)
-            for tp in unknown:
-                entry = found.get(tp, OffsetAndMetadata(NO_OFFSET))
-                self._positions.committed(tp, entry.offset, entry.leader_epoch)
-        except BrokerUnavailable as error:
-            log.warning("%s, asking again", error)
-        finally:
-            if self._fetcher is not None:
-                self._fetcher.wake()
-
-    async def _commit_automatically(self, group: GroupMember) -> None:
-        """Commits what earlier polls have given; a refusal is only worth a warning."""
-        consumed = self._positions.consumed()
-        changed = {
-            tp: OffsetAndMetadata(*place)
-            for tp, place in consumed.items()
-            if self._committed.get(tp) != place
-        }
-        try:
-            await group.commit(changed)
-            self._committed = consumed
-        except KafkaliteError as error:
-            log.warning("automatic commit: %s", error)
-
-    async def _commit_before_revoke(self) -> None:
-        """The last chance to commit as the owner of what is about to be given up."""
-        if self._auto_commit_ms is None or self._group is None:
-            return
-        if self._committing is not None:
-            await asyncio.gather(self._committing, return_exceptions=True)
-            self._committing = None
-        await self._commit_automatically(self._group)
 
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
