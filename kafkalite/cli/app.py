@@ -100,8 +100,8 @@ def completion(
 ) -> None:
     """Print the script that completes commands, flags and topics.
 
-    Put `source <(kafkalite completion bash)` into ~/.bashrc (zsh: ~/.zshrc), or
-    `kafkalite completion fish | source` into fish's config.
+    Put `source <(kafkalite completion bash)` into ~/.bashrc (zsh: into ~/.zshrc, after
+    `compinit`), or `kafkalite completion fish | source` into ~/.config/fish/config.fish.
     """
     os.environ[COMPLETE_VAR] = f"source_{shell.value}"
     build()(prog_name="kafkalite", args=[])

@@ -22,7 +22,7 @@ from kafkalite.cli.options import (
     parse_topic_partitions,
     program,
 )
-from kafkalite.cli.output import ask, confirm, emit, print_json, print_table, say
+from kafkalite.cli.output import ask, confirm, counted, emit, print_json, print_table, say
 from kafkalite.cli.places import Bounds, Place, bounds_of, offsets_at, parse_place
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
@@ -148,7 +148,7 @@ def _print_group(group: dict[str, Any]) -> None:
     assignor = f", {group['assignor']}" if group["assignor"] else ""
     emit(
         f"{group['group']}: {group['state']}{assignor}, "
-        f"{len(members)} members, lag {group['lag']:,}"
+        f"{counted(len(members), 'member')}, lag {group['lag']:,}"
     )
     if members:
         columns = ["member", "instance", "client", "host", "partitions"]
@@ -198,7 +198,7 @@ def reset_offsets(
     async def work(admin: Admin) -> list[dict[str, Any]]:
         (described,) = await admin.describe_groups([group])
         if described.state not in INACTIVE:
-            members = f"{len(described.members)} members"
+            members = counted(len(described.members), "member")
             raise ConfigError(f"group {group} is {described.state} with {members}: stop them first")
         committed = await admin.list_group_offsets(group)
         partitions = await _partitions(admin, chosen, committed)

@@ -150,11 +150,17 @@ def directories(path: Path) -> list[Directory]:
             raise StorageError(f"{path}: its name is that of no file of a log")
         return [Directory(path.parent, [file])]
     own = _listed(path)
-    below = [_listed(entry) for entry in sorted(path.iterdir()) if entry.is_dir()]
+    below = [_listed(entry) for entry in sorted(path.iterdir(), key=_place) if entry.is_dir()]
     found = [directory for directory in (own, *below) if directory.files]
     if not found:
         raise StorageError(f"{path}: there are no files of a log in it")
     return found
+
+
+def _place(path: Path) -> tuple[str, int]:
+    """Partitions stand in the order of their numbers."""
+    topic, _, number = path.name.rpartition("-")
+    return (topic, int(number)) if number.isascii() and number.isdigit() else (path.name, -1)
 
 
 def _listed(path: Path) -> Directory:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kafkalite.cli.options import AsJson, examples, program
-from kafkalite.cli.output import emit, print_json, print_table, say, to_json
+from kafkalite.cli.output import counted, emit, print_json, print_table, say, to_json
 from kafkalite.cli.progress import Progress
 
 cli = program("Look into a data directory, with no broker running.")
@@ -83,7 +83,8 @@ def _shown(value: Any) -> str:
 def verify(paths: Paths, json: AsJson = False) -> None:
     """Check batches, records, indexes, snapshots and checkpoints.
 
-    Exit code 1 where anything is wrong; each fault is named by file and byte.
+    Exit code 1 where anything is wrong; each fault is named by file and byte. The table leaves
+    out directories without segments, JSON has them all.
     """
     from kafkalite.cli.log_files import directories
     from kafkalite.cli.log_verify import Check
@@ -100,10 +101,14 @@ def verify(paths: Paths, json: AsJson = False) -> None:
     else:
         columns = ["directory", "segments", "batches", "records", "bytes", "faults"]
         rows = [check.document() for check in checked]
-        print_table(columns, [[row[c] for c in columns] for row in rows])
+        shown = [row for row in rows if row["segments"] or row["faults"] or len(rows) == 1]
+        print_table(columns, [[row[c] for c in columns] for row in shown])
         for fault in faults[:FAULTS_MAX]:
             say(f"{fault['file']}: byte {fault['position']}: {fault['fault']}")
         if len(faults) > FAULTS_MAX:
             say(f"and {len(faults) - FAULTS_MAX} more faults")
+        if len(rows) > 1:
+            found = counted(len(faults), "fault") if faults else "no faults"
+            say(f"{len(rows)} directories, {len(rows) - len(shown)} without segments: {found}")
     if faults:
         raise typer.Exit(1)

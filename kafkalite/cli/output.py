@@ -41,6 +41,11 @@ def ask(bootstrap_servers: str, work: Callable[[Admin], Awaitable[T]]) -> T:
     return asyncio.run(with_admin())
 
 
+def counted(number: int, what: str) -> str:
+    """`1 record`, `1,000 records`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def say(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from kafkalite.cli.options import (
     parse_size,
     program,
 )
-from kafkalite.cli.output import CLIENT_ID, emit, print_json
+from kafkalite.cli.output import CLIENT_ID, counted, emit, print_json
 from kafkalite.cli.produce import Acks, Codec
 from kafkalite.cli.progress import Progress
 
@@ -350,7 +350,8 @@ def _print(told: dict[str, Any], json: bool) -> None:
         print_json(told)
         return
     emit(
-        f"{told['records']:,} records, {told['bytes'] / MB:,.1f} MB in {told['seconds']:.2f} s: "
+        f"{counted(told['records'], 'record')}, {told['bytes'] / MB:,.1f} MB in "
+        f"{told['seconds']:.2f} s: "
         f"{told['records_per_second']:,.0f} records/s, {told['mb_per_second']:,.1f} MB/s"
     )
     latencies = ", ".join(

@@ -20,7 +20,7 @@ import typer
 
 from kafkalite.cli import SIGNALLED, completing
 from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples, parse_size
-from kafkalite.cli.output import CLIENT_ID, print_json, say, show_bytes
+from kafkalite.cli.output import CLIENT_ID, counted, print_json, say, show_bytes
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
@@ -335,6 +335,6 @@ async def _send(plan: Plan, producer: Producer, batch: Batch) -> None:
 def _told(summary: dict[str, Any]) -> str:
     interrupted = "interrupted: " if summary["interrupted"] else ""
     return (
-        f"{interrupted}{summary['records']:,} records, {show_bytes(summary['bytes'])} in "
+        f"{interrupted}{counted(summary['records'], 'record')}, {show_bytes(summary['bytes'])} in "
         f"{summary['seconds']:.2f} s ({summary['records_per_second']:,.0f} records/s)"
     )

@@ -29,11 +29,13 @@ INTRODUCTION: Final = f"""# Commands
   `consume` and `log dump` print a document a line. What is said on the way (progress, summaries,
   faults) goes to stderr.
 - **Exit codes**: 0 done; 1 refused or failed, with one line on stderr; 2 flags that make no sense;
-  130 Ctrl-C (SIGTERM: 143). A closed pipe (`| head`) is 0.
+  130 Ctrl-C (SIGTERM: 143), but 0 of what runs until it is told to stop (`server start`,
+  `registry start`, `kafkalite-streams run`). A closed pipe (`| head`) is 0.
 - **A place in a log** (`--from`, `--to`, `--before`): `beginning`, `end`, an offset, `-N` for the
   last N of each partition, `-15m` (ms, s, m, h, d, w ago), an ISO time such as `2024-05-01T12:00Z`
   (without a zone: local time), `@1714564800000` (epoch ms).
-- **Completion**: `source <(kafkalite completion bash)`, likewise zsh and fish.
+- **Completion**: `source <(kafkalite completion bash)`; for zsh the same after `compinit`; for fish
+  `kafkalite completion fish | source`.
 """
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalite.cli.options import BOOTSTRAP, AsJson, Bootstrap, examples
-from kafkalite.cli.output import ask, emit, print_json, print_table, show_bytes
+from kafkalite.cli.output import ask, counted, emit, print_json, print_table, show_bytes
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -125,8 +125,9 @@ def _print(told: dict[str, Any], apis: bool) -> None:
     emit(f"cluster {told['cluster_id']}, controller {told['controller']}, {len(told['apis'])} APIs")
     unled, lagging = told["offline_partitions"], told["under_replicated_partitions"]
     emit(
-        f"{told['topics']} topics and {told['internal_topics']} internal ones, "
-        f"{told['partitions']} partitions, {len(unled)} offline, {len(lagging)} under-replicated"
+        f"{counted(told['topics'], 'topic')} and {told['internal_topics']} internal, "
+        f"{counted(told['partitions'], 'partition')}, "
+        f"{len(unled)} offline, {len(lagging)} under-replicated"
     )
     rows = []
     for broker in told["brokers"]:

@@ -25,7 +25,16 @@ from kafkalite.cli.options import (
     parse_partitions,
     program,
 )
-from kafkalite.cli.output import ask, confirm, emit, print_json, print_table, say, show_bytes
+from kafkalite.cli.output import (
+    ask,
+    confirm,
+    counted,
+    emit,
+    print_json,
+    print_table,
+    say,
+    show_bytes,
+)
 from kafkalite.cli.places import bounds_of, offsets_at, parse_place
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -172,7 +181,10 @@ def _print_topic(topic: dict[str, Any]) -> None:
     records = sum((p["end"] or 0) - (p["begin"] or 0) for p in partitions)
     known = [p["bytes"] for p in partitions if p["bytes"] is not None]
     size = f", {show_bytes(sum(known))}" if known else ""
-    emit(f"{topic['name']}: {len(partitions)} partitions, {records:,} offsets{size}")
+    emit(
+        f"{topic['name']}: {counted(len(partitions), 'partition')}, "
+        f"{counted(records, 'offset')}{size}"
+    )
     for name, config in topic["configs"].items():
         emit(f"  {name}={'' if config['value'] is None else config['value']}  ({config['source']})")
     columns = ["partition", "leader", "replicas", "isr", "offline", "begin", "end", "bytes"]

@@ -163,4 +163,4 @@ def raise_for(told: Iterable[Refusal]) -> None:
     """Raises ApiError for the first of (what, code, why) that was refused."""
     for what, code, why in told:
         if code is not ErrorCode.NONE:
-            raise ApiError(code, f"{what}, {why}" if why else what)
+            raise ApiError(code, f"{what}: {why.rstrip('.')}" if why else what)

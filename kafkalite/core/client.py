@@ -25,7 +25,12 @@ from typing import Any, Final, TypeVar
 
 from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.metadata import NO_LEADER, Cluster, TopicInfo, merge
-from kafkalite.core.network import BrokerConnection, open_connection, show_address
+from kafkalite.core.network import (
+    BrokerConnection,
+    open_connection,
+    show_address,
+    why_unavailable,
+)
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
@@ -64,6 +69,7 @@ class Slot:
     connection: BrokerConnection | None = None
     connecting: asyncio.Task[BrokerConnection] | None = None
     retry_at: float = 0
+    trouble: str = ""  # what came of the last attempt, where it failed
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one attempt at a time
 
     @property
@@ -227,7 +233,9 @@ class Client(Lifetime):
             await asyncio.sleep(max(pause, 0))
         places = ", ".join(show_address(*slot.address) for slot in slots)
         seconds = self.timing.unavailable_after_ms / 1000
-        raise BrokerUnavailable(f"nobody answers at {places} (tried for {seconds:g} s)")
+        troubles = ", ".join(sorted({slot.trouble for slot in slots if slot.trouble}))
+        why = f": {troubles}" if troubles else ""
+        raise BrokerUnavailable(f"nobody answers at {places} (tried for {seconds:g} s){why}")
 
     async def _try(self, slot: Slot, until: float) -> BrokerConnection | None:
         """One attempt, unless the slot was refused a moment ago."""
@@ -247,6 +255,7 @@ class Client(Lifetime):
                 log.debug("%s", error)
                 if not isinstance(error, BrokerUnavailable):
                     raise
+                slot.trouble = why_unavailable(error)
                 return None
             if self._closed:
                 connection.close()

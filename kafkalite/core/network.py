@@ -13,6 +13,7 @@ Source KIP-511 (versions are negotiated first), KIP-219; apache/kafka `NetworkCl
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections import deque
 from collections.abc import Mapping
@@ -254,16 +255,28 @@ async def open_connection(
         async with asyncio.timeout(connect_timeout_ms / 1000):
             await loop.create_connection(lambda: connection, host, port)
             await connection.negotiate()
-    except TimeoutError:
+    except TimeoutError as error:
         connection.close()
         seconds = connect_timeout_ms / 1000
-        raise BrokerUnavailable(f"{address} did not answer in {seconds:g} s") from None
+        raise BrokerUnavailable(f"{address} did not answer in {seconds:g} s") from error
     except (OSError, UnicodeError) as error:  # the latter: a name that no host can have
-        raise BrokerUnavailable(f"cannot connect to {address}: {error}") from None
+        raise BrokerUnavailable(f"cannot connect to {address}: {error}") from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def why_unavailable(error: BrokerUnavailable) -> str:
+    """In few words what came of an attempt of `open_connection`."""
+    cause = error.__cause__
+    if isinstance(cause, TimeoutError):
+        return "it is silent"
+    if isinstance(cause, socket.gaierror):
+        return str(cause.strerror).lower()
+    if isinstance(cause, OSError) and cause.errno is not None:
+        return os.strerror(cause.errno).lower()
+    return "it hangs up" if cause is None else str(cause)
 
 
 def show_address(host: str, port: int) -> str:

@@ -83,8 +83,10 @@ def test_a_sound_directory(kafkalite: Run, sound: Path) -> None:
     (orders,) = [log for log in told["logs"] if log["directory"].endswith("/orders-0")]
     assert orders["segments"] > 1
     assert (orders["batches"], orders["records"]) == (30, 30)
-    text = kafkalite("log", "verify", str(sound)).lines
-    assert any(line.split()[:1] == [str(sound / "orders-0")] for line in text)
+    ran = kafkalite("log", "verify", str(sound))
+    assert any(line.split()[:1] == [str(sound / "orders-0")] for line in ran.lines)
+    assert len(ran.lines) == 1 + sum(log["segments"] > 0 for log in told["logs"])
+    assert ran.err.endswith("without segments: no faults\n")
     kafkalite("log", "dump", str(sound), "--records")
     assert state(sound) == before
 

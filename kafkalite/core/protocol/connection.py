@@ -155,7 +155,10 @@ class FrameReceiver:
             return None
         size: int = SIZE.unpack_from(self._view, self._start)[0]
         if not 0 < size <= self._frame_bytes_max:
-            raise WireError(f"a frame of {size} bytes; 1 to {self._frame_bytes_max} are allowed")
+            begins = bytes(self._view[self._start : body])
+            raise WireError(
+                f"a frame of {size} bytes ({begins!r}); 1 to {self._frame_bytes_max} are allowed"
+            )
         after = body + size
         if after <= self._end:
             self._start = after

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,7 +29,14 @@ from kafkalite.core.protocol.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, WireError
+from kafkalite.errors import (
+    ApiError,
+    BrokerUnavailable,
+    ConfigError,
+    ErrorCode,
+    KafkaliteError,
+    WireError,
+)
 
 ASK = DescribeClusterRequest(False)
 
@@ -214,10 +222,42 @@ def test_a_bootstrap_server_that_is_no_broker_is_passed_over(fake_broker: Any) -
 def test_nobody_there_names_all_addresses() -> None:
     async def scenario() -> None:
         client = Client("127.0.0.1:1,127.0.0.1:2", unavailable_after_ms=100)
-        expected = r"nobody answers at 127.0.0.1:1, 127.0.0.1:2 \(tried for 0.1 s\)"
+        expected = r"127.0.0.1:1, 127.0.0.1:2 \(tried for 0.1 s\): connection refused"
         with pytest.raises(BrokerUnavailable, match=expected):
             await client.start()
         await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_does_not_answer_says_how() -> None:
+    async def told(server: asyncio.Server, timeout_ms: int = 100) -> str:
+        async with server:
+            host, port = server.sockets[0].getsockname()
+            client = Client(f"{host}:{port}", unavailable_after_ms=timeout_ms)
+            with pytest.raises(KafkaliteError) as caught:
+                await client.start()
+            await client.close()
+            return str(caught.value)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await silent(reader, writer)
+
+    async def curt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def scenario() -> None:
+        start = partial(asyncio.start_server, host="127.0.0.1", port=0)
+        assert (await told(await start(silent))).endswith("(tried for 0.1 s): it is silent")
+        assert (await told(await start(curt))).endswith("(tried for 0.1 s): it hangs up")
+        assert "(b'HTTP')" in await told(await start(web), 10_000)
+        with pytest.raises(BrokerUnavailable, match="name"):
+            await Client("no-such-host.invalid:1", unavailable_after_ms=100).start()
 
     asyncio.run(scenario())
 
