@@ -29,7 +29,7 @@ from kafkalite.core.deadlines import Deadlines
 from kafkalite.core.group_admin import GroupAdmin
 from kafkalite.core.group_membership import Membership
 from kafkalite.core.groups import EMPTY, STABLE, Group, GroupConfig
-from kafkalite.core.machine import Record
+from kafkalite.core.machine import Record, Step
 from kafkalite.core.offset_requests import OffsetRequests
 from kafkalite.core.offsets import Offsets, OffsetsConfig
 from kafkalite.core.protocol.groups import (
@@ -44,7 +44,7 @@ from kafkalite.core.protocol.groups import (
 )
 from kafkalite.core.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
 from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
-from kafkalite.core.rebalance import Rebalances, Step
+from kafkalite.core.rebalance import Rebalances
 from kafkalite.core.types import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -115,7 +115,7 @@ class GroupCoordinator:
         gone = frozenset(names)
         step = Step(now_ms)
         for group_id in self._offsets.group_ids():
-            step.records.extend(self._offsets.forget(group_id, lambda p: p.topic in gone))
+            step.append(*self._offsets.forget(group_id, lambda p: p.topic in gone))
         return step.outcome()
 
     # -- time
@@ -143,11 +143,10 @@ class GroupCoordinator:
         gone, next_ms = self._expired(group, step.now_ms)
         idle = group.state is EMPTY and not group.pending_members
         if idle and self._offsets.has_only(group.group_id, gone):
-            step.records.extend(self._offsets.forget(group.group_id))
-            step.records.append(group_tombstone(group.group_id))
+            step.append(*self._offsets.forget(group.group_id), group_tombstone(group.group_id))
             group.records_in_flight += 1
         elif gone:
-            step.records.extend(self._offsets.forget(group.group_id, gone.__contains__))
+            step.append(*self._offsets.forget(group.group_id, gone.__contains__))
         soonest_ms = step.now_ms + self._check_interval_ms
         self._expiry.set(group.group_id, max(soonest_ms, next_ms or soonest_ms))
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from kafkalite.core.consumer_offsets import group_tombstone
 from kafkalite.core.groups import DEAD, EMPTY, STABLE, Group
+from kafkalite.core.machine import Step
 from kafkalite.core.offsets import Offsets
 from kafkalite.core.protocol.groups import (
     DeletableGroupResult,
@@ -25,7 +26,7 @@ from kafkalite.core.protocol.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from kafkalite.core.rebalance import Rebalances, Step
+from kafkalite.core.rebalance import Rebalances
 from kafkalite.core.types import RequestContext
 from kafkalite.errors import ErrorCode
 
@@ -70,8 +71,7 @@ class GroupAdmin:
             return ErrorCode.GROUP_ID_NOT_FOUND
         if group.state is not EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
-        step.records.extend(self._offsets.forget(group_id))
-        step.records.append(group_tombstone(group_id))
+        step.append(*self._offsets.forget(group_id), group_tombstone(group_id))
         group.records_in_flight += 1
         return ErrorCode.NONE
 

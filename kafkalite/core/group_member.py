@@ -157,9 +157,8 @@ class GroupMember:
         membership = self.membership
         timeout_ms = membership.config.max_poll_interval_ms + JOIN_MARGIN_MS
         node_id = await self._client.coordinator(self._group_id)
-        await self._client.connect(
-            node_id, self._lane
-        )  # which takes time: the request is to be new
+        # That takes time: the request is to be new.
+        await self._client.connect(node_id, self._lane)
         joined = await self._ask(membership.join_request(), timeout_ms=timeout_ms)
         step = membership.joined(joined, self._now_ms())
         if step not in (Next.LEAD, Next.SYNC):

@@ -34,6 +34,7 @@ from kafkalite.core.groups import (
     Waiting,
     positive_or,
 )
+from kafkalite.core.machine import Step
 from kafkalite.core.protocol.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -45,7 +46,7 @@ from kafkalite.core.protocol.groups import (
     MemberResponse,
     SyncGroupRequest,
 )
-from kafkalite.core.rebalance import Rebalances, Step, joined, refuse_join, refuse_sync, synced
+from kafkalite.core.rebalance import Rebalances, joined, refuse_join, refuse_sync, synced
 from kafkalite.core.types import RequestContext
 from kafkalite.errors import ErrorCode
 
@@ -204,16 +205,12 @@ class Membership:
     def _join_static_again(self, group: Group, member_id: str, join: _Join) -> None:
         """A static member is back, under a new id: in a stable group it has its old assignment."""
         assert join.request.group_instance_id is not None
-        old_id, old_leader_id = (
-            group.static_members[join.request.group_instance_id],
-            group.leader_id,
-        )
+        old_id = group.static_members[join.request.group_instance_id]
+        old_leader_id = group.leader_id
         self._rebalances.answer_waiting(group, old_id, ErrorCode.FENCED_INSTANCE_ID, join.step)
         member = self._rebalances.rename(group, old_id, member_id)
-        member.client_id, member.client_host = (
-            join.context.client_id or "",
-            join.context.client_host,
-        )
+        member.client_id = join.context.client_id or ""
+        member.client_host = join.context.client_host
         member.is_new = False
         topics = group.topics_of(member)
         _update(group, member, join)

@@ -11,17 +11,17 @@
     the log, when leadership begins ────────> replay of every record, then loaded
     leadership ends ────────────────────────> resign ──> replies; the machine is dropped
 
-Owns   nothing: it is the shape of `GroupCoordinator` and of `TransactionCoordinator`.
+Owns   nothing: `Machine` is the shape of `GroupCoordinator` and of `TransactionCoordinator`.
 Source apache/kafka `CoordinatorShard`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafkalite.core.types import NO_PRODUCER_ID, Outcome, RequestContext
+from kafkalite.core.types import NO_PRODUCER_ID, Outcome, Reply, RequestContext
 from kafkalite.errors import ErrorCode
 
 Record = tuple[bytes, bytes | None]
@@ -37,6 +37,30 @@ class AppendInTransaction:
     transactional_id: str
     producer_id: int
     producer_epoch: int
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step of a machine has come to so far: each part of the machine adds to it."""
+
+    now_ms: int
+    records: list[Record] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    effects: list[object] = field(default_factory=list)
+    size_bytes: int = 0  # of the records
+
+    def append(self, *records: Record) -> None:
+        """Asks for records to be appended to the log."""
+        self.records += records
+        self.size_bytes += sum(len(key) + len(value or b"") for key, value in records)
+
+    def reply(self, token: Any, response: object) -> None:
+        """Answers a request, once the records are in force."""
+        self.replies.append(Reply(token, response))
+
+    def outcome(self) -> Outcome[Record]:
+        """All of it, for the runtime."""
+        return Outcome(tuple(self.records), tuple(self.replies), tuple(self.effects))
 
 
 class Machine(Protocol):

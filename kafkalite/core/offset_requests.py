@@ -16,7 +16,7 @@ from typing import Final
 
 from kafkalite.core.consumer_offsets import CommittedOffset
 from kafkalite.core.groups import COMPLETING_REBALANCE, EMPTY, Group
-from kafkalite.core.machine import AppendInTransaction
+from kafkalite.core.machine import AppendInTransaction, Step
 from kafkalite.core.offsets import Offsets
 from kafkalite.core.protocol.groups import (
     OffsetDeleteRequest,
@@ -45,7 +45,7 @@ from kafkalite.core.protocol.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from kafkalite.core.rebalance import Rebalances, Step
+from kafkalite.core.rebalance import Rebalances
 from kafkalite.core.subscriptions import PROTOCOL_TYPE
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition, by_topic
 from kafkalite.errors import ErrorCode
@@ -177,7 +177,7 @@ class OffsetRequests:
         record = self._offsets.commit(group.group_id, TopicPartition(topic, number), offset)
         if isinstance(record, ErrorCode):
             return record
-        step.records.append(record)
+        step.append(record)
         return ErrorCode.NONE
 
     def _keep_alive(self, group: Group, member_id: str, step: Step) -> None:
@@ -263,7 +263,7 @@ class OffsetRequests:
                 OffsetDeleteResponsePartition(p.partition_index, code) for p in topic.partitions
             )
             topics.append(OffsetDeleteResponseTopic(topic.name, tuple(partitions)))
-        step.records.extend(self._offsets.forget(request.group_id, gone.__contains__))
+        step.append(*self._offsets.forget(request.group_id, gone.__contains__))
         step.reply(context.token, OffsetDeleteResponse(topics=tuple(topics)))
 
     def _why_not_delete(self, group_id: str) -> ErrorCode:

@@ -12,9 +12,8 @@ Source KIP-62, KIP-134 (initial delay), KIP-345; apache/kafka `GroupMetadataMana
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from kafkalite.core.consumer_offsets import group_record
 from kafkalite.core.deadlines import Deadlines
@@ -29,7 +28,7 @@ from kafkalite.core.groups import (
     Member,
     Waiting,
 )
-from kafkalite.core.machine import Record
+from kafkalite.core.machine import Step
 from kafkalite.core.protocol.group_records import GroupMetadataValue
 from kafkalite.core.protocol.groups import (
     JoinGroupResponse,
@@ -37,7 +36,6 @@ from kafkalite.core.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafkalite.core.types import Outcome, Reply
 from kafkalite.errors import ErrorCode
 
 NULL_PROTOCOL_NAME_SINCE: Final = 7  # JoinGroup
@@ -54,24 +52,6 @@ class Timer(IntEnum):
 
 
 TimerKey = tuple[Timer, str, str]
-
-
-@dataclass(slots=True)
-class Step:
-    """What one step of the machine has come to so far."""
-
-    now_ms: int
-    records: list[Record] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    effects: list[object] = field(default_factory=list)
-
-    def reply(self, token: Any, response: object) -> None:
-        """Answers a request."""
-        self.replies.append(Reply(token, response))
-
-    def outcome(self) -> Outcome[Record]:
-        """All of it, for the rim."""
-        return Outcome(tuple(self.records), tuple(self.replies), tuple(self.effects))
 
 
 class Rebalances:
@@ -229,7 +209,7 @@ class Rebalances:
     def store(self, group: Group, assignments: dict[str, bytes], step: Step) -> None:
         """Remembers the group's generation in the log, with these assignments by member id."""
         value = group.to_value(assignments, step.now_ms)
-        step.records.append(group_record(group.group_id, value))
+        step.append(group_record(group.group_id, value))
         group.records_in_flight += 1
 
     def store_assignment(self, group: Group, request: SyncGroupRequest, step: Step) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from kafkalite.core.append_errors import with_append_error
 from kafkalite.core.deadlines import Deadlines
-from kafkalite.core.machine import Record
+from kafkalite.core.machine import Record, Step
 from kafkalite.core.protocol.transactions import (
     EndTxnRequest,
     EndTxnResponse,
@@ -160,24 +160,6 @@ class Entry:
         return max(self.transaction.producer_epoch, self.fenced_epoch)
 
 
-@dataclass(slots=True)
-class _Step:
-    """What one step of the machine has come to so far."""
-
-    now_ms: int
-    records: list[Record] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    effects: list[object] = field(default_factory=list)
-    size_bytes: int = 0  # of the records
-
-    def append(self, record: Record) -> None:
-        self.records.append(record)
-        self.size_bytes += len(record[0]) + len(record[1] or b"")
-
-    def outcome(self) -> Outcome[Record]:
-        return Outcome(tuple(self.records), tuple(self.replies), tuple(self.effects))
-
-
 class TransactionCoordinator:
     """The machine of one `__transaction_state` partition."""
 
@@ -187,7 +169,7 @@ class TransactionCoordinator:
         self._config = config
         self.entries: dict[str, Entry] = {}  # by transactional id
         self._deadlines: Deadlines[str] = Deadlines()
-        self._handlers: dict[type, Callable[[Any, RequestContext, _Step], None]] = {
+        self._handlers: dict[type, Callable[[Any, RequestContext, Step], None]] = {
             InitProducerIdRequest: self._init_producer_id,
             ProducerIdTaken: self._producer_id_taken,
             AddPartitions: self._add_partitions,
@@ -200,7 +182,7 @@ class TransactionCoordinator:
         handler = self._handlers.get(type(request))
         if handler is None:
             raise TypeError(f"{type(request).__name__} is no request to a transaction coordinator")
-        step = _Step(now_ms)
+        step = Step(now_ms)
         handler(request, context, step)
         return step.outcome()
 
@@ -223,12 +205,12 @@ class TransactionCoordinator:
     # -- InitProducerId
 
     def _init_producer_id(
-        self, request: InitProducerIdRequest, context: RequestContext, step: _Step
+        self, request: InitProducerIdRequest, context: RequestContext, step: Step
     ) -> None:
         self._identify(request, None, context, step)
 
     def _producer_id_taken(
-        self, taken: ProducerIdTaken, context: RequestContext, step: _Step
+        self, taken: ProducerIdTaken, context: RequestContext, step: Step
     ) -> None:
         if isinstance(taken.producer_id, ErrorCode):
             _refuse_producer(taken.producer_id, context, step)
@@ -240,7 +222,7 @@ class TransactionCoordinator:
         request: InitProducerIdRequest,
         new_id: int | None,
         context: RequestContext,
-        step: _Step,
+        step: Step,
     ) -> None:
         """Gives the transactional id to whoever asks, and shuts its former holder out."""
         error = self._why_not_identify(request)
@@ -284,7 +266,7 @@ class TransactionCoordinator:
         response = InitProducerIdResponse(
             producer_id=after.producer_id, producer_epoch=after.producer_epoch
         )
-        step.replies.append(Reply(context.token, response))
+        step.reply(context.token, response)
 
     def _why_not_identify(self, request: InitProducerIdRequest) -> ErrorCode:
         name = request.transactional_id
@@ -303,25 +285,23 @@ class TransactionCoordinator:
 
     # -- AddPartitionsToTxn, AddOffsetsToTxn
 
-    def _add_partitions(self, request: AddPartitions, context: RequestContext, step: _Step) -> None:
+    def _add_partitions(self, request: AddPartitions, context: RequestContext, step: Step) -> None:
         entry = self.entries.get(request.transactional_id)
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = _why_not_go_on(entry, identity)
         if error or entry is None:
-            step.replies.append(Reply(context.token, error))
+            step.reply(context.token, error)
             return
         before = entry.transaction
         if before.state in DECIDED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
         elif before.state is not ONGOING or not request.partitions <= before.partitions:
             self._write(entry, before.joined_by(request.partitions, step.now_ms), step)
-        step.replies.append(Reply(context.token, error))
+        step.reply(context.token, error)
 
     # -- EndTxn
 
-    def _end_transaction(
-        self, request: EndTxnRequest, context: RequestContext, step: _Step
-    ) -> None:
+    def _end_transaction(self, request: EndTxnRequest, context: RequestContext, step: Step) -> None:
         entry = self.entries.get(request.transactional_id)
         identity = ProducerIdentity(request.producer_id, request.producer_epoch)
         error = _why_not_go_on(entry, identity)
@@ -332,9 +312,9 @@ class TransactionCoordinator:
                 _ask_for_markers(entry, after, after.partitions, step)
             else:
                 error = _why_not_end(entry.transaction, commit=request.committed)
-        step.replies.append(Reply(context.token, EndTxnResponse(error_code=error)))
+        step.reply(context.token, EndTxnResponse(error_code=error))
 
-    def _fence(self, entry: Entry, step: _Step) -> None:
+    def _fence(self, entry: Entry, step: Step) -> None:
         """Shuts the producer out and aborts what it has open."""
         fenced = entry.transaction.fenced(entry.fenced_epoch)
         after = fenced.decided(commit=False, now_ms=step.now_ms)
@@ -344,7 +324,7 @@ class TransactionCoordinator:
     # -- markers
 
     def _markers_written(
-        self, written: MarkersWritten, context: RequestContext, step: _Step
+        self, written: MarkersWritten, context: RequestContext, step: Step
     ) -> None:
         """Completes the transaction, if every partition has its marker."""
         entry = self.entries.get(written.transactional_id)
@@ -366,7 +346,7 @@ class TransactionCoordinator:
 
     def tick(self, now_ms: int) -> Outcome[Record]:
         """Aborts transactions whose time is up, tries markers again, forgets silent ids."""
-        step = _Step(now_ms)
+        step = Step(now_ms)
         for transactional_id in self._deadlines.due(now_ms):
             entry = self.entries[transactional_id]
             state = entry.transaction.state
@@ -388,7 +368,7 @@ class TransactionCoordinator:
                 break
         return step.outcome()
 
-    def _go_on(self, entry: Entry, step: _Step) -> None:
+    def _go_on(self, entry: Entry, step: Step) -> None:
         """Does what is left to do of a transaction whose end is decided."""
         since_ms = entry.writing_since_ms
         if entry.markers_missing and (since_ms is None or step.now_ms - since_ms >= SILENCE_MS):
@@ -438,7 +418,7 @@ class TransactionCoordinator:
 
     def loaded(self, now_ms: int) -> Outcome[Record]:
         """Carries out the ends that were decided before."""
-        step = _Step(now_ms)
+        step = Step(now_ms)
         for entry in self.entries.values():
             if entry.transaction.state in DECIDED:
                 self._go_on(entry, step)
@@ -468,7 +448,7 @@ class TransactionCoordinator:
         """Nobody waits here: what is on its way to the log is answered when it is there."""
         return NOTHING
 
-    def _write(self, entry: Entry, after: Transaction, step: _Step) -> None:
+    def _write(self, entry: Entry, after: Transaction, step: Step) -> None:
         assert entry.pending is None, f"{after.transactional_id}: {entry.pending}, then {after}"
         entry.pending = after
         step.append(transaction_record(after))
@@ -502,7 +482,7 @@ def _says(replayed: Transaction, pending: Transaction) -> bool:
 
 
 def _ask_for_markers(
-    entry: Entry, transaction: Transaction, partitions: Iterable[TopicPartition], step: _Step
+    entry: Entry, transaction: Transaction, partitions: Iterable[TopicPartition], step: Step
 ) -> None:
     entry.attempt += 1
     step.effects.append(
@@ -535,6 +515,6 @@ def _why_not_end(transaction: Transaction, *, commit: bool) -> ErrorCode:
     return ErrorCode.INVALID_TXN_STATE
 
 
-def _refuse_producer(error: ErrorCode, context: RequestContext, step: _Step) -> None:
+def _refuse_producer(error: ErrorCode, context: RequestContext, step: Step) -> None:
     response = InitProducerIdResponse(error_code=error, producer_epoch=NO_EPOCH)
-    step.replies.append(Reply(context.token, response))
+    step.reply(context.token, response)
