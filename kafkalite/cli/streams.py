@@ -62,15 +62,21 @@ def run(
             envvar=SERVERS_VARIABLE,
         ),
     ] = None,
-    data_dir: Annotated[Path, typer.Option(help="Where a broker of our own keeps its log.")] = Path(
-        "kafkalite-data"
-    ),
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where a broker of our own keeps its log.", show_default="kafkalite-data"
+        ),
+    ] = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
     ] = False,
     commit_interval: Annotated[
-        str, typer.Option(help="How often offsets and state are committed, such as 250ms.")
-    ] = "1s",
+        str | None,
+        typer.Option(
+            help="How often offsets and state are committed, such as 250ms.", show_default="1s"
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run a topology until it is stopped with Ctrl-C or SIGTERM.
@@ -79,7 +85,8 @@ def run(
     """
     streams = load(app)
     say_which_codec()
-    where = bootstrap_servers or f"a broker of its own (data in {data_dir})"
+    own = f"a broker of its own (data in {data_dir or streams.data_dir})"
+    where = bootstrap_servers or streams.bootstrap_servers or own
     typer.echo(f"{streams.application_id}: running on {where}", err=True)
     progress = streams.run(
         bootstrap_servers,

@@ -1,6 +1,7 @@
 """`Streams`: a topology with the means to run it.                                        [IO]
 
 Owns   nothing while it is built; `run` owns a worker until it returns.
+Fails  with TopologyError for a setting that is wrong or not supported yet, before anything runs.
 """
 
 from __future__ import annotations
@@ -10,43 +11,115 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from kafkalite.embedded import EmbeddedBroker
+from kafkalite.errors import TopologyError
 from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.serde.serde import Serde
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
+from kafkalite.streams.plan import OnError
 
 DATA_DIR = Path("kafkalite-data")  # where an embedded broker keeps its log unless told
+COMMIT_INTERVAL: Final = "1s"
+GUARANTEES: Final = ("at_least_once", "exactly_once")
+
+
+class Settings(TypedDict, total=False):
+    """How an application runs. What is None is as if it had not been said."""
+
+    commit_interval: Duration | None
+    data_dir: str | Path | None  # of a broker of its own
+    workers: int
+    processing_guarantee: Literal["at_least_once", "exactly_once"]
+    state_dir: str | Path | None
+    cache: Any
 
 
 class Streams(StreamsBuilder):
     """An application: build a topology with it, then run, describe or test it.
 
     `Streams("flight-delays", key=string())`: the application id names the consumer group and the
-    internal topics; `key=` and `value=` are the default serdes.
+    internal topics; `key=` and `value=` are the default serdes. Settings are those of `run`, which
+    may say otherwise.
     """
+
+    not_built = StreamsBuilder.not_built | {"store"}
+
+    def __init__(
+        self,
+        application_id: str,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        on_error: OnError = "fail",
+        dead_letter_topic: str | None = None,
+        bootstrap_servers: str | None = None,
+        **settings: Unpack[Settings],
+    ) -> None:
+        super().__init__(
+            application_id,
+            key=key,
+            value=value,
+            on_error=on_error,
+            dead_letter_topic=dead_letter_topic,
+        )
+        check_settings(application_id, settings)
+        self.bootstrap_servers = bootstrap_servers
+        self.data_dir = settings.get("data_dir") or DATA_DIR
+        interval = settings.get("commit_interval")
+        self.commit_interval = COMMIT_INTERVAL if interval is None else interval
 
     def run(
         self,
         bootstrap_servers: str | None = None,
         *,
         until_caught_up: bool = False,
-        commit_interval: Duration = "1s",
-        data_dir: str | Path = DATA_DIR,
+        **settings: Unpack[Settings],
     ) -> Progress:
         """Runs the topology until SIGINT or SIGTERM; returns what it did.
 
         Without `bootstrap_servers` a broker of its own runs over `data_dir` for as long as this.
         """
-        config = WorkerConfig(commit_interval_ms=not_negative(commit_interval, "commit_interval"))
-        with _broker(bootstrap_servers, data_dir) as address:
+        check_settings(self.application_id, settings)
+        interval = settings.get("commit_interval")
+        interval = self.commit_interval if interval is None else interval
+        data_dir = settings.get("data_dir") or self.data_dir
+        config = WorkerConfig(commit_interval_ms=not_negative(interval, "commit_interval"))
+        with _broker(bootstrap_servers or self.bootstrap_servers, data_dir) as address:
             registry = LogRegistry(address)
             try:
                 worker = Worker(self.plan(), address, registry, config)
                 return asyncio.run(_run(worker, until_caught_up))
             finally:
                 registry.close()
+
+
+def check_settings(application_id: str, settings: Settings) -> None:
+    """TopologyError for a setting that cannot be had, TypeError for one that there is not."""
+    for name in settings.keys() - Settings.__annotations__.keys():
+        raise TypeError(f"{application_id}: unexpected keyword argument {name!r}")
+    if (interval := settings.get("commit_interval")) is not None:
+        not_negative(interval, f"{application_id}: commit_interval")
+    workers = settings.get("workers", 1)
+    if type(workers) is not int or workers < 1:
+        raise TopologyError(f"{application_id}: workers: expected 1 or more, got {workers!r}")
+    guarantee = settings.get("processing_guarantee", GUARANTEES[0])
+    if guarantee not in GUARANTEES:
+        raise TopologyError(
+            f"{application_id}: processing_guarantee is one of {GUARANTEES}, got {guarantee!r}"
+        )
+    lacking = {
+        f"workers={workers}": (workers > 1, "run it several times to share the work"),
+        f'processing_guarantee="{guarantee}"': (guarantee == "exactly_once", "at_least_once is"),
+        "state_dir=": (settings.get("state_dir") is not None, "state is in memory"),
+        "cache=": (settings.get("cache") is not None, "updates of tables wait for the commit"),
+    }
+    for setting, (is_asked, instead) in lacking.items():
+        if is_asked:
+            raise TopologyError(f"{application_id}: {setting} is not supported yet; {instead}")
 
 
 @contextmanager

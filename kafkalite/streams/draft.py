@@ -85,7 +85,8 @@ def serde_or_none(serde: Serde | None, what: str, operator: str) -> Serde | None
     """`serde` once it is known to be one. A common slip is `string` for `string()`."""
     if serde is None or (hasattr(serde, "open") and not isinstance(serde, type)):
         return serde
-    hint = f"; did you mean {getattr(serde, '__name__', serde)}()?" if callable(serde) else ""
+    is_maker = callable(serde) and not isinstance(serde, type)
+    hint = f"; did you mean {getattr(serde, '__name__', serde)}()?" if is_maker else ""
     raise TopologyError(f"{operator}: {what} expected a serde, got {serde!r}{hint}")
 
 

@@ -27,12 +27,14 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.local.batch import Output
+from kafkalite.streams.local.calling import TIMESTAMP_MAX
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.state import StoreView
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.record import Record
 
 PARTITION = 0
+PAIRS = ([str, bytes], [str, type(None)])  # what a header is made of
 
 
 class _OnePartition(Mapping[str, int]):
@@ -61,6 +63,8 @@ class TopologyTestDriver:
         *,
         registry: SchemaRegistry | None = None,
     ) -> None:
+        if not isinstance(app, StreamsBuilder):
+            raise TopologyError(f"expected a Streams object, got {type(app).__name__}")
         self.now_ms = wall_clock
         self._plan = app.plan()
         self._registry = registry or MemoryRegistry()
@@ -91,7 +95,9 @@ class TopologyTestDriver:
         (key_bytes,) = self._codec(source.key, is_key=True).serialize(topic, [key])
         (value_bytes,) = self._codec(source.value, is_key=False).serialize(topic, [value])
         stamp = self.now_ms if timestamp is None else timestamp
-        found: Headers = tuple(headers)
+        if type(stamp) is not int or stamp > TIMESTAMP_MAX:
+            raise TopologyError(f"timestamp: expected epoch milliseconds, got {stamp!r}")
+        found = _headers(headers)
         self._feed(
             task,
             topic,
@@ -192,3 +198,12 @@ class TopologyTestDriver:
 
     def _may_write(self, topic: str) -> bool:
         return any(callable(written) or written == topic for written in self._written())
+
+
+def _headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
+    """Headers as a record has them. TopologyError for anything but pairs of text and bytes."""
+    found = tuple(headers)
+    for header in found:
+        if not isinstance(header, tuple) or list(map(type, header)) not in PAIRS:
+            raise TopologyError(f"headers: expected pairs (str, bytes), got {header!r}")
+    return found

@@ -336,8 +336,11 @@ class Grouped(NotBuilt):
         **aggregates: Aggregate,
     ) -> Table:
         """A table of dicts, one field per named aggregate; of one unnamed: of its bare values."""
+        operator = f"aggregate of {self._node.name!r}"
+        for word, given in (("key", key), ("value", value), ("name", name)):
+            if isinstance(given, Aggregate):
+                raise TopologyError(f"{operator}: no field can be called {word!r}")
         if (aggregate is None) == (not aggregates):
-            operator = f"aggregate of {self._node.name!r}"
             raise TopologyError(f"{operator}: expected one unnamed aggregate or several named ones")
         parts = (aggregate,) if aggregate is not None else tuple(aggregates.values())
         return self._table(
@@ -394,7 +397,8 @@ class Grouped(NotBuilt):
         """TopologyError unless `part` is an aggregate that these groups can have."""
         if not isinstance(part, Aggregate):
             what = f"{type(part).__name__} {part!r}"
-            raise TopologyError(f"{label}: expected an aggregate such as count(), got {what}")
+            hint = "; did you forget to call it?" if callable(part) else ""
+            raise TopologyError(f"{label}: expected an aggregate such as count(), got {what}{hint}")
         if self._subtracts and not subtracts(part):
             raise TopologyError(
                 f"{label}: {part.word} cannot take out the old row of a table; "
