@@ -32,6 +32,7 @@ from kafkalite.errors import ConfigError
 if TYPE_CHECKING:
     from kafkalite.node import Node
 
+ADVERTISED: Final = "advertised.listeners"
 # Each time that the broker comes back from the system, the registry's thread may keep the
 # interpreter for so long. Python's own 5 ms are ten times what a request takes.
 SWITCH_SECONDS: Final = 0.0005
@@ -54,7 +55,10 @@ def start(
     ] = None,
     listen: Annotated[
         str | None,
-        typer.Option(help="HOST:PORT; port 0 takes a free one.", show_default="127.0.0.1:9092"),
+        typer.Option(
+            help="HOST:PORT; port 0 takes a free one. Wins over listeners of --config.",
+            show_default="127.0.0.1:9092",
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A server.properties with Kafka's settings.")
@@ -77,7 +81,7 @@ def start(
     ] = False,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
-    settings = _settings(config, parse_pairs(override, "--override"))
+    settings = _settings(config, listen, parse_pairs(override, "--override"))
     where = data_dir or _log_dir(settings)
     say_which_codec(cleaner=True)
     log_to_stderr()
@@ -132,7 +136,7 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
     print(f"kafkalite is ready at {node.address} ({door}data in {data_dir})", flush=True)
 
 
-def _settings(file: Path | None, overrides: dict[str, str]) -> dict[str, str]:
+def _settings(file: Path | None, listen: str | None, overrides: dict[str, str]) -> dict[str, str]:
     """The settings of the file, and over them those of the flags.
 
     A file may hold what Kafka does not know, a plugin's settings for example: that is only told.
@@ -149,7 +153,24 @@ def _settings(file: Path | None, overrides: dict[str, str]) -> dict[str, str]:
         raise ConfigError(f"--config {file}: {error}") from error
     for name in unknown:
         print(f"kafkalite: {file}: {name} is no setting of Kafka's, ignored", file=sys.stderr)
+    if listen is not None:
+        known = _advertised_at(known, listen, file)
     return known | overrides
+
+
+def _advertised_at(known: dict[str, str], listen: str, file: Path) -> dict[str, str]:
+    """The file's settings where --listen takes the place of its listeners: clients must not be
+    sent to the port that the file speaks of."""
+    told = known.get(ADVERTISED, "")
+    port = listen.rpartition(":")[2]
+    if not told or any(entry.strip().endswith(f":{port}") for entry in told.split(",")):
+        return known
+    print(
+        f"kafkalite: {file}: {ADVERTISED} {told} is of another port than --listen {listen}, "
+        f"left out; --override {ADVERTISED}=… sets it",
+        file=sys.stderr,
+    )
+    return {name: value for name, value in known.items() if name != ADVERTISED}
 
 
 def _log_dir(settings: dict[str, str]) -> Path:

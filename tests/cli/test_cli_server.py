@@ -138,6 +138,27 @@ def test_the_data_directory_may_be_the_file_s(tmp_path: Path) -> None:
     assert (code, log) == (1, "kafkalite: log.dirs names 2 directories; give one of them\n")
 
 
+@pytest.mark.parametrize("advertised", ["localhost:9092", "far.example:9092,CONTROLLER://x:9093"])
+def test_a_port_given_wins_over_the_one_that_the_file_advertises(
+    tmp_path: Path, advertised: str
+) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
+        f"advertised.listeners=PLAINTEXT://{advertised}\n"
+    )
+    arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
+    with started(*arguments, "--listen", "127.0.0.1:0", "--json") as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        assert address.startswith("127.0.0.1:")
+        assert address != "127.0.0.1:9092"
+    own = ("--override", "advertised.listeners=PLAINTEXT://far.example:7")
+    with started(*arguments, "--listen", "127.0.0.1:0", "--json", *own) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["address"] == "far.example:7"
+
+
 def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) -> None:
     with started("--data-dir", str(tmp_path), "--listen", "0.0.0.0:0") as process:
         host = ready(process).rpartition(":")[0]
