@@ -7,19 +7,18 @@ Fails  with StorageError naming file and byte where a file is not what it should
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 
 from kafkalite.cli.log_files import Directory, FileKind, LogFile, opened
 from kafkalite.cli.records_out import json_headers
 from kafkalite.cli.values import json_columns
 from kafkalite.core.config import parse_properties
 from kafkalite.core.log import checkpoints, inspection
-from kafkalite.core.log.epochs import LeaderEpochs
+from kafkalite.core.log.epochs import parse_epochs
 from kafkalite.core.log.inspection import Batch, Fault
 from kafkalite.core.log.producer_state import ProducerState
-from kafkalite.core.log.storage import Storage
 from kafkalite.core.protocol.codec import decode_with_version, read_version
 from kafkalite.core.protocol.group_records import (
     GroupMetadataKey,
@@ -33,6 +32,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import CorruptBatchError, StorageError, WireError
 
 Document = dict[str, Any]
+E = TypeVar("E")
 
 GROUP_KEY: Final = 2  # the version by which a key of __consumer_offsets tells that it is a group's
 OFFSETS_TOPIC: Final = "__consumer_offsets-"
@@ -165,42 +165,29 @@ def _both(key: bytes | None, value: bytes | None, key_type: Any, value_type: Any
 # ---- the other files -----------------------------------------------------------------------------
 
 
+def _told(found: Iterable[E | Fault], tell: Callable[[E], Document]) -> Iterator[Document | Fault]:
+    return (each if isinstance(each, Fault) else tell(each) for each in found)
+
+
 def _index(file: LogFile) -> Iterator[Document | Fault]:
-    for entry in inspection.offset_entries(file.whole(), file.base_offset):
-        yield (
-            entry
-            if isinstance(entry, Fault)
-            else {
-                "what": "index_entry",
-                "offset": entry.offset,
-                "position": entry.log_position,
-            }
-        )
+    return _told(
+        inspection.offset_entries(file.whole(), file.base_offset),
+        lambda e: {"what": "index_entry", "offset": e.offset, "position": e.log_position},
+    )
 
 
 def _time_index(file: LogFile) -> Iterator[Document | Fault]:
-    for entry in inspection.time_entries(file.whole(), file.base_offset):
-        yield (
-            entry
-            if isinstance(entry, Fault)
-            else {
-                "what": "time_index_entry",
-                "timestamp": entry.timestamp,
-                "offset": entry.offset,
-            }
-        )
+    return _told(
+        inspection.time_entries(file.whole(), file.base_offset),
+        lambda e: {"what": "time_index_entry", "timestamp": e.timestamp, "offset": e.offset},
+    )
 
 
 def _transaction_index(file: LogFile) -> Iterator[Document | Fault]:
-    for entry in inspection.aborted_entries(file.whole()):
-        yield (
-            entry
-            if isinstance(entry, Fault)
-            else {
-                "what": "aborted_transaction",
-                **entry.transaction._asdict(),
-            }
-        )
+    return _told(
+        inspection.aborted_entries(file.whole()),
+        lambda e: {"what": "aborted_transaction", **e.transaction._asdict()},
+    )
 
 
 def _snapshot(file: LogFile) -> Iterator[Document | Fault]:
@@ -220,35 +207,19 @@ def _snapshot(file: LogFile) -> Iterator[Document | Fault]:
         }
 
 
-class _Small:
-    """As much of the `Storage` port as reading a small file takes."""
-
-    def __init__(self, file: LogFile) -> None:
-        self._file = file
-
-    def read_small(self, path: str) -> bytes | None:
-        """The file, whatever it is asked for by."""
-        return self._file.whole()
-
-
-def _small(file: LogFile) -> Storage:
-    return cast("Storage", _Small(file))  # its readers ask for nothing else
-
-
 def _epochs(file: LogFile) -> Iterator[Document | Fault]:
-    for entry in LeaderEpochs(_small(file), "").entries:
+    for entry in parse_epochs(file.whole(), file.path.name):
         yield {"what": "epoch", **entry._asdict()}
 
 
 def _offsets(file: LogFile) -> Iterator[Document | Fault]:
-    for (topic, partition), offset in checkpoints.read_offsets(
-        _small(file), file.path.name
-    ).items():
+    found = checkpoints.parse_offsets(file.whole(), file.path.name)
+    for (topic, partition), offset in found.items():
         yield {"what": "offset", "topic": topic, "partition": partition, "offset": offset}
 
 
 def _partition_metadata(file: LogFile) -> Iterator[Document | Fault]:
-    topic_id = checkpoints.read_topic_id(_small(file), "")
+    topic_id = checkpoints.parse_topic_id(file.whole(), file.path.name)
     if topic_id is None:
         raise StorageError("there is no topic id in it")
     yield {"what": "partition_metadata", "topic_id": str(topic_id)}

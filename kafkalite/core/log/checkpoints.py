@@ -44,8 +44,12 @@ Offsets = dict[TopicPartition, int]
 
 
 def read_offsets(storage: Storage, name: str) -> Offsets:
-    """The offsets of a checkpoint; none where it is not there, or empty as Kafka may leave it."""
-    data = storage.read_small(name)
+    """The offsets of a checkpoint; none where it is not there."""
+    return parse_offsets(storage.read_small(name) or b"", name)
+
+
+def parse_offsets(data: bytes, name: str) -> Offsets:
+    """The offsets in a checkpoint's text, which Kafka may leave empty. StorageError, by `name`."""
     if not data:
         return {}
     version, count, *rows = [*data.decode("utf-8", "replace").splitlines(), "", ""]
@@ -148,6 +152,11 @@ def read_topic_id(storage: Storage, directory: str, expected: UUID | None = None
         return None
     if expected is not None and data == _metadata(expected):  # as good as always
         return expected
+    return parse_topic_id(data, path)
+
+
+def parse_topic_id(data: bytes, path: str) -> UUID | None:
+    """The id in the text of a partition.metadata; None where it is torn. StorageError."""
     fields = parse_properties(data.decode("utf-8", "replace"))
     version = fields.get("version", "0")
     if version.isdecimal() and version != "0":

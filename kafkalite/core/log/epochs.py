@@ -41,11 +41,8 @@ class LeaderEpochs:
         self._directory = directory
         self._changes = 0  # so far, and as many as the file has
         self._written = 0
-        self.entries: list[EpochEntry] = []
         path = f"{directory}/{CHECKPOINT_NAME}"
-        data = storage.read_small(path)
-        if data:  # Kafka leaves it empty while there is no epoch
-            self.entries = _parse(data, path)
+        self.entries = parse_epochs(storage.read_small(path) or b"", path)
 
     @property
     def latest(self) -> int:
@@ -129,7 +126,10 @@ class LeaderEpochs:
             self._written = new[0]
 
 
-def _parse(data: bytes, path: str) -> list[EpochEntry]:
+def parse_epochs(data: bytes, path: str) -> list[EpochEntry]:
+    """The entries in a checkpoint's text, which Kafka leaves empty while there is no epoch."""
+    if not data:
+        return []
     try:
         version, count, *rows = data.decode("ascii").split("\n")
         numbers = [tuple(map(int, row.split())) for row in rows if row]
