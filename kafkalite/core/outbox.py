@@ -64,6 +64,7 @@ class Outbox:
         "_position",
         "_socket",
         "_transport",
+        "last_sent",
     )
 
     def __init__(
@@ -83,6 +84,7 @@ class Outbox:
         self._is_held = False
         self._is_paused = False  # the transport has bytes of its own to send first
         self._socket: socket.socket | None = None
+        self.last_sent = loop.time()  # when the socket last had room for what waited
 
     @property
     def is_empty(self) -> bool:
@@ -168,6 +170,7 @@ class Outbox:
     def _on_writable(self) -> None:
         assert self._socket is not None
         self._loop.remove_writer(self._socket)
+        self.last_sent = self._loop.time()
         self._pump()
         if self.is_empty:
             self._on_empty()

@@ -6,8 +6,9 @@
 One request of a connection is answered at a time, in order. While its answer is pending or not yet
 sent, nothing more of that connection is read than one buffer, which is all the back pressure there
 is to know about: a peer that does not read its answers is not asked for more questions. Large
-requests are received as long as those under way have not taken `queued_max_request_bytes`; who
-comes later waits, unread, in order, and whoever has not sent all in RECEIVE_SECONDS_MAX has to go.
+requests are received as long as the buffers of those under way have not taken
+`queued_max_request_bytes`; who comes later waits, unread, in order, and whoever has not sent all in
+RECEIVE_SECONDS_MAX has to go.
 
 Owns   sockets: how many, for how long idle, and their ends.
 Never  knows an API. No task is made for a request and no line is logged for one.
@@ -37,6 +38,7 @@ from kafkalite.core.protocol.connection import (
     ServerConnection,
     UnknownApi,
 )
+from kafkalite.core.request_room import RequestRoom
 from kafkalite.errors import KafkaliteError, UnanswerableError
 
 log: Final = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ class ServerLimits:
     max_connections_per_ip: int = 2**31 - 1
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # NEVER: no limit
-    queued_max_request_bytes: int = QUEUED_BYTES_MAX  # of large requests being received
+    queued_max_request_bytes: int = QUEUED_BYTES_MAX  # buffers of large requests being received
     socket_send_buffer_bytes: int = -1  # -1: the system's own, which grows with the need
     socket_receive_buffer_bytes: int = -1
     backlog: int = 50
@@ -95,9 +97,7 @@ class Server:
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._due: deque[_Connection] = deque()  # those that can go on answering
-        self._reserved: dict[_Connection, int] = {}  # bytes of the large request of each
-        self._reserved_bytes = 0
-        self._wait_for_room: dict[_Connection, int] = {}  # in the order of their coming
+        self.room: RequestRoom[_Connection] = RequestRoom(limits.queued_max_request_bytes)
         self._room_check: asyncio.TimerHandle | None = None  # while others wait
         self._in_turn = False
 
@@ -171,41 +171,37 @@ class Server:
         if not self.connections:
             self._all_gone.set()
 
-    def reserve(self, connection: _Connection, byte_count: int) -> bool:
-        """Whether `connection` may receive a large request now; if not, it is told to go on later.
-
-        The last one let in may take more than there is, so that none is too large for ever.
-        """
-        assert connection not in self._reserved
-        if self._wait_for_room or self._reserved_bytes >= self.limits.queued_max_request_bytes:
-            self._wait_for_room[connection] = byte_count
-            if self._room_check is None:
-                self._check_for_room(asyncio.get_running_loop())
-            return False
-        self._let_in(connection, byte_count)
-        return True
+    def reserve(self, connection: _Connection, byte_count: int, whole: int) -> bool:
+        """Whether `connection` may have a buffer of `byte_count` bytes now for its large request,
+        which has `whole`; if not, it is told to go on later."""
+        loop = asyncio.get_running_loop()
+        if self.room.take(connection, byte_count, whole, loop.time()):
+            return True
+        if self._room_check is None:
+            self._check_for_room(loop)
+        return self._let_in(connection)
 
     def unreserve(self, connection: _Connection) -> None:
         """The large request of `connection` is answered, or will never come."""
-        self._wait_for_room.pop(connection, None)
-        self._reserved_bytes -= self._reserved.pop(connection, 0)
-        while self._wait_for_room and (self._reserved_bytes < self.limits.queued_max_request_bytes):
-            first, byte_count = next(iter(self._wait_for_room.items()))
-            del self._wait_for_room[first]
-            self._let_in(first, byte_count)
-            first.receive_on()
+        self.room.give_back(connection)
+        self._let_in()
 
-    def _let_in(self, connection: _Connection, byte_count: int) -> None:
-        self._reserved[connection] = byte_count
-        self._reserved_bytes += byte_count
-        connection.let_in_at = asyncio.get_running_loop().time()
+    def _let_in(self, asking: _Connection | None = None) -> bool:
+        """Tells those who waited and have room now; whether `asking`, who knows, is among them."""
+        if not self.room.is_wanted:
+            return False
+        let_in = self.room.let_in(asyncio.get_running_loop().time())
+        for connection in let_in:
+            if connection is not asking:
+                connection.receive_on()
+        return asking in let_in
 
     def _check_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
         """While some wait, nobody keeps room for longer than a request may take to come."""
         self._room_check = None
-        if self._wait_for_room:
-            for connection in tuple(self._reserved):
-                connection.give_up_if_let_in_before(loop.time() - RECEIVE_SECONDS_MAX)
+        if self.room.is_wanted:
+            for connection in self.room.overdue(loop.time() - RECEIVE_SECONDS_MAX):
+                connection.give_up()
             delay = RECEIVE_SECONDS_MAX / 8
             self._room_check = loop.call_later(delay, self._check_for_room, loop)
 
@@ -249,8 +245,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._pending: Pending[Any] | None = None
         self._is_reading = True
         self._is_closing = False
-        self._has_reserved = False  # room for the large request that is being received
-        self.let_in_at = 0.0  # when it was given that room
+        self._has_reserved = False  # room for the large request that is being received, or waits
         self._metrics = server.metrics
         self._last_active = loop.time()
         self._peer = self._client_host = "?"
@@ -287,6 +282,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
         self._outbox.close()
+        self._frames.drop()  # not when the collector comes by: it and the transport are a circle
         if self._pending is not None:
             self._pending.abandon()
             self._pending = None
@@ -326,10 +322,15 @@ class _Connection(asyncio.BufferedProtocol):
             self._read(False)
             self._server.go_on(self)
         elif has_more is not None:
-            size = self._frames.large_bytes
-            if size and not self._has_reserved:
-                self._has_reserved = self._server.reserve(self, size)
-            self._read(not size or self._has_reserved)
+            self._read(self._has_room())
+
+    def _has_room(self) -> bool:
+        """Whether what comes next may be received; if not, `receive_on` tells when."""
+        wanted = self._frames.large_room_bytes
+        if not wanted:
+            return True
+        self._has_reserved = True
+        return self._server.reserve(self, wanted, self._frames.large_bytes)
 
     def _answer_some(self) -> bool | None:
         """Answers REQUESTS_PER_TURN requests at the most. Whether there are more; None while
@@ -348,8 +349,7 @@ class _Connection(asyncio.BufferedProtocol):
         return True
 
     def receive_on(self) -> None:
-        """There is room now for the large request that has begun to arrive."""
-        self._has_reserved = True
+        """There is room now for more of the large request that has begun to arrive."""
         self._last_active = self._loop.time()
         self._read(True)
 
@@ -414,18 +414,17 @@ class _Connection(asyncio.BufferedProtocol):
         """Cuts the connection."""
         self._transport.abort()
 
-    def give_up_if_let_in_before(self, deadline: float) -> None:
+    def give_up(self) -> None:
         """Hangs up on a peer that keeps others waiting for the room that its request takes."""
-        if self.let_in_at < deadline:
-            self._metrics.connections_failed += 1
-            size = self._frames.large_bytes
-            self._hang_up(f"a request of {size} bytes takes over {RECEIVE_SECONDS_MAX:g} s to come")
-            self.abort()  # not after what it may have left unread
+        self._metrics.connections_failed += 1
+        size = self._frames.large_bytes
+        self._hang_up(f"a request of {size} bytes takes over {RECEIVE_SECONDS_MAX:g} s to come")
+        self.abort()  # not after what it may have left unread
 
     def close_if_idle_since(self, deadline: float) -> None:
         """Hangs up on a peer that was silent for too long, also on one that waits for an answer:
-        while it does, nobody would notice that it is gone."""
-        if self._last_active < deadline:
+        while it does, nobody would notice that it is gone. Who reads an answer slowly is not."""
+        if max(self._last_active, self._outbox.last_sent) < deadline:
             self._metrics.connections_idle += 1
             log.info("%s: idle for connections.max.idle.ms, closed", self._peer)
             self.finish() if self._outbox.is_empty else self.abort()

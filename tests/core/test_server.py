@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import struct
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -21,7 +23,7 @@ from kafkalite.core.outbox import INLINE_BYTES_MAX
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.protocol.connection import ClientConnection, RequestReceived
+from kafkalite.core.protocol.connection import FIRST_BYTES_MAX, ClientConnection, RequestReceived
 from kafkalite.core.protocol.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -389,6 +391,31 @@ def test_the_idle_are_closed_also_those_who_wait_for_an_answer() -> None:
     asyncio.run(story())
 
 
+def test_who_reads_an_answer_slowly_is_not_idle(tmp_path: Path) -> None:
+    """As with Kafka, where a socket that takes more of an answer counts as active."""
+
+    async def story() -> None:
+        path = tmp_path / "file"
+        path.write_bytes(bytes(32 << 20))
+        service = FakeService(files=[FileStretch(path, 0, 32 << 20)])
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.send(FetchRequest(), 11)
+            await until(lambda: service.asked)
+            (connection,) = server.connections
+            asked_at = connection._last_active
+            while connection._outbox.last_sent <= asked_at:
+                peer.frames.receive_data(await peer.reader.read(1 << 16))
+                await asyncio.sleep(0)
+            connection.close_if_idle_since(connection._outbox.last_sent)
+            (topic,) = (await peer.receive()).responses
+            assert len(topic.partitions[0].records) == 32 << 20
+            connection.close_if_idle_since(asyncio.get_running_loop().time())
+            assert await peer.is_hung_up_on()
+
+    asyncio.run(story())
+
+
 def test_closing_sends_what_was_answered_and_drops_what_waits() -> None:
     async def story() -> None:
         service = FakeService()
@@ -422,17 +449,17 @@ def test_large_requests_take_no_more_memory_than_they_may(tmp_path: Path) -> Non
             request = large(200_000)
             for peer in (first, second):
                 peer.writer.write(request[:100_000])
-            await until(lambda: len(server._reserved) == 2)
+            await until(lambda: len(server.room.holders) == 2)
             third.writer.write(request)
-            await until(lambda: server._wait_for_room)
+            await until(lambda: server.room.waiting)
             small.send(ApiVersionsRequest(), 0)
             await small.receive()  # who asks for little is not held up
             assert service.asked == [ApiKey.API_VERSIONS]
             first.writer.write(request[100_000:])  # leaves 200,000: the third is let in
             await until(lambda: service.asked.count(ApiKey.HEARTBEAT) == 2)
             second.writer.close()
-            await until(lambda: not server._reserved)
-            assert (server._reserved_bytes, server._wait_for_room) == (0, {})
+            await until(lambda: not server.room.holders)
+            assert (server.room.taken, server.room.waiting) == (0, ())
 
     asyncio.run(story())
 
@@ -448,9 +475,9 @@ def test_who_does_not_send_what_it_announced_keeps_others_waiting_for_a_while_on
             silent, honest = await connect(), await connect()
             request = large(200_000)
             silent.writer.write(request[:50_000])
-            await until(lambda: server._reserved)
+            await until(lambda: server.room.holders)
             await asyncio.sleep(0.2)
-            assert len(server._reserved) == 1, "in nobody's way"
+            assert len(server.room.holders) == 1, "in nobody's way"
             honest.writer.write(request)
             assert await silent.is_hung_up_on()
             await until(lambda: service.waiting)
@@ -459,19 +486,73 @@ def test_who_does_not_send_what_it_announced_keeps_others_waiting_for_a_while_on
     assert "a request of 200000 bytes takes over 0.05 s to come" in caplog.text
 
 
+def test_the_memory_of_a_broken_request_is_free_at_once() -> None:
+    """Not when the garbage collector looks at old objects, which may be never."""
+
+    async def story() -> None:
+        async with serving(FakeService()) as (server, connect):
+            peer = await connect()
+            peer.writer.write(large(20_000_000)[:5_000_000])
+            await until(lambda: server.room.taken > 5_000_000)
+            (connection,) = server.connections
+            buffer = weakref.ref(connection._frames._view)
+            peer.writer.transport.abort()
+            await until(lambda: not server.connections)
+            assert buffer() is None
+            assert server.room.taken == 0
+
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()
+
+
 def test_who_waits_for_room_and_leaves_is_forgotten() -> None:
     async def story() -> None:
         async with serving(FakeService(), queued_max_request_bytes=1) as (server, connect):
             holder, waiter = await connect(), await connect()
             request = large(200_000)
             holder.writer.write(request[:50_000])
-            await until(lambda: server._reserved)
+            await until(lambda: server.room.holders)
             waiter.writer.write(request[:50_000])
-            await until(lambda: server._wait_for_room)
-            for connection in tuple(server._wait_for_room):
+            await until(lambda: server.room.waiting)
+            for connection in server.room.waiting:
                 connection.abort()
-            await until(lambda: not server._wait_for_room)
-            assert len(server._reserved) == 1
+            await until(lambda: not server.room.waiting)
+            assert len(server.room.holders) == 1
+
+    asyncio.run(story())
+
+
+def test_who_announces_much_and_sends_little_is_in_nobodys_way() -> None:
+    """What counts is the memory that is taken, not what sizes promise."""
+
+    async def story() -> None:
+        service = FakeService()
+        limit = 20 * FIRST_BYTES_MAX
+        async with serving(service, queued_max_request_bytes=limit) as (server, connect):
+            for _ in range(15):
+                (await connect()).writer.write(large(90_000_000)[:50_000])
+            await until(lambda: len(server.room.holders) == 15)
+            assert server.room.taken == 15 * FIRST_BYTES_MAX
+            honest = await connect()
+            honest.writer.write(large(15_000_000))
+            await until(lambda: service.waiting)
+            assert (server.room.taken, server.room.waiting) == (15 * FIRST_BYTES_MAX, ())
+
+    asyncio.run(story())
+
+
+def test_large_requests_that_all_need_more_room_than_there_is_come_to_their_end() -> None:
+    async def story() -> None:
+        service = FakeService()
+        limit = 3 * FIRST_BYTES_MAX
+        async with serving(service, queued_max_request_bytes=limit) as (server, connect):
+            for _ in range(6):
+                (await connect()).writer.write(large(7_000_000))
+            await until(lambda: len(service.waiting) == 6)
+            assert (server.room.taken, server.room.waiting) == (0, ())
 
     asyncio.run(story())
 

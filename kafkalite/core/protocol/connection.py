@@ -111,9 +111,21 @@ class FrameReceiver:
 
     @property
     def large_bytes(self) -> int:
-        """The size of the large frame that is being received, 0 if there is none: memory that will
-        be taken if more is received."""
+        """The size of the large frame that is being received, 0 if there is none."""
         return self._large_bytes
+
+    @property
+    def large_room_bytes(self) -> int:
+        """The size of the buffer that `get_buffer` will have for the large frame that is being
+        received, 0 if there is none: memory that will be taken if more is received."""
+        size = self._large_bytes
+        if not size:
+            return 0
+        if not self._large_has_room:
+            return max(self._end - self._start - 4, min(size, self._first_bytes_max))
+        if self._end == len(self._view):
+            return min(size, GROWTH * self._end)
+        return len(self._view)
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the next bytes belong, at least one; `buffer_updated` tells how many came."""
@@ -170,6 +182,12 @@ class FrameReceiver:
                 self._large_bytes = size
         return None
 
+    def drop(self) -> None:
+        """Forgets what has arrived: nothing more will, and its memory is wanted elsewhere."""
+        self._view, self._large = memoryview(b""), None
+        self._start = self._end = self._large_bytes = 0
+        self._large_has_room = False
+
     def _new_chunk(self, room: int) -> None:
         """Leaves the chunk to its frames; what was not handed out moves to a new one, which has
         `room` bytes or more."""
@@ -183,7 +201,7 @@ class FrameReceiver:
     def _make_room_for_large(self) -> None:
         """Gives a large frame a buffer of its own, with what has arrived of it."""
         arrived, size = self._view[self._start + 4 : self._end], self._large_bytes
-        own = memoryview(bytearray(max(len(arrived), min(size, self._first_bytes_max))))
+        own = memoryview(bytearray(self.large_room_bytes))
         own[: len(arrived)] = arrived
         self._view, self._start, self._end = own, 0, len(arrived)
         self._large_has_room = True
@@ -192,7 +210,7 @@ class FrameReceiver:
 
     def _grow(self) -> None:
         """More room for a large frame, now that the sender has filled what it had."""
-        larger = memoryview(bytearray(min(self._large_bytes, GROWTH * self._end)))
+        larger = memoryview(bytearray(self.large_room_bytes))
         larger[: self._end] = self._view
         self._view = larger
 
