@@ -23,6 +23,7 @@ import franz_go
 import kafka_go
 import kafka_python
 import librdkafka
+import rust_rdkafka
 import sarama
 from suite import Outcome, Run, Suite, Target, cached
 
@@ -30,7 +31,7 @@ from kafkalite.embedded import EmbeddedBroker
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (kafka_python, franz_go, librdkafka, sarama, kafka_go)
+    for module in (kafka_python, franz_go, librdkafka, rust_rdkafka, sarama, kafka_go)
 }
 OUR_VERSION = "3.8"  # of Apache Kafka, by the versions of the APIs that we serve
 NOT_RUN = 3
