@@ -2,10 +2,10 @@
 
     -1  latest: the high watermark, under read_committed the last stable offset
     -2  earliest: the log start offset          -4  earliest on local disk: the same
-    -3  the record with the greatest timestamp
+    -3  the record with the greatest timestamp  -5  the last in remote storage, where there is none
     >=0 the first record with that timestamp or a later one; -1 if there is none
 
-Source KIP-79, KIP-207, KIP-320, KIP-734.
+Source KIP-79, KIP-207, KIP-320, KIP-734, KIP-405, KIP-1005.
 """
 
 from __future__ import annotations
@@ -38,10 +38,18 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
-MAX_TIMESTAMP_V: Final = 7  # the first version that knows it
+LATEST_TIERED: Final = -5
+FIRST_VERSION: Final = {  # that knows them
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+}
+NEVER: Final = 2**15 - 1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(1, 8))
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 10))
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
@@ -54,7 +62,8 @@ def list_offsets(
         index = wanted.partition_index
         if times_named[topic, index] > 1:
             return ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST)
-        if wanted.timestamp == MAX_TIMESTAMP and context.api_version < MAX_TIMESTAMP_V:
+        known_since = FIRST_VERSION.get(wanted.timestamp, NEVER)
+        if wanted.timestamp < 0 and context.api_version < known_since:
             return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
         return _list(broker, topic, wanted, isolation_level)
 
@@ -91,12 +100,12 @@ def _find(partition: Partition, timestamp: int, isolation_level: int) -> tuple[i
         is_empty = start == log.log_end_offset
         epoch = partition.replication.leader_epoch if is_empty else log.epochs.epoch_of(start)
         return NO_TIMESTAMP, start, epoch
+    if timestamp == LATEST_TIERED:
+        return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
     if timestamp == MAX_TIMESTAMP:
         found = log.max_timestamp_offset()
-    elif timestamp >= 0:
-        found = log.offset_for_timestamp(timestamp)
     else:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {timestamp} is not known")
+        found = log.offset_for_timestamp(timestamp)
     if found is None or found.offset >= end:
         return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
     return found

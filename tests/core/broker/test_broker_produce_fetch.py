@@ -404,6 +404,7 @@ def test_followers_are_refused(start: Start) -> None:
         (-2, 0, -1),
         (-1, 3, -1),
         (-4, 0, -1),
+        (-5, -1, -1),
         (-3, 1, 300),
         (0, 0, 100),
         (101, 1, 300),
@@ -418,7 +419,7 @@ def test_offsets_by_time(start: Start, timestamp: int, found: int, at: int) -> N
             batch = encode(Columns([None] * 3, [b"v"] * 3, [100, 300, 200]))
             await peer.produce("t", batch=batch)
             wanted = (ListOffsetsTopic("t", (ListOffsetsPartition(0, timestamp=timestamp),)),)
-            (topic,) = (await peer.ask(ListOffsetsRequest(-1, 0, wanted), 8)).topics
+            (topic,) = (await peer.ask(ListOffsetsRequest(-1, 0, wanted), 10)).topics
             answer = topic.partitions[0]
             assert (answer.error_code, answer.offset, answer.timestamp) == (0, found, at)
 
@@ -442,6 +443,23 @@ def test_offsets_of_what_is_not_there(start: Start) -> None:
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 ErrorCode.UNSUPPORTED_VERSION,
             ]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("timestamp", "since"), [(-3, 7), (-4, 8), (-5, 9)])
+def test_special_timestamps_are_refused_to_versions_that_do_not_know_them(
+    start: Start, timestamp: int, since: int
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t")
+            wanted = (ListOffsetsTopic("t", (ListOffsetsPartition(0, timestamp=timestamp),)),)
+            for version in range(1, 11):
+                (topic,) = (await peer.ask(ListOffsetsRequest(-1, 0, wanted), version)).topics
+                refused = topic.partitions[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+                assert refused == (version < since), version
 
     asyncio.run(story())
 
