@@ -16,6 +16,7 @@ import typer
 
 from kafkalite.cli import spark, streams
 from kafkalite.cli.app import HELP, build
+from kafkalite.cli.json_shapes import SHAPES
 
 EXAMPLE: Final = "  $ "
 COMPLETION_FLAGS: Final = frozenset({"install_completion", "show_completion"})
@@ -27,7 +28,8 @@ INTRODUCTION: Final = f"""# Commands
   `KAFKALITE_BOOTSTRAP_SERVERS`, else `127.0.0.1:9092`.
 - **Output**: tables on a terminal, aligned text in a pipe, with `--json` one JSON document;
   `consume` and `log dump` print a document a line. What is said on the way (progress, summaries,
-  faults) goes to stderr.
+  faults) goes to stderr. Fields of JSON keep their names and meaning, new ones may come; times are
+  epoch ms or ISO 8601, a size is in bytes.
 - **Exit codes**: 0 done; 1 refused or failed, with one line on stderr; 2 flags that make no sense;
   130 Ctrl-C (SIGTERM: 143), but 0 of what runs until it is told to stop (`server start`,
   `registry start`, `kafkalite-streams run`). A closed pipe (`| head`) is 0.
@@ -70,6 +72,8 @@ def _section(name: str, command: Any) -> str:
     lines = [f"## {name}", "", _text(command.help), "", f"    {usage}", ""]
     lines += [f"- `{_placeholder(a)}`: {_text(a.help)}" for a in arguments]
     lines += [_option(option) for option in options if option.name not in COMPLETION_FLAGS]
+    if name in SHAPES:
+        lines += ["", f"JSON: `{SHAPES[name]}`"]
     shown = [line for line in (command.epilog or "").split("\n") if line.startswith(EXAMPLE)]
     if shown:
         examples = "\n".join(line.removeprefix(EXAMPLE) for line in shown)

@@ -129,7 +129,7 @@ def describe(
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print a topology: its parts, stores and topics. Nothing runs."""
-    emit(load(app).describe(format=Format.json.value if json else output.value))
+    emit(load(app).describe(format=Format.json.value if json else output.value).rstrip("\n"))
 
 
 def load(app: str) -> Streams:

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from kafkalite.cli.app import COMMANDS, GROUPS, build
+from kafkalite.cli.json_shapes import SHAPES
 from kafkalite.cli.reference import page, programs
 
 Run = Callable[..., Any]
@@ -55,6 +56,7 @@ def test_every_command_teaches(path: tuple[str, ...]) -> None:
 def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
     flags = {flag for parameter in TREE[path].params for flag in parameter.opts}
     if path != COMPLETION:
+        assert " ".join(path) in SHAPES
         assert "--json" in flags
 
 
