@@ -19,19 +19,30 @@ from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import confluent_go
 import franz_go
 import kafka_go
 import kafka_python
 import librdkafka
 import rust_rdkafka
 import sarama
+import watermill
 from suite import Outcome, Run, Suite, Target, cached
 
 from kafkalite.embedded import EmbeddedBroker
 
 SUITES: dict[str, Suite] = {
     module.SUITE.name: module.SUITE
-    for module in (kafka_python, franz_go, librdkafka, rust_rdkafka, sarama, kafka_go)
+    for module in (
+        kafka_python,
+        franz_go,
+        librdkafka,
+        rust_rdkafka,
+        sarama,
+        kafka_go,
+        confluent_go,
+        watermill,
+    )
 }
 OUR_VERSION = "3.8"  # of Apache Kafka, by the versions of the APIs that we serve
 NOT_RUN = 3
