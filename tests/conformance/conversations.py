@@ -23,6 +23,7 @@ CONVERSATIONS: list[Callable[[Talk], None]] = [
     records.fetching,
     records.fetching_in_sessions,
     records.looking_up,
+    records.looking_up_segments,
     records.deleting_records,
     groups.finding,
     groups.living,

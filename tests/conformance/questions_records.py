@@ -314,6 +314,35 @@ def looking_up(talk: Talk) -> None:
     epoch_end("the end of an epoch, unknown topic", 0, topic=talk.name("nowhere"))
 
 
+def looking_up_segments(talk: Talk) -> None:
+    """ListOffsets v0, which tells where segments begin, by the times of their files."""
+    name = talk.topic("t", 2, segment_bytes="100")  # a segment for each batch
+    for _ in range(4):
+        talk.say(produce(name, batch(2)), 8)
+
+    def ask(
+        label: str, at: int, most: int = 1, topic: str = name, index: int = 0, replica: int = -1
+    ) -> None:
+        wanted = ListOffsetsPartition(index, -1, at, most)
+        request = ListOffsetsRequest(replica, 0, (ListOffsetsTopic(topic, (wanted,)),))
+        talk.ask(label, request, 0)
+
+    future = (1 << 63) - 1
+    for at in (-1, -2, -3, -4, 0, 1_000_000, future):
+        ask(f"at {at}", at)
+        ask(f"at {at}, nine of them", at, 9)
+        ask(f"at {at} in an empty log", at, 9, index=1)
+    for most in (0, 2, 5):
+        ask(f"the latest {most}", -1, most)
+    ask("unknown partition", -1, index=9)
+    ask("unknown topic", -1, topic=talk.name("nowhere"))
+    twice = (ListOffsetsPartition(0, -1, -1), ListOffsetsPartition(0, -1, -2))
+    talk.ask("twice", ListOffsetsRequest(-1, 0, (ListOffsetsTopic(name, twice),)), 0)
+    gone = DeleteRecordsTopic(name, (DeleteRecordsPartition(0, 3),))
+    talk.say(DeleteRecordsRequest((gone,), 5_000), 1)
+    ask("the earliest behind deleted records", -2)
+
+
 def deleting_records(talk: Talk) -> None:
     name = talk.topic("t")
     for i in range(5):

@@ -29,7 +29,8 @@ def test_the_page_names_every_api_and_field() -> None:
 def test_what_is_advertised_overlaps_what_old_clients_test_for() -> None:
     """librdkafka before 2.11.1 takes a broker for able by overlap with a single version."""
     single = {
-        "Produce": (0, 1, 2, 3, 7), "Fetch": (4, 10), "ListOffsets": (1,), "FindCoordinator": (0,),
+        "Produce": (0, 1, 2, 3, 7), "Fetch": (4, 10), "ListOffsets": (0, 1),
+        "FindCoordinator": (0,),
         "JoinGroup": (0,), "SyncGroup": (0,), "Heartbeat": (0,), "LeaveGroup": (0,),
         "OffsetCommit": (1, 2), "OffsetFetch": (1,), "InitProducerId": (0,), "ApiVersions": (0, 3),
     }  # fmt: skip

@@ -5,6 +5,9 @@
     -3  the record with the greatest timestamp  -5  the last in remote storage, where there is none
     >=0 the first record with that timestamp or a later one; -1 if there is none
 
+v0 knows no times of records: it tells, newest first, where the segments begin whose files were last
+written by the time that is asked for; the end of the log counts as one that is written now.
+
 Source KIP-79, KIP-207, KIP-320, KIP-734, KIP-405, KIP-1005.
 """
 
@@ -40,8 +43,8 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 FIRST_VERSION: Final = {  # that knows them
-    LATEST: 1,
-    EARLIEST: 1,
+    LATEST: 0,
+    EARLIEST: 0,
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
     LATEST_TIERED: 9,
@@ -49,7 +52,7 @@ FIRST_VERSION: Final = {  # that knows them
 NEVER: Final = 2**15 - 1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(1, 10))
+@handles(ApiKey.LIST_OFFSETS, versions=(0, 10))
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:
@@ -60,6 +63,8 @@ def list_offsets(
 
     def answer(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         index = wanted.partition_index
+        if context.api_version == 0:
+            return _list_segments(broker, topic, wanted)
         if times_named[topic, index] > 1:
             return ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST)
         known_since = FIRST_VERSION.get(wanted.timestamp, NEVER)
@@ -86,7 +91,9 @@ def _list(
     except ApiError as error:
         broker.note_storage_error(error)
         return ListOffsetsPartitionResponse(index, error.error_code)
-    return ListOffsetsPartitionResponse(index, ErrorCode.NONE, timestamp, offset, epoch)
+    return ListOffsetsPartitionResponse(
+        index, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
 
 
 def _find(partition: Partition, timestamp: int, isolation_level: int) -> tuple[int, int, int]:
@@ -109,6 +116,38 @@ def _find(partition: Partition, timestamp: int, isolation_level: int) -> tuple[i
     if found is None or found.offset >= end:
         return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
     return found
+
+
+def _list_segments(
+    broker: Broker, topic: str, wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    """The answer of v0: `max_num_offsets` at most, in descending order."""
+    index = wanted.partition_index
+    if wanted.timestamp < EARLIEST:
+        return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        partition = broker.partition(topic, index)
+        partition.replication.check_leader(NO_EPOCH)
+        written = partition.log.segments_written(broker.now_ms())
+    except ApiError as error:
+        broker.note_storage_error(error)
+        return ListOffsetsPartitionResponse(index, error.error_code)
+    offsets = _written_by(written, wanted.timestamp)[: max(wanted.max_num_offsets, 0)]
+    end = partition.end(READ_UNCOMMITTED)
+    readable = tuple(offset for offset in offsets if offset <= end)
+    if len(readable) < len(offsets):
+        readable = (end, *readable)
+    return ListOffsetsPartitionResponse(index, old_style_offsets=readable)
+
+
+def _written_by(written: list[tuple[int, int]], timestamp: int) -> list[int]:
+    """The offsets of those that were written by then; the first is the newest of all."""
+    if timestamp == EARLIEST:
+        return [written[-1][0]]
+    first = 0
+    if timestamp != LATEST:
+        first = next((i for i, (_, at) in enumerate(written) if at <= timestamp), len(written))
+    return [offset for offset, _ in written[first:]]
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))

@@ -343,6 +343,17 @@ class PartitionLog:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
         return None if timestamp < 0 else self.offset_for_timestamp(timestamp)
 
+    def segments_written(self, now_ms: int) -> list[tuple[int, int]]:
+        """Where each segment begins and when its file was last written (epoch ms), newest first;
+        the end of the log, where there is something in the newest, as if it were one.
+        """
+        try:
+            written = self._segments.written(self.log_start_offset)
+        except OSError as error:
+            refuse(StorageError(f"{self.topic_partition}: {error}"))
+        has_records = self._segments.active.size_bytes > 0
+        return [(self.log_end_offset, now_ms), *written] if has_records else written
+
     def aborted_transactions(self, offset: int, before_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [offset, before_offset), by their markers."""
         try:

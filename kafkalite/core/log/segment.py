@@ -327,9 +327,11 @@ class Segment:
     def retention_timestamp(self) -> int:
         """What retention by time goes by: the largest timestamp, else when the file was written."""
         timestamp = self.max_timestamp
-        if timestamp < 0 and self.size_bytes:
-            return self._storage.modified_ms(self.log.path)
-        return timestamp if self.size_bytes else self.created_ms
+        return timestamp if timestamp >= 0 and self.size_bytes else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        """When the file was last written (epoch ms), or the segment made that has none yet."""
+        return self._storage.modified_ms(self.log.path) if self.size_bytes else self.created_ms
 
     # ---- reading -------------------------------------------------------------------------------
 

@@ -87,6 +87,12 @@ class Segments:
         """The largest timestamp of all, -1 without one."""
         return max(segment.max_timestamp for segment in self.all)
 
+    def written(self, first_offset: int) -> list[tuple[int, int]]:
+        """Where each begins, not before `first_offset`, and when its file was last written (epoch
+        ms), newest first.
+        """
+        return [(max(s.base_offset, first_offset), s.modified_ms()) for s in reversed(self.all)]
+
     def aborted_transactions(self, offset: int, before_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in [offset, before_offset), by their markers."""
         found: list[AbortedTransaction] = []

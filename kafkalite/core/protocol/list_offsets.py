@@ -1,7 +1,8 @@
 """ListOffsets (key 2), OffsetForLeaderEpoch (key 23): offsets by time and by leader epoch.  [P]
 
 Source: ListOffsets{Request,Response}.json
-  v1 one offset per partition; v2 isolation_level (KIP-98); v3 throttled after the answer;
+  v0 the offsets where segments begin, by the times of their files; v1 one offset per partition, by
+  the times of records; v2 isolation_level (KIP-98); v3 throttled after the answer;
   v4 leader epochs (KIP-320); v5 as v4; v6 flexible; v7 timestamp -3 (KIP-734); v8 timestamp -4
   (KIP-405, tiered storage); v9 timestamp -5 (KIP-1005); v10 timeout_ms (KIP-1075), for the answers
   of remote storage.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from kafkalite.core.protocol.codec import Request, message, struct
-from kafkalite.core.protocol.primitives import Int8, Int32, Int64, Since, String
+from kafkalite.core.protocol.primitives import Int8, Int32, Int64, Since, String, Until
 from kafkalite.errors import ErrorCode
 
 
@@ -25,6 +26,7 @@ class ListOffsetsPartition:
     partition_index: Int32
     current_leader_epoch: Annotated[Int32, Since(4)] = -1
     timestamp: Int64 = 0
+    max_num_offsets: Annotated[Int32, Until(0)] = 1
 
 
 @struct
@@ -35,7 +37,7 @@ class ListOffsetsTopic:
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@message(api_key=2, versions=(1, 10), flexible_since=6)
+@message(api_key=2, versions=(0, 10), flexible_since=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Asks for the first offset at or after a timestamp."""
 
@@ -47,12 +49,13 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
 
 @struct
 class ListOffsetsPartitionResponse:
-    """The offset found and its timestamp; -1 and -1 if there is none."""
+    """The offset found and its timestamp; -1 and -1 if there is none. In v0 the newest offsets."""
 
     partition_index: Int32
     error_code: ErrorCode = ErrorCode.NONE
-    timestamp: Int64 = -1
-    offset: Int64 = -1
+    old_style_offsets: Annotated[tuple[Int64, ...], Until(0)] = ()
+    timestamp: Annotated[Int64, Since(1)] = -1
+    offset: Annotated[Int64, Since(1)] = -1
     leader_epoch: Annotated[Int32, Since(4)] = -1
 
 
@@ -64,7 +67,7 @@ class ListOffsetsTopicResponse:
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
-@message(api_key=2, versions=(1, 10), flexible_since=6, response=True)
+@message(api_key=2, versions=(0, 10), flexible_since=6, response=True)
 class ListOffsetsResponse:
     """The offsets found."""
 
