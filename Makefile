@@ -5,10 +5,19 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: demo test test-fast test-external lint protocol-page bench bench-broker bench-cleaner clean
+.PHONY: demo help test test-fast test-external lint protocol-page bench bench-broker bench-cleaner clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
+
+help:
+	@echo 'make demo           the main job on real data'
+	@echo 'make test           all tests; test-fast without JVMs, commands and other clients'
+	@echo 'make test-external  suites that others wrote'
+	@echo 'make lint           ruff, mypy --strict'
+	@echo 'make bench          log to log; bench-broker, bench-cleaner beside Apache Kafka'
+	@echo 'make protocol-page  docs/protocol.md anew'
+	@echo 'make clean          without .venv and what the demo made'
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup

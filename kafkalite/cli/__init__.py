@@ -7,6 +7,7 @@ when the fault is ours. Whoever closes the pipe that a command writes to has had
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ SIGNALLED: Final = 128  # the exit code of who was ended by signal n is 128 + n,
 def run_command(cli: typer.Typer) -> None:
     """Runs a command line program to its end, and exits with its code."""
     cli.pretty_exceptions_enable = False
+    _sign_warnings()
     _open_closed_streams()
     code = 0
     try:
@@ -71,6 +73,12 @@ def _say_how(error: Any) -> None:
         return
     where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
     print(f"kafkalite: {told.rstrip('.')}{where}", file=sys.stderr)
+
+
+def _sign_warnings() -> None:
+    """What our clients warn of on the way, such as a broker that went away, says whose it is."""
+    assert logging.lastResort is not None
+    logging.lastResort.setFormatter(logging.Formatter("kafkalite: %(message)s"))
 
 
 def _open_closed_streams() -> None:

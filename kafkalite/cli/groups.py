@@ -240,7 +240,11 @@ async def _partitions(
         there = {t.name: t.partition_count for t in await admin.describe_topics()}
         return [tp for tp in committed if tp.partition < there.get(tp.topic, 0)]
     counts = {t.name: t.partition_count for t in await admin.describe_topics(chosen)}
-    return [tp for name, numbers in chosen.items() for tp in choose({name: counts[name]}, numbers)]
+    return [
+        tp
+        for name, numbers in chosen.items()
+        for tp in choose({name: counts[name]}, numbers, "--topic")
+    ]
 
 
 async def _moved(

@@ -116,7 +116,9 @@ def parse_size(text: str, flag: str) -> int:
     return int(number) * factor
 
 
-def choose(partitions_of: Mapping[str, int], wanted: Sequence[int] | None) -> list[TopicPartition]:
+def choose(
+    partitions_of: Mapping[str, int], wanted: Sequence[int] | None, flag: str = "--partition"
+) -> list[TopicPartition]:
     """These partitions, or all, of topics whose numbers of partitions are given."""
     chosen = []
     for topic, count in partitions_of.items():
@@ -124,7 +126,7 @@ def choose(partitions_of: Mapping[str, int], wanted: Sequence[int] | None) -> li
             if number >= count:
                 raise typer.BadParameter(
                     f"topic {topic} has partitions 0 to {count - 1}, not {number}",
-                    param_hint="--partition",
+                    param_hint=flag,
                 )
             chosen.append(TopicPartition(topic, number))
     return chosen

@@ -387,6 +387,26 @@ def test_a_second_ctrl_c_gives_up_what_no_broker_takes(serve: Run, tmp_path: Pat
     server.kill()
 
 
+def test_a_broker_that_dies_is_told_and_waited_for(serve: Run, tmp_path: Path) -> None:
+    server = serve(tmp_path / "data")
+    command = [sys.executable, "-m", "kafkalite.cli"]
+    make = [*command, "produce", "t", "--create", "-b", server.address]
+    subprocess.run(make, input=b"a\n", capture_output=True, check=True)
+    running = subprocess.Popen(
+        [*command, "consume", "t", "-b", server.address],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert running.stdout is not None
+    assert running.stderr is not None
+    assert running.stdout.readline() == b"a\n"
+    server.kill()
+    assert running.stderr.readline().startswith(b"kafkalite: fetching from broker ")
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 130
+    assert b"Traceback" not in running.communicate()[1]
+
+
 def test_a_list_in_a_closed_pipe(kafkalite: Run, start_command: Run, make_topic: Run) -> None:
     make_topic(1)
     running = start_command("topics", "list")
