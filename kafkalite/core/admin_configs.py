@@ -17,6 +17,7 @@ from typing import Final
 
 from kafkalite.core.admin_calls import AdminCalls, raise_for
 from kafkalite.core.protocol.configs import (
+    ConfigOperation,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -25,10 +26,6 @@ from kafkalite.core.protocol.configs import (
     IncrementalAlterConfigsResource,
 )
 
-SET: Final = 0
-DELETE: Final = 1
-APPEND: Final = 2
-SUBTRACT: Final = 3
 EVERY_BROKER: Final = ""  # the name of the resource whose settings all brokers fall back to
 NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -151,15 +148,14 @@ class ConfigCalls(AdminCalls):
 
         `append` and `subtract` add entries to settings that are lists, and take them out.
         """
-        configs = [
-            IncrementalAlterableConfig(name, DELETE if value is None else SET, value)
-            for name, value in changes.items()
+        do = ConfigOperation
+        operations = [
+            *((n, do.DELETE if v is None else do.SET, v) for n, v in changes.items()),
+            *((n, do.APPEND, v) for n, v in append.items()),
+            *((n, do.SUBTRACT, v) for n, v in subtract.items()),
         ]
-        configs += [IncrementalAlterableConfig(n, APPEND, v) for n, v in append.items()]
-        configs += [IncrementalAlterableConfig(n, SUBTRACT, v) for n, v in subtract.items()]
-        altered = IncrementalAlterConfigsResource(
-            resource.resource_type, resource.name, tuple(configs)
-        )
+        configs = tuple(IncrementalAlterableConfig(*each) for each in operations)
+        altered = IncrementalAlterConfigsResource(resource.resource_type, resource.name, configs)
         request = IncrementalAlterConfigsRequest((altered,), validate_only)
         node_id = _home(resource)
         if node_id is not None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Final
 
 from kafkalite.core import image as images
@@ -34,6 +33,7 @@ from kafkalite.core.config import (
 )
 from kafkalite.core.config_keys import THREADS
 from kafkalite.core.image import ClusterImage, ClusterRecord
+from kafkalite.core.protocol.configs import ConfigOperation
 from kafkalite.core.topic_placement import check_name
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
@@ -41,15 +41,6 @@ TOPIC: Final = 2
 BROKER: Final = 4
 LOGGERS: Final = 8
 EVERY_BROKER: Final = ""
-
-
-class Operation(IntEnum):
-    """What is done to one setting; the numbers are those of IncrementalAlterConfigs."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +113,13 @@ def _refusal(change: ConfigChange, named: Counter[tuple[int, str]], node_id: int
 def _check_form(change: ConfigChange) -> None:
     if len(set(change.names)) < len(change.names):
         _refuse("Error due to duplicate config keys")
-    nulls = [n for n, do, value in change.operations if do != Operation.DELETE and value is None]
+    nulls = [
+        n for n, do, value in change.operations if do != ConfigOperation.DELETE and value is None
+    ]
     if nulls:
         _refuse(f"Null value not supported for : {','.join(nulls)}")
     for name, operation, _ in change.operations:
-        if operation not in tuple(Operation):
+        if operation not in tuple(ConfigOperation):
             _refuse(f"Unknown operation {operation} on {name}")
 
 
@@ -228,16 +221,16 @@ def _changed(
     """The resource's settings after the change; `fallback` tells the value of one not set."""
     configs = {} if change.replaces else dict(current)
     for name, operation, value in change.operations:
-        if operation == Operation.DELETE:
+        if operation == ConfigOperation.DELETE:
             configs.pop(name, None)
             continue
         assert value is not None, "checked"
-        if operation == Operation.SET:
+        if operation == ConfigOperation.SET:
             configs[name] = value
             continue
         key = (TOPIC_KEYS if change.resource_type == TOPIC else BROKER_KEYS).get(name)
         if key is None or key.type is not ConfigType.LIST:
-            what = Operation(operation).name
+            what = ConfigOperation(operation).name
             words = f"Can't {what} to key {name} because its type is not LIST."
             raise ApiError(code, words)
         before = configs[name] if name in configs else to_text(fallback(name)) or ""
@@ -251,7 +244,7 @@ def _words(text: str) -> list[str]:
 
 def _edited(before: list[str], operation: int, words: list[str]) -> str:
     """A list with words appended that it lacks, or without those that are subtracted."""
-    if operation == Operation.APPEND:
+    if operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys(before + words))
     gone = set(words)
     return ",".join(word for word in before if word not in gone)

@@ -15,7 +15,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from kafkalite.core.config_changes import ConfigChange, Operation
+from kafkalite.core.config_changes import ConfigChange
+from kafkalite.core.protocol.configs import ConfigOperation
 from kafkalite.errors import ApiError, ErrorCode
 
 ROOT: Final = "root"
@@ -49,7 +50,7 @@ class Loggers:
             return
         for name, operation, value in change.operations:
             logger = logging.root if name == ROOT else logging.getLogger(name)
-            deleted = operation == Operation.DELETE or value is None
+            deleted = operation == ConfigOperation.DELETE or value is None
             logger.setLevel(logging.NOTSET if deleted else LEVELS[value or ""])
 
     def _check(self, operations: Sequence[tuple[str, int, str | None]]) -> None:
@@ -57,17 +58,17 @@ class Loggers:
         for name, operation, value in operations:
             if name not in known:
                 raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
-            if operation == Operation.SET and value not in LEVELS:
+            if operation == ConfigOperation.SET and value not in LEVELS:
                 words = (
                     f"Cannot set the log level of {name} to {value} as it is not a supported log "
                     f"level. Valid log levels are {', '.join(LEVELS)}"
                 )
                 raise ApiError(ErrorCode.INVALID_CONFIG, words)
-            if operation == Operation.DELETE and name == ROOT:
+            if operation == ConfigOperation.DELETE and name == ROOT:
                 words = f"Removing the log level of the {ROOT} logger is not allowed"
                 raise ApiError(ErrorCode.INVALID_REQUEST, words)
-            if operation not in (Operation.SET, Operation.DELETE):
-                what = Operation(operation).name
+            if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
+                what = ConfigOperation(operation).name
                 words = f"{what} operation is not allowed for the BROKER_LOGGER resource"
                 raise ApiError(ErrorCode.INVALID_REQUEST, words)
 

@@ -164,10 +164,8 @@ class Transactional:
         while True:
             try:
                 code, why = await ask(), ""
-            except (
-                BrokerUnavailable,
-                WireError,
-            ) as error:  # as for batches: the connection is gone
+            except (BrokerUnavailable, WireError) as error:
+                # As for batches: the connection is gone.
                 code, why = ErrorCode.NETWORK_EXCEPTION, f", {error}"
             if not code:
                 return

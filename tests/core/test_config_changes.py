@@ -17,16 +17,16 @@ from kafkalite.core.config_changes import (
     TOPIC,
     ChangeConfigs,
     ConfigChange,
-    Operation,
     check,
     in_force,
 )
 from kafkalite.core.controller import Controller
+from kafkalite.core.protocol.configs import ConfigOperation
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import Node, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 CONTEXT = RequestContext(1)
 
 
@@ -216,7 +216,7 @@ def test_a_refused_write_is_told_for_each_change() -> None:
 
 
 WORDS = st.lists(st.sampled_from(["compact", "delete"]), max_size=3)
-Edit = tuple[Operation, list[str]]
+Edit = tuple[ConfigOperation, list[str]]
 EDITS = st.lists(st.tuples(st.sampled_from([SET, DELETE, APPEND, SUBTRACT]), WORDS), max_size=8)
 
 
@@ -231,13 +231,13 @@ def test_edits_of_a_list_are_those_of_a_python_list(
         assert run(machine, ChangeConfigs((edit,))) == [None]
         before = ["delete"] if model is None else model
         match operation:
-            case Operation.SET:
+            case ConfigOperation.SET:
                 model = words
-            case Operation.DELETE:
+            case ConfigOperation.DELETE:
                 model = None
-            case Operation.APPEND:
+            case ConfigOperation.APPEND:
                 model = list(dict.fromkeys(before + words))
-            case Operation.SUBTRACT:
+            case ConfigOperation.SUBTRACT:
                 model = [word for word in before if word not in words]
         expected = None if model is None else ",".join(model)
         assert topic_configs(machine).get(POLICY) == expected

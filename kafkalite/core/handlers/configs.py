@@ -20,7 +20,6 @@ from kafkalite.core.config_changes import (
     TOPIC,
     ChangeConfigs,
     ConfigChange,
-    Operation,
     Result,
     check,
 )
@@ -31,6 +30,7 @@ from kafkalite.core.protocol.configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    ConfigOperation,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -166,7 +166,7 @@ def alter_configs(
         ConfigChange(
             resource.resource_type,
             resource.resource_name,
-            tuple((config.name, Operation.SET, config.value) for config in resource.configs),
+            tuple((config.name, ConfigOperation.SET, config.value) for config in resource.configs),
             replaces=True,
         )
         for resource in request.resources

@@ -11,11 +11,21 @@ Source: the JSON of each name below, Request and Response.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated
 
 from kafkalite.core.protocol.codec import Request, message, struct
 from kafkalite.core.protocol.primitives import Bool, Int8, Int32, Since, String, Until
 from kafkalite.errors import ErrorCode
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does to one setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2  # to a list
+    SUBTRACT = 3
 
 
 @struct
@@ -124,7 +134,7 @@ class AlterConfigsResponse:
 
 @struct
 class IncrementalAlterableConfig:
-    """A change: config_operation 0 sets, 1 deletes, 2 appends, 3 subtracts."""
+    """A change of one setting: config_operation is a `ConfigOperation`."""
 
     name: String
     config_operation: Int8

@@ -142,9 +142,8 @@ class Worker:
         committed_at = checked_at = time.monotonic()
         worked = False
         while not self._stopping:
-            for partition, columns in (
-                await self._consumer.poll(timeout_ms=0 if worked else POLL_MS)
-            ).items():
+            polled = await self._consumer.poll(timeout_ms=0 if worked else POLL_MS)
+            for partition, columns in polled.items():
                 self._receive(partition, columns)
             worked = await self._round()
             at = time.monotonic()
