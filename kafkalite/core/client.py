@@ -69,7 +69,7 @@ class Slot:
     connection: BrokerConnection | None = None
     connecting: asyncio.Task[BrokerConnection] | None = None
     retry_at: float = 0
-    trouble: str = ""  # what came of the last attempt, where it failed
+    trouble: str = ""  # what came of the first attempt since the last that succeeded
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one attempt at a time
 
     @property
@@ -255,13 +255,16 @@ class Client(Lifetime):
                 log.debug("%s", error)
                 if not isinstance(error, BrokerUnavailable):
                     raise
-                slot.trouble = why_unavailable(error)
+                slot.trouble = slot.trouble or why_unavailable(
+                    error
+                )  # the last try may be cut short
                 return None
             if self._closed:
                 connection.close()
                 raise BrokerUnavailable("the client is closed")
             slot.connection = connection
             slot.backoff.succeeded()
+            slot.trouble = ""
             return connection
 
     # ---- requests ----

@@ -254,10 +254,8 @@ def test_who_does_not_answer_says_how() -> None:
     async def scenario() -> None:
         start = partial(asyncio.start_server, host="127.0.0.1", port=0)
         assert (await told(await start(silent))).endswith("(tried for 0.1 s): it is silent")
-        assert (await told(await start(curt))).endswith("(tried for 0.1 s): it hangs up")
-        assert "(b'HTTP')" in await told(await start(web), 10_000)
-        with pytest.raises(BrokerUnavailable, match="name"):
-            await Client("no-such-host.invalid:1", unavailable_after_ms=100).start()
+        assert (await told(await start(curt), 3_000)).endswith("(tried for 3 s): it hangs up")
+        assert "(b'HTTP')" in await told(await start(web), 30_000)
 
     asyncio.run(scenario())
 
