@@ -41,10 +41,10 @@ def test_a_refused_topic_is_named_with_the_reason(run: Run, name: Name) -> None:
         async with Admin(bootstrap) as admin:
             topic = name()
             await admin.create_topics([NewTopic(topic)])
-            with pytest.raises(ApiError, match=f"topic {topic}, .*: TOPIC_ALREADY_EXISTS"):
+            with pytest.raises(ApiError, match=f"topic {topic}: .*: TOPIC_ALREADY_EXISTS"):
                 await admin.create_topics([NewTopic(topic)])
             wrong = NewTopic(name(), configs={"cleanup.policy": "sometimes"})
-            with pytest.raises(ApiError, match=f"topic {wrong.name}, .*: INVALID_CONFIG"):
+            with pytest.raises(ApiError, match=f"topic {wrong.name}: .*: INVALID_CONFIG"):
                 await admin.create_topics([wrong])
             with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION"):
                 await admin.delete_topics([name()])

@@ -120,7 +120,7 @@ def test_lists_grow_and_shrink_and_validation_changes_nothing(run: Run, name: Na
             await policy_is("compact")
             await admin.alter_configs(there, {"cleanup.policy": None}, validate_only=True)
             await policy_is("compact")
-            with pytest.raises(ApiError, match=f"topic {topic.name}, .*: INVALID_CONFIG"):
+            with pytest.raises(ApiError, match=f"topic {topic.name}: .*: INVALID_CONFIG"):
                 await admin.alter_configs(there, {"cleanup.policy": "often"})
 
     run(scenario)
@@ -161,7 +161,7 @@ def test_partitions_are_counted_before_they_are_made(run: Run, name: Name) -> No
             await admin.create_partitions({topic: 4}, validate_only=True)
             (described,) = await admin.describe_topics([topic])
             assert described.partition_count == 2
-            with pytest.raises(ApiError, match=f"topic {topic}, .*: INVALID_PARTITIONS"):
+            with pytest.raises(ApiError, match=f"topic {topic}: .*: INVALID_PARTITIONS"):
                 await admin.create_partitions({topic: 1}, validate_only=True)
 
     run(scenario)
