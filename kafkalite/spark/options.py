@@ -113,8 +113,8 @@ def _topics(
 
 def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
     text = given.get(name.lower(), default)
-    if text in ("earliest", "latest"):
-        return text
+    if (word := text.strip().lower()) in ("earliest", "latest"):
+        return word
     try:
         return parse_offsets(text)
     except ConfigError as error:

@@ -43,12 +43,12 @@ def ranges_between(
 
 
 def check_no_loss(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> None:
-    """StorageError when a log ends before the place that was reached in it."""
+    """StorageError when a log ends before the place to go on from."""
     for tp, offset in sorted(end.items()):
         if offset < start.get(tp, 0):
             raise StorageError(
                 f"{tp} ends at offset {offset}, before {start[tp]}: records are gone, perhaps the "
-                "topic was made anew; failOnDataLoss=false waits until it is as long again"
+                "topic was made anew; failOnDataLoss=false reads none until it is longer"
             )
 
 

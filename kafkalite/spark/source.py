@@ -158,6 +158,8 @@ class BatchReader(DataSourceReader):
         options = self.reading.options
         start = self.reading.resolve(options.starting_offsets, "startingOffsets")
         end = self.reading.resolve(options.ending_offsets, "endingOffsets")
+        if options.fail_on_data_loss:
+            check_no_loss(start, end)
         return [RangePartition(wanted) for wanted in ranges_between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,13 @@ def test_defaults_are_those_of_the_official_connector() -> None:
     assert not batch.include_headers
 
 
+def test_earliest_and_latest_may_be_written_in_capitals() -> None:
+    options = parse_options(
+        GOOD | {"startingOffsets": "LATEST", "endingOffsets": " Latest "}, streaming=False
+    )
+    assert (options.starting_offsets, options.ending_offsets) == ("latest", "latest")
+
+
 def test_offsets_survive_the_round_trip() -> None:
     offsets = {TopicPartition("a", 0): 23, TopicPartition("a", 1): -2, TopicPartition("b", 0): -1}
     assert parse_offsets(format_offsets(offsets)) == offsets

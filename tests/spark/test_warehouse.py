@@ -18,10 +18,12 @@ from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import StorageError
 from kafkalite.serde import SerdeContext, avro, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
-from kafkalite.spark.log import offsets_of, read_range
+from kafkalite.spark.log import offsets_of, partitions_of, read_range
 from kafkalite.spark.manifest import Manifest
+from kafkalite.spark.options import format_offsets
 from kafkalite.spark.ranges import OffsetRange
 from kafkalite.spark.session import local_session
+from kafkalite.spark.source import BatchReader
 from kafkalite.spark.warehouse import TopicLoad, load_topic, read_table
 
 if TYPE_CHECKING:
@@ -201,3 +203,17 @@ def test_records_that_are_gone_are_an_error_or_a_gap(address: str) -> None:
         list(read_range(address, wanted, fail_on_data_loss=True))
     rest = concat(read_range(address, wanted, fail_on_data_loss=False))
     assert list(rest.offsets or ()) == list(range(2, ends[tp]))
+
+
+def test_a_batch_that_would_end_before_it_starts_has_lost_records(address: str) -> None:
+    send(address, "orders-short", range(10))
+    options = {
+        "kafka.bootstrap.servers": address,
+        "subscribe": "orders-short",
+        "startingOffsets": format_offsets(
+            dict.fromkeys(partitions_of(address, ["orders-short"]), 5000)
+        ),
+    }
+    with pytest.raises(StorageError, match=r"orders-short-0 ends at offset \d+, before 5000"):
+        BatchReader(options).partitions()
+    assert BatchReader(options | {"failOnDataLoss": "false"}).partitions() == []
