@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
+# Quietly: setuptools would warn of its own plans.
+PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
 .PHONY: demo help test test-fast test-external lint protocol-page bench bench-broker bench-cleaner clean
 
@@ -50,16 +52,16 @@ bench-cleaner: $(VENV)/.dev
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "kafkalite needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=..." % v[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(PIP) --upgrade pip
 
 SOURCES := pyproject.toml $(wildcard $(foreach kind,pyx pxd h,kafkalite/*/*.$(kind) kafkalite/*/*/*.$(kind)))
 
 $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[spark,examples]'
+	$(PIP) -e '.[spark,examples]'
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet -e '.[spark,examples,clients,dev]'
+	$(PIP) -e '.[spark,examples,clients,dev]'
 	@touch $@ $(VENV)/.demo
 
 clean:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers.group_errors import refuse
 from kafkalite.core.handlers.offset_commits import known_partitions
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import when_all
+from kafkalite.core.pending import after, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
@@ -89,7 +90,7 @@ def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: Request
     answer = _carry(broker, request.group_id, known, context)
     if known is request:
         return answer
-    return when_all([answer], lambda answers: _with_unknown_partitions(request, answers[0]))
+    return after(answer, partial(_with_unknown_partitions, request))
 
 
 def _with_unknown_partitions(
