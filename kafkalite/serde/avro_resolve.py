@@ -4,6 +4,9 @@
 means: whatever the writer's schema can hold, fastavro, which does the reading, gives as the
 reader's. A pair of records is looked at once, so a record may contain itself.
 
+`added_fields` finds the step that most schemas evolve by, new fields at the end of a record: what
+was written before it can be read as it was written, and be completed.
+
 Owns   the rules of resolution: promotions, names and aliases, defaults, unions, enums.
 Never  fails: what does not match is data.
 Source Avro 1.12 specification, "Schema Resolution"; where it is silent (which branch of a reader's
@@ -23,6 +26,7 @@ from kafkalite.serde.avro_schema import (
     Node,
     Schema,
     at,
+    default_value,
     inside,
     kind,
     logical,
@@ -55,6 +59,44 @@ def unreadable(writer: Schema, reader: Schema, labels: Labels = Labels()) -> lis
     walk = _Walk(writer, reader, labels)
     walk.pair(writer.root, reader.root, "")
     return list(dict.fromkeys(walk.found))
+
+
+def added_fields(writer: Schema, reader: Schema) -> dict[str, Any] | None:
+    """The defaults of the fields that the reader's record has after all of the writer's.
+
+    None where the two differ in anything else that matters to reading, or a default can be changed
+    by whoever is given it: then fastavro must resolve them.
+    """
+    ours, theirs = writer.root, reader.root
+    if kind(ours) != "record" or kind(theirs) != "record" or ours["name"] != theirs["name"]:
+        return None
+    if writer.recursive or reader.recursive:
+        return None
+    count = len(ours["fields"])
+    shared, added = theirs["fields"][:count], theirs["fields"][count:]
+    if [(f["name"], f["type"]) for f in shared] != [(f["name"], f["type"]) for f in ours["fields"]]:
+        return None
+    if any("default" not in field for field in added) or not all(map(_is_plain, theirs["fields"])):
+        return None
+    defaults = {f["name"]: default_value(reader, f["type"], f["default"]) for f in added}
+    return None if any(isinstance(d, list | dict) for d in defaults.values()) else defaults
+
+
+def _is_plain(field: dict[str, Any]) -> bool:
+    """Whether a field is read the same with and without resolution: it has no alias, and no union
+    in which one branch can be promoted to another."""
+    return not field.get("aliases") and _has_one_meaning(field["type"])
+
+
+def _has_one_meaning(node: Node) -> bool:
+    match node:
+        case list():
+            return len(node) <= 2 and "null" in node and all(map(_has_one_meaning, node))
+        case {"items": inner} | {"values": inner}:
+            return _has_one_meaning(inner)
+        case {"fields": fields}:
+            return all(map(_is_plain, fields))
+    return True
 
 
 class _Walk:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafkalite.errors import SerdeError
 from kafkalite.serde import MemoryRegistry, SerdeContext, avro
 from kafkalite.serde.avro_binary import binary
-from kafkalite.serde.avro_resolve import unreadable
+from kafkalite.serde.avro_resolve import added_fields, unreadable
 from kafkalite.serde.avro_schema import parse_schema
 
 PRIMITIVES = ["null", "boolean", "int", "long", "float", "double", "bytes", "string"]
@@ -220,7 +220,7 @@ def evolved(draw: st.DrawFn, schema: Any) -> Any:
             return {**schema, "symbols": symbols} | ({"default": default} if default else {})
         case "fixed":
             return {**schema, "size": draw(st.sampled_from([schema["size"], schema["size"], 5]))}
-    others = [schema, schema, *PROMOTED.get(schema, [])]
+    others = [schema, schema, *PROMOTED.get(kind(schema), [])]
     changed = draw(st.sampled_from([*others, "string"]))
     wrap = draw(st.sampled_from([False, False, True]))
     return ["null", changed] if wrap and changed != "null" else changed
@@ -279,3 +279,38 @@ def test_what_cannot_be_read_is_not_compatible(data: st.DataObject) -> None:
         read(record, writer, reader)
     except Exception:
         assert unreadable(parse_schema(writer), parse_schema(reader))
+
+
+@st.composite
+def widened(draw: st.DrawFn, record: dict[str, Any]) -> Any:
+    """The record with more fields at its end; now and then changed otherwise too."""
+    if not draw(st.integers(0, 4)):
+        record = draw(evolved(record))
+    types = draw(st.lists(st.sampled_from(WITH_DEFAULTS), max_size=3))
+    more = [{"name": f"new{n}", "type": t, "default": d} for n, (t, d) in enumerate(types)]
+    return {**record, "fields": [*record["fields"], *more]}
+
+
+WITH_DEFAULTS: list[tuple[Any, Any]] = [
+    ("int", 5),
+    ("double", 1),
+    (["null", "string"], None),
+    ("bytes", "\u00ff"),
+    ({"type": "array", "items": "int"}, []),
+    ({"type": "int", "logicalType": "date"}, 3),
+]
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_completed_records_are_those_that_the_library_resolves(data: st.DataObject) -> None:
+    names = data.draw(st.shared(st.builds(count), key="names"))
+    writer = data.draw(records(3, names, logical=True).filter(bounded))
+    reader = data.draw(widened(writer).filter(bounded))
+    added = added_fields(parse_schema(writer), parse_schema(reader))
+    assume(added is not None)
+    record = write(writer, data.draw(values(writer)))
+    completed = binary(parse_schema(writer).text).decode(BytesIO(record), None) | (added or {})
+    resolved = read(record, writer, reader)
+    assert completed == resolved
+    assert list(completed) == list(resolved)
