@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.protocol_page import render
 from kafkalite.core.protocol.apis import API
@@ -38,3 +40,14 @@ def test_what_is_advertised_overlaps_what_old_clients_test_for() -> None:
     for name, needed in single.items():
         first, last = ranges[name]
         assert all(first <= version <= last for version in needed), name
+
+
+def test_what_is_advertised_together_is_one_release_of_apache_kafka() -> None:
+    """kafka-python tells the release from single versions, and goes by what that one can do: a
+    version too new for the others, and it asks for those as well, if it was told a release.
+    """
+    told = pytest.importorskip(
+        "kafka.protocol.broker_version_data", reason="kafka-python is not installed"
+    )
+    versions = {int(route.key): route.versions for route in ROUTES.values()}
+    assert told.infer_broker_version_from_api_versions(versions) == (3, 8)

@@ -52,7 +52,7 @@ FIRST_VERSION: Final = {  # that knows them
 NEVER: Final = 2**15 - 1
 
 
-@handles(ApiKey.LIST_OFFSETS, versions=(0, 10))
+@handles(ApiKey.LIST_OFFSETS, versions=(0, 9))
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse:

@@ -4,8 +4,7 @@ Source: ListOffsets{Request,Response}.json
   v0 the offsets where segments begin, by the times of their files; v1 one offset per partition, by
   the times of records; v2 isolation_level (KIP-98); v3 throttled after the answer;
   v4 leader epochs (KIP-320); v5 as v4; v6 flexible; v7 timestamp -3 (KIP-734); v8 timestamp -4
-  (KIP-405, tiered storage); v9 timestamp -5 (KIP-1005); v10 timeout_ms (KIP-1075), for the answers
-  of remote storage.
+  (KIP-405, tiered storage); v9 timestamp -5 (KIP-1005).
 Source: OffsetForLeaderEpoch{Request,Response}.json
   v2 current_leader_epoch, throttle_time_ms (KIP-320); v3 replica_id; v4 flexible.
 """
@@ -37,14 +36,13 @@ class ListOffsetsTopic:
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@message(api_key=2, versions=(0, 10), flexible_since=6)
+@message(api_key=2, versions=(0, 9), flexible_since=6)
 class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """Asks for the first offset at or after a timestamp."""
 
     replica_id: Int32
     isolation_level: Annotated[Int8, Since(2)] = 0
     topics: tuple[ListOffsetsTopic, ...] = ()
-    timeout_ms: Annotated[Int32, Since(10)] = 0
 
 
 @struct
@@ -67,7 +65,7 @@ class ListOffsetsTopicResponse:
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
-@message(api_key=2, versions=(0, 10), flexible_since=6, response=True)
+@message(api_key=2, versions=(0, 9), flexible_since=6, response=True)
 class ListOffsetsResponse:
     """The offsets found."""
 
