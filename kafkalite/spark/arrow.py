@@ -4,8 +4,8 @@ Columns of the official connector: key, value, topic, partition, offset, timesta
 timestampType, optional headers. With `value.format=avro` the value is a struct of the reader's
 schema; with a windowed key the key is a struct (key, start, end).
 
-Owns   the mapping between Avro, Arrow and Spark types.
-Fails  with SchemaError for an Avro type that has no column type.
+Fails  with SerdeError naming the offset of what cannot be read, ConfigError where two columns of a
+       warehouse row would have one name.
 """
 
 from __future__ import annotations
@@ -16,57 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kafkalite.core.types import Columns
-from kafkalite.errors import ConfigError, SchemaError, SerdeError
+from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde import Codec, Serde, bytes_, string, windowed
+from kafkalite.spark.column_types import TIMESTAMP, ColumnType, Convert
 from kafkalite.spark.options import SourceOptions
 
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 CREATE_TIME: Final = 0
-PRIMITIVES: Final[dict[str, pa.DataType]] = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "bytes": pa.binary(),
-    "enum": pa.string(),
-    "fixed": pa.binary(),
-}
-LOGICAL: Final[dict[str, pa.DataType]] = {
-    "date": pa.date32(),
-    "timestamp-millis": TIMESTAMP,
-    "timestamp-micros": TIMESTAMP,
-}
 WINDOWED: Final = pa.struct([("key", pa.string()), ("start", TIMESTAMP), ("end", TIMESTAMP)])
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-def arrow_type(avro: Any, path: str = "value") -> pa.DataType:
-    """The column type of an Avro schema; a union of null and one type is that type, nullable."""
-    if isinstance(avro, list):
-        branches = [branch for branch in avro if branch != "null"]
-        if len(branches) != 1:
-            raise SchemaError(f"{path}: a union of {len(branches)} types is no column type")
-        return arrow_type(branches[0], path)
-    kind = avro if isinstance(avro, str) else avro["type"]
-    if isinstance(avro, dict):
-        if avro.get("logicalType") in LOGICAL:
-            return LOGICAL[avro["logicalType"]]
-        if kind == "array":
-            return pa.list_(arrow_type(avro["items"], f"{path}[]"))
-        if kind == "map":
-            return pa.map_(pa.string(), arrow_type(avro["values"], f"{path}{{}}"))
-        if kind in ("record", "error"):
-            fields = avro["fields"]
-            return pa.struct(
-                [(f["name"], arrow_type(f["type"], f"{path}.{f['name']}")) for f in fields]
-            )
-        if not isinstance(kind, str):
-            return arrow_type(kind, path)
-    if kind not in PRIMITIVES:
-        raise SchemaError(f"{path}: Avro type {kind!r} is no column type")
-    return PRIMITIVES[kind]
 
 
 def key_serde(key_format: str) -> Serde:
@@ -77,13 +34,13 @@ def key_serde(key_format: str) -> Serde:
     return string() if kind == "string" else bytes_()
 
 
-def arrow_schema(options: SourceOptions, avro_schema: Any | None) -> pa.Schema:
-    """The columns that the source gives."""
+def arrow_schema(options: SourceOptions, avro: ColumnType | None) -> pa.Schema:
+    """The columns that the source gives; `avro` is what Avro values make."""
     key = {"windowed": WINDOWED, "string": pa.string(), "binary": pa.binary()}
     value = {"string": pa.string(), "binary": pa.binary()}
     fields = [
         ("key", key[options.key_format.partition(":")[0]]),
-        ("value", arrow_type(avro_schema) if avro_schema else value[options.value_format]),
+        ("value", avro.arrow if avro is not None else value[options.value_format]),
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
@@ -99,8 +56,11 @@ def to_record_batch(
     partition: int,
     schema: pa.Schema,
     codecs: tuple[Codec, Codec],
+    convert: Convert | None,
 ) -> pa.RecordBatch:
-    """One batch; keys and values pass through their codecs a column at a time."""
+    """One batch; keys and values pass through their codecs a column at a time, then each value
+    through `convert`.
+    """
     n = len(columns)
     key_codec, value_codec = codecs
     try:
@@ -110,6 +70,8 @@ def to_record_batch(
         index = getattr(error, "index", None)
         where = f" offset {columns.offsets[index]}" if columns.offsets and index is not None else ""
         raise SerdeError(f"{topic}-{partition}{where}: {error}") from error
+    if convert is not None:
+        values = [None if value is None else convert(value) for value in values]
     if schema.field("key").type == WINDOWED:
         keys = [k and {"key": k.key, "start": k.start * 1000, "end": k.end * 1000} for k in keys]
     arrays = {

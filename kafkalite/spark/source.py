@@ -11,10 +11,9 @@ Source Spark's Python data source API (4.2), the official Kafka connector's opti
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -43,6 +42,9 @@ from kafkalite.spark.options import (
     parse_options,
 )
 from kafkalite.spark.ranges import OffsetRange, check_no_loss, limited, ranges_between
+
+if TYPE_CHECKING:
+    from kafkalite.spark.column_types import ColumnType
 
 START = "start"  # in an end offset: where the query's first batch began
 
@@ -90,7 +92,14 @@ class Reading:
         """The columns."""
         from kafkalite.spark.arrow import arrow_schema
 
-        return arrow_schema(self.options, self.avro_schema and json.loads(self.avro_schema))
+        return arrow_schema(self.options, self._column_type())
+
+    def _column_type(self) -> ColumnType | None:
+        """The column that Avro values make."""
+        from kafkalite.serde.avro_schema import parse_schema
+        from kafkalite.spark.column_types import column_type
+
+        return None if self.avro_schema is None else column_type(parse_schema(self.avro_schema))
 
     def _reader_schema(self) -> str:
         """The latest schema of the topic's values: every record is resolved to it."""
@@ -139,12 +148,15 @@ class Reading:
             key_serde(self.options.key_format).open(SerdeContext(None, is_key=True)),
             value.open(SerdeContext(registry, is_key=False)),
         )
-        schema = self.arrow_schema
+        schema, avro_type = self.arrow_schema, self._column_type()
+        convert = None if avro_type is None else avro_type.convert
         for columns in read_range(
             servers, wanted, fail_on_data_loss=self.options.fail_on_data_loss
         ):
             if len(columns):
-                yield to_record_batch(columns, wanted.topic, wanted.partition, schema, codecs)
+                yield to_record_batch(
+                    columns, wanted.topic, wanted.partition, schema, codecs, convert
+                )
 
 
 class BatchReader(DataSourceReader):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -141,6 +144,34 @@ def test_a_windowed_key_becomes_columns(address: str, spark: SparkSession, tmp_p
     for row in rows:
         assert row.key == f"k{row.id % 7}"
         assert (row.window_end - row.window_start).total_seconds() == 3600
+
+
+def test_logical_types_are_columns_of_their_own(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("payments")
+    sent = {"amount": Decimal("12.345"), "id": UUID(int=5), "wall": datetime(2024, 5, 6, 7, 8, 9)}
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3}
+    wall = {"type": "long", "logicalType": "local-timestamp-micros"}
+    fields = {"amount": decimal, "id": {"type": "string", "logicalType": "uuid"}, "wall": wall}
+    schema = {
+        "type": "record",
+        "name": "Payment",
+        "fields": [{"name": name, "type": each} for name, each in fields.items()],
+    }
+    with LogRegistry(address) as registry:
+        values = avro(schema=schema).open(SerdeContext(registry)).serialize(load.topic, [sent])
+
+    async def go() -> None:
+        async with Producer(address) as producer:
+            await producer.send_columns(load.topic, Columns([None], values, [DAY_MS]))
+            await producer.flush()
+
+    asyncio.run(go())
+    load_topic(spark, address, load, tmp_path)
+    read_table(spark, tmp_path, load)
+    (row,) = spark.sql("SELECT amount, id, wall FROM payments").collect()
+    assert row.asDict() == sent | {"id": str(sent["id"])}
 
 
 def test_a_stream_goes_on_from_its_checkpoint(

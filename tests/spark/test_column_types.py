@@ -1,0 +1,135 @@
+"""Avro values as Arrow columns: each type has one, or is refused by its place."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the spark extra is not installed")
+
+import pyarrow as pa
+
+from kafkalite.core.types import Columns
+from kafkalite.errors import SchemaError
+from kafkalite.serde import MemoryRegistry, SerdeContext, avro, bytes_
+from kafkalite.serde.avro_schema import parse_schema
+from kafkalite.spark.arrow import arrow_schema, to_record_batch
+from kafkalite.spark.column_types import column_type
+from kafkalite.spark.options import parse_options
+
+OPTIONS = parse_options(
+    {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "value.format": "avro"},
+    streaming=False,
+)
+ID = UUID("0188f1de-70c4-7c0e-8a3b-3f6d1c2b4a59")
+COLOR = {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}
+
+
+def logical(kind: str, meaning: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": meaning, **more}
+
+
+UUIDS = logical("string", "uuid")
+DECIMAL = logical("bytes", "decimal", precision=12, scale=3)
+FIXED_DECIMAL = logical("fixed", "decimal", precision=38, scale=0, name="Wide", size=16)
+NOON = datetime(2024, 5, 6, 12, 30, 15, 250_000)
+
+
+def column_of(schema: Any, *values: Any) -> pa.Array:
+    """What records of `values` become: one field, so that the schema may be of any type."""
+    record = {"type": "record", "name": "Row", "fields": [{"name": "field", "type": schema}]}
+    codec = avro(schema=record).open(SerdeContext(MemoryRegistry()))
+    records = codec.serialize("t", [{"field": value} for value in values])
+    avro_type = column_type(parse_schema(record))
+    batch = to_record_batch(
+        Columns([None] * len(values), records, [0] * len(values), offsets=range(len(values))),
+        "t",
+        0,
+        arrow_schema(OPTIONS, avro_type),
+        (bytes_().open(SerdeContext(is_key=True)), codec),
+        avro_type.convert,
+    )
+    return batch.column("value").field("field")
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        (DECIMAL, Decimal("12.345"), pa.decimal128(12, 3)),
+        (FIXED_DECIMAL, Decimal(10**37), pa.decimal128(38, 0)),
+        (logical("int", "date"), date(2024, 5, 6), pa.date32()),
+        (logical("long", "timestamp-millis"), NOON.replace(tzinfo=UTC), pa.timestamp("us", "UTC")),
+        (logical("long", "timestamp-micros"), NOON.replace(tzinfo=UTC), pa.timestamp("us", "UTC")),
+        (logical("long", "local-timestamp-millis"), NOON, pa.timestamp("us")),
+        (logical("long", "local-timestamp-micros"), NOON, pa.timestamp("us")),
+        (COLOR, "BLUE", pa.string()),
+        ({"type": "fixed", "name": "Two", "size": 2}, b"ab", pa.binary()),
+        (["null", "int"], None, pa.int32()),
+        ({"type": "array", "items": "long"}, [1, 2], pa.list_(pa.int64())),
+    ],
+)
+def test_values_stand_in_their_column(schema: Any, value: Any, expected: pa.DataType) -> None:
+    column = column_of(schema, value)
+    assert column.type == expected
+    assert column.to_pylist() == [value]
+
+
+def test_times_are_numbers_since_midnight() -> None:
+    millis = column_of(logical("int", "time-millis"), time(1, 2, 3, 4_000))
+    assert (millis.type, millis.to_pylist()) == (pa.int32(), [3_723_004])
+    micros = column_of(logical("long", "time-micros"), time(23, 59, 59, 999_999))
+    assert (micros.type, micros.to_pylist()) == (pa.int64(), [86_399_999_999])
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "expected"),
+    [
+        (UUIDS, ID, str(ID)),
+        (["null", UUIDS], None, None),
+        (["null", UUIDS], ID, str(ID)),
+        ({"type": "array", "items": UUIDS}, [ID, ID], [str(ID)] * 2),
+        (
+            {"type": "map", "values": ["null", UUIDS]},
+            {"a": ID, "b": None},
+            [("a", str(ID)), ("b", None)],
+        ),
+    ],
+)
+def test_uuids_are_text_wherever_they_are(schema: Any, value: Any, expected: Any) -> None:
+    assert column_of(schema, value).to_pylist() == [expected]
+
+
+def test_a_type_that_is_mentioned_by_name_is_the_one_that_was_defined() -> None:
+    pair = {
+        "type": "record",
+        "name": "Pair",
+        "fields": [{"name": "first", "type": COLOR}, {"name": "second", "type": "Color"}],
+    }
+    value = {"first": "RED", "second": "BLUE"}
+    assert column_of(pair, value).to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
+        (["int", "string"], "value: a union of 2 types is no column type"),
+        ("null", "value: Avro type null is no column type"),
+        (logical("bytes", "decimal", precision=39), "value: a decimal of 39 digits is no column"),
+        ({"type": "array", "items": ["int", "string"]}, r"value\[\]: a union of 2 types"),
+        (
+            {
+                "type": "record",
+                "name": "Node",
+                "fields": [{"name": "next", "type": ["null", "Node"]}],
+            },
+            "Node: a type that contains itself is no column type",
+        ),
+    ],
+)
+def test_what_is_no_column_is_refused_by_its_place(schema: Any, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        column_type(parse_schema(schema))
