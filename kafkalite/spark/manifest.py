@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -43,12 +43,16 @@ class Manifest:
         """The committed loads, oldest first."""
         return sorted(self.folder.glob("[0-9]*.json"))
 
+    def ranges(self) -> Iterator[OffsetRange]:
+        """What the table holds, the newest load's first."""
+        for load in reversed(self.loads()):
+            yield from _read(load)
+
     def committed(self) -> dict[TopicPartition, int]:
         """For each partition the first offset that the table does not hold."""
         ends: dict[TopicPartition, int] = {}
-        for load in self.loads():
-            for done in _read(load):
-                ends[done.topic_partition] = max(ends.get(done.topic_partition, 0), done.end)
+        for done in self.ranges():
+            ends[done.topic_partition] = max(ends.get(done.topic_partition, 0), done.end)
         return ends
 
     def plan(

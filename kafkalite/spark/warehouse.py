@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import KafkaliteError
@@ -138,8 +139,12 @@ class RangeWriter:
         raise KafkaliteError(f"{topic}-{partition} is in no planned range")
 
     def _path(self, day: str, wanted: OffsetRange) -> Path:
-        name = f"{wanted.topic}-{wanted.partition}-{wanted.start}-{wanted.end}.parquet"
-        return self.table / f"day={day}" / name
+        return self.table / f"day={day}" / file_name(wanted)
+
+
+def file_name(wanted: OffsetRange) -> str:
+    """What the files of a range are called, one for each day."""
+    return f"{wanted.topic}-{wanted.partition}-{wanted.start}-{wanted.end}.parquet"
 
 
 class DayFile:
@@ -189,9 +194,22 @@ def by_day(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
-    """Makes the table visible to SQL under its name; False while nothing was ever loaded."""
+    """Makes the table visible to SQL under its name, with the columns of the newest load; False
+    while it has no rows.
+
+    Older rows are null in columns that came since. Spark alone would take the columns of any file.
+    """
     table = warehouse / load.table
-    if not Manifest(table).loads():
+    newest = next(
+        (
+            file
+            for wanted in Manifest(table).ranges()
+            for file in table.glob(f"*/{file_name(wanted)}")
+        ),
+        None,
+    )
+    if newest is None:
         return False
-    spark.read.parquet(str(table)).createOrReplaceTempView(load.table)
+    columns = from_arrow_schema(pq.read_schema(newest))
+    spark.read.schema(columns).parquet(str(table)).createOrReplaceTempView(load.table)
     return True

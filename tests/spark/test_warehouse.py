@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,32 +146,67 @@ def test_a_windowed_key_becomes_columns(address: str, spark: SparkSession, tmp_p
         assert (row.window_end - row.window_start).total_seconds() == 3600
 
 
+def send_one(address: str, topic: str, schema: Any, value: Any, day: int) -> None:
+    with LogRegistry(address) as registry:
+        values = avro(schema=schema).open(SerdeContext(registry)).serialize(topic, [value])
+
+    async def go() -> None:
+        async with Producer(address) as producer:
+            await producer.send_columns(topic, Columns([None], values, [day * DAY_MS]))
+            await producer.flush()
+
+    asyncio.run(go())
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    """A schema; what is no type alone is a type and a default."""
+    described = [
+        {"name": field, "type": told[0], "default": told[1]}
+        if isinstance(told, tuple)
+        else {"name": field, "type": told}
+        for field, told in fields.items()
+    ]
+    return {"type": "record", "name": name, "fields": described}
+
+
 def test_logical_types_are_columns_of_their_own(
     address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     load = TopicLoad("payments")
     sent = {"amount": Decimal("12.345"), "id": UUID(int=5), "wall": datetime(2024, 5, 6, 7, 8, 9)}
-    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3}
-    wall = {"type": "long", "logicalType": "local-timestamp-micros"}
-    fields = {"amount": decimal, "id": {"type": "string", "logicalType": "uuid"}, "wall": wall}
-    schema = {
-        "type": "record",
-        "name": "Payment",
-        "fields": [{"name": name, "type": each} for name, each in fields.items()],
-    }
-    with LogRegistry(address) as registry:
-        values = avro(schema=schema).open(SerdeContext(registry)).serialize(load.topic, [sent])
-
-    async def go() -> None:
-        async with Producer(address) as producer:
-            await producer.send_columns(load.topic, Columns([None], values, [DAY_MS]))
-            await producer.flush()
-
-    asyncio.run(go())
+    schema = record(
+        "Payment",
+        amount={"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3},
+        id={"type": "string", "logicalType": "uuid"},
+        wall={"type": "long", "logicalType": "local-timestamp-micros"},
+    )
+    send_one(address, load.topic, schema, sent, day=1)
     load_topic(spark, address, load, tmp_path)
     read_table(spark, tmp_path, load)
     (row,) = spark.sql("SELECT amount, id, wall FROM payments").collect()
     assert row.asDict() == sent | {"id": str(sent["id"])}
+
+
+def test_sql_sees_the_columns_of_the_newest_load(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("readings")
+    older = record("Reading", id="int", gone=("string", ""))
+    newer = record("Reading", id="long", celsius=("double", 0.0))
+    for schema, value, day in (
+        (older, {"id": 1, "gone": "x"}, 5),
+        (newer, {"id": 2**40, "celsius": 21.5}, 6),
+        (newer, {"id": 3, "celsius": 19.0}, 4),
+    ):
+        send_one(address, load.topic, schema, value, day)
+        load_topic(spark, address, load, tmp_path)
+    read_table(spark, tmp_path, load)
+    assert "gone" not in spark.table(load.table).columns
+    rows = spark.sql("SELECT id, celsius, day FROM readings ORDER BY day").collect()
+    days = [date(1970, 1, 5), date(1970, 1, 6), date(1970, 1, 7)]
+    assert [tuple(row) for row in rows] == list(
+        zip((3, 1, 2**40), (19.0, None, 21.5), days, strict=True)
+    )
 
 
 def test_a_stream_goes_on_from_its_checkpoint(
