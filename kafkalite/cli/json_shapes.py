@@ -77,5 +77,8 @@ SHAPES: Final = {
         "stores: [{name, changelog, key, value}], "
         "source_topics, sink_topics, internal_topics}]}"
     ),
-    "kafkalite-spark load": "{tables: [{topic, table, records, files}], records, seconds, rows}",
+    "kafkalite-spark load": (
+        "{tables: [{topic, table, records, files, gaps: [{topic, partition, start, end}]}], "
+        "records, seconds, rows}"
+    ),
 }

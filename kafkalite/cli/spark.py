@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,12 +118,15 @@ def _run(
                 "table": str(path),
                 "records": done.records,
                 "files": done.files,
+                "gaps": [asdict(gap) for gap in done.gaps],
             }
         )
         what = (
             f"{done.records:,} new rows in {done.files:,} files" if done.records else "up to date"
         )
         tell(f"{wanted.topic} -> {path}: {what}")
+        for gap in done.gaps:
+            tell(f"  {gap} was deleted from the log before it could be loaded")
         read_table(spark, warehouse, wanted)
     seconds = time.monotonic() - started
     tell(f"loaded: {records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s)")

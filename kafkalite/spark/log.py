@@ -19,6 +19,7 @@ from kafkalite.spark.ranges import OffsetRange
 POLL_MS: Final = 1_000
 IDLE_POLLS_MAX: Final = 30
 FETCH_BYTES: Final = 8 * 1024 * 1024
+COMMITTED: Final = "read_committed"
 
 
 def partitions_of(bootstrap_servers: str, topics: Sequence[str]) -> list[TopicPartition]:
@@ -38,10 +39,12 @@ def partitions_of(bootstrap_servers: str, topics: Sequence[str]) -> list[TopicPa
 def offsets_of(
     bootstrap_servers: str, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """First and next offsets of `partitions`, as the log stands now."""
+    """First and next offsets of `partitions`, as the log stands now: up to the first record of a
+    transaction that is still open.
+    """
 
     async def ask() -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        async with Consumer(bootstrap_servers) as consumer:
+        async with Consumer(bootstrap_servers, isolation_level=COMMITTED) as consumer:
             first = await consumer.beginning_offsets(list(partitions))
             return dict(first), dict(await consumer.end_offsets(list(partitions)))
 
@@ -54,7 +57,7 @@ def read_range(
     """The committed records of `wanted`, batch by batch, each batch as columns of bytes."""
     consumer = Consumer(
         bootstrap_servers,
-        isolation_level="read_committed",
+        isolation_level=COMMITTED,
         auto_offset_reset="none" if fail_on_data_loss else "earliest",
         max_partition_fetch_bytes=FETCH_BYTES,
     )

@@ -7,7 +7,8 @@ A load is planned first, written under names that follow from the plan, then com
 crash the same plan runs again and replaces the same files, so a range is in the table once.
 
 Owns   the folder `_kafkalite` of one table. Spark and other readers skip names with a leading _.
-Fails  with StorageError when the manifest cannot be read, naming the file.
+Fails  with StorageError when the manifest cannot be read, naming the file, and when a log is
+       shorter than what the table has of it.
 """
 
 from __future__ import annotations
@@ -55,16 +56,29 @@ class Manifest:
             ends[done.topic_partition] = max(ends.get(done.topic_partition, 0), done.end)
         return ends
 
+    def gaps(self, first: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+        """What was deleted of logs that begin at `first` now, after the last load of it."""
+        done = self.committed()
+        return ranges_between(done, {tp: offset for tp, offset in first.items() if tp in done})
+
     def plan(
         self, first: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> list[OffsetRange]:
         """The ranges to load now: those of a load that broke off, else all up to `end`.
 
-        `first` is where each log begins; what retention deleted before it was loaded is gone.
+        `first` is where each log begins; what was deleted before it was loaded is gone, and `gaps`
+        tells. StorageError where a log ends before what the table has of it.
         """
         if self.pending.exists():
             return _read(self.pending)
         done = self.committed()
+        for tp, offset in end.items():
+            if offset < done.get(tp, 0):
+                raise StorageError(
+                    f"table {self.table} holds {tp} up to offset {done[tp]}, and the log ends at "
+                    f"{offset}: its topic was made anew, or has lost records; such a log needs a "
+                    "warehouse of its own"
+                )
         start = {tp: max(done.get(tp, 0), first.get(tp, 0)) for tp in end}
         ranges = ranges_between(start, end)
         if ranges:

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import KafkaliteError
+from kafkalite.errors import ConfigError, KafkaliteError
 from kafkalite.spark.arrow import flattened
 from kafkalite.spark.log import offsets_of, partitions_of
 from kafkalite.spark.manifest import Manifest
@@ -52,24 +52,33 @@ class TopicLoad:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load did."""
+    """What a load did. `gaps`: what was deleted from the log before it could be loaded."""
 
     topic: str
     records: int
     files: int
     ranges: tuple[OffsetRange, ...]
+    gaps: tuple[OffsetRange, ...]
 
 
 def load_topic(
     spark: SparkSession, bootstrap_servers: str, load: TopicLoad, warehouse: Path
 ) -> Loaded:
-    """Brings the table of `load.topic` up to the end of the log as it is now."""
+    """Brings the table of `load.topic` up to the end of the log as it is now.
+
+    ConfigError where the table is that of another topic: two names may lead to one table.
+    """
     table = warehouse.resolve() / load.table
     manifest = Manifest(table)
+    for held in manifest.ranges():
+        if held.topic != load.topic:
+            raise ConfigError(f"table {table} holds topic {held.topic}, and so not {load.topic}")
     partitions = partitions_of(bootstrap_servers, [load.topic])
-    ranges = manifest.plan(*offsets_of(bootstrap_servers, partitions))
+    first, end = offsets_of(bootstrap_servers, partitions)
+    gaps = tuple(manifest.gaps(first))
+    ranges = manifest.plan(first, end)
     if not ranges:
-        return Loaded(load.topic, 0, 0, ())
+        return Loaded(load.topic, 0, 0, (), gaps)
     rows = (
         spark.read.format("kafkalite")
         .options(**_source_options(bootstrap_servers, load, ranges))
@@ -78,7 +87,8 @@ def load_topic(
         .collect()
     )
     manifest.commit()
-    return Loaded(load.topic, sum(row.records for row in rows), len(rows), tuple(ranges))
+    records = sum(row.records for row in rows)
+    return Loaded(load.topic, records, len(rows), tuple(ranges), gaps)
 
 
 def _source_options(

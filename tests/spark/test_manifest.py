@@ -38,6 +38,25 @@ def test_what_retention_deleted_is_not_waited_for(tmp_path: Path) -> None:
     assert Manifest(tmp_path).plan({A: 7}, {A: 10}) == [OffsetRange("orders", 0, 7, 10)]
 
 
+def test_what_was_deleted_between_two_loads_is_a_gap(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    assert manifest.gaps({A: 7}) == [], "nothing was loaded before"
+    manifest.plan({A: 0, B: 0}, {A: 10, B: 10})
+    manifest.commit()
+    assert manifest.gaps({A: 10, B: 3}) == []
+    assert manifest.gaps({A: 12, B: 3}) == [OffsetRange("orders", 0, 10, 12)]
+    assert manifest.plan({A: 12, B: 3}, {A: 20, B: 10}) == [OffsetRange("orders", 0, 12, 20)]
+
+
+def test_a_log_that_is_shorter_than_its_table_is_refused(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.plan({A: 0}, {A: 10})
+    manifest.commit()
+    with pytest.raises(StorageError, match=r"holds orders-0 up to offset 10, .* ends at 4: "):
+        manifest.plan({A: 0}, {A: 4})
+    assert manifest.plan({A: 0}, {A: 10}) == []
+
+
 def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path)
     manifest.folder.mkdir()

@@ -16,9 +16,10 @@ pytest.importorskip("pyspark", reason="the spark extra is not installed")
 
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.core.producer import Producer
+from kafkalite.core.transactional_producer import TransactionalProducer
 from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
 from kafkalite.embedded import EmbeddedBroker
-from kafkalite.errors import StorageError
+from kafkalite.errors import ConfigError, StorageError
 from kafkalite.serde import SerdeContext, avro, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.spark.log import offsets_of, partitions_of, read_range
@@ -132,6 +133,37 @@ def test_a_load_that_broke_off_before_its_commit_is_done_again_without_a_row_twi
     assert load_topic(spark, address, load, tmp_path).records == 100
     read_table(spark, tmp_path, load)
     assert rows_of(spark, load.table) == [order(i) for i in range(400)]
+
+
+def test_a_load_ends_before_a_transaction_that_is_open(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("orders-open", value_format="string")
+    one = Columns([None], [b"v"], [DAY_MS])
+
+    def loaded() -> int:
+        return load_topic(spark, address, load, tmp_path).records
+
+    async def go() -> None:
+        async with Producer(address) as plain:
+            await plain.send_columns(load.topic, one)
+        async with TransactionalProducer(address, "spark-tests") as producer:
+            async with producer.transaction():
+                await producer.send_columns(load.topic, one)
+                await producer.flush()
+                assert await asyncio.to_thread(loaded) == 1
+            assert await asyncio.to_thread(loaded) == 1
+
+    asyncio.run(go())
+    assert loaded() == 0
+
+
+def test_a_table_has_one_topic(address: str, spark: SparkSession, tmp_path: Path) -> None:
+    send(address, "orders-two", range(5))
+    send(address, "orders.two", range(5))
+    load_topic(spark, address, TopicLoad("orders-two"), tmp_path)
+    with pytest.raises(ConfigError, match=r"orders_two holds topic orders-two, and so not orders"):
+        load_topic(spark, address, TopicLoad("orders.two"), tmp_path)
 
 
 def test_a_windowed_key_becomes_columns(address: str, spark: SparkSession, tmp_path: Path) -> None:
