@@ -30,9 +30,19 @@ from typing import Final, Literal
 from kafkalite.core.assignors import COOPERATIVE_STICKY, RANGE, Assignor
 from kafkalite.core.client import Client, client_of
 from kafkalite.core.consumer_commits import Commits
-from kafkalite.core.consumer_membership import GroupMetadata, MemberConfig, Membership
+from kafkalite.core.consumer_membership import (
+    GroupMetadata,
+    MemberConfig,
+    Membership,
+    MemberState,
+)
 from kafkalite.core.fetcher import Fetcher, OffsetAndTimestamp
-from kafkalite.core.group_member import GroupMember, OffsetAndMetadata, Offsets
+from kafkalite.core.group_member import (
+    GroupMember,
+    OffsetAndMetadata,
+    Offsets,
+    offsets_to_commit,
+)
 from kafkalite.core.lifetime import Lifetime
 from kafkalite.core.metadata import Cluster
 from kafkalite.core.positions import EARLIEST, LATEST, FetchSettings, Positions, Stage
@@ -232,6 +242,7 @@ class Consumer(Lifetime):
         """
         if self._membership is None:
             raise ConfigError("subscribe needs a group_id; assign does not")
+        self._check_not_closed()
         if not self._is_subscribed and self._positions.assigned:
             raise ConfigError("partitions are assigned already; a consumer does one or the other")
         self._listener = Listener(on_revoked, on_assigned, on_lost)
@@ -246,6 +257,7 @@ class Consumer(Lifetime):
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions, on one's own. Those that stay keep their place."""
+        self._check_not_closed()
         if self._is_subscribed:
             raise ConfigError("topics are subscribed to; a consumer does one or the other")
         self._positions.assign(partitions)
@@ -330,9 +342,14 @@ class Consumer(Lifetime):
             self._is_polling = False
 
     def _started(self) -> Fetcher:
-        if self._closed or self._fetcher is None:
-            raise RuntimeError("the consumer is closed" if self._closed else "it is not started")
+        self._check_not_closed()
+        if self._fetcher is None:
+            raise RuntimeError("the consumer is not started")
         return self._fetcher
+
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("the consumer is closed")
 
     def _next_duty(self) -> float:
         """When `_attend` has something to do at the latest, in the loop's time."""
@@ -420,16 +437,14 @@ class Consumer(Lifetime):
     ) -> None:
         """Commits these offsets (the next to read), or the positions of all partitions.
 
-        ApiError REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION or UNKNOWN_MEMBER_ID when the group has
-        moved on: what was read since the last commit will be read again by someone.
+        ValueError for a negative offset. ApiError REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION or
+        UNKNOWN_MEMBER_ID when the group has moved on: what was read since the last commit will be
+        read again by someone.
         """
         if offsets is None:
             wanted = {tp: OffsetAndMetadata(*at) for tp, at in self._positions.consumed().items()}
         else:
-            wanted = {
-                tp: at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
-                for tp, at in offsets.items()
-            }
+            wanted = offsets_to_commit(offsets)
         await self._grouped("commit").commit(wanted)
 
     async def committed(
@@ -450,6 +465,8 @@ class Consumer(Lifetime):
             raise ConfigError(f"{what} needs a group_id")
         if self._group is None:
             raise RuntimeError("the consumer is not started")
+        if self._membership.state is MemberState.LEFT:  # callbacks of a close come before that
+            raise RuntimeError("the consumer is closed")
         return self._group
 
     async def beginning_offsets(

@@ -97,6 +97,13 @@ FIND_COORDINATOR: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
+# What a refused commit says of the member; all else is about the offsets.
+ABOUT_THE_MEMBER: Final = FIND_COORDINATOR | {
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,9 +374,14 @@ class Membership:
         return Next.DONE if over else self._told(code, now_ms)
 
     def commit_refused(self, told: GroupMetadata, code: ErrorCode, now_ms: float) -> Next:
-        """Learns from a refused commit what a heartbeat would have said."""
+        """Learns from a refused commit what a heartbeat would have said.
+
+        Where the offsets or their metadata are at fault the member stays what it is.
+        """
         over = told != self.group_metadata or told.generation_id == NO_GENERATION
-        return Next.DONE if over else self._told(code, now_ms)
+        if over or code not in ABOUT_THE_MEMBER:
+            return Next.DONE
+        return self._told(code, now_ms)
 
     def _told(self, code: ErrorCode, now_ms: float) -> Next:
         if self.state not in (MemberState.SYNCING, MemberState.STABLE):

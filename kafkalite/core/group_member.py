@@ -295,6 +295,20 @@ class GroupMember:
             raise
 
 
+def offsets_to_commit(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets as users give them, with metadata or without. ValueError for a negative one."""
+    wanted = {
+        tp: at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+        for tp, at in offsets.items()
+    }
+    for tp, at in wanted.items():
+        if at.offset < 0:
+            raise ValueError(f"{tp}: offset {at.offset} is negative")
+    return wanted
+
+
 def offset_commit_request(who: GroupMetadata, offsets: Offsets) -> OffsetCommitRequest:
     """Commits offsets as a member, or from outside the group with the group's id alone."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}

@@ -111,7 +111,7 @@ class Producer(Lifetime):
         self._lane = self._client.new_lane("produce")
         self._chores = Chores(self._client, self._pump)
         self._connecting: set[int] = set()
-        self._identifying = self._pump_is_due = self._closed = False
+        self._identifying = self._pump_is_due = self._started = self._closed = False
         self._progress: asyncio.Future[None] | None = None
         self._first_error: ApiError | None = None
         self._fault: Exception | None = None
@@ -147,6 +147,7 @@ class Producer(Lifetime):
         except BaseException:
             await self.close(flush=False)
             raise
+        self._started = True
 
     async def close(self, *, flush: bool = True) -> None:
         """Sends what is buffered unless told not to, and closes the connections."""
@@ -239,8 +240,15 @@ class Producer(Lifetime):
         return len((await self._client.topic(topic)).partitions)
 
     def _check_open(self) -> None:
-        if self._closed or self._fault is not None:
+        self._check_running()
+        if self._fault is not None:
             raise RuntimeError("the producer is closed") from self._fault
+
+    def _check_running(self) -> None:
+        """RuntimeError before the start and after the end."""
+        if self._closed or not self._started:
+            state = "closed" if self._closed else "not started"
+            raise RuntimeError(f"the producer is {state}")
 
     # ---- back pressure ----
 
@@ -275,7 +283,7 @@ class Producer(Lifetime):
     def _pump(self) -> None:
         """Sends whatever may be sent now. A fault of ours ends the producer, not its callers."""
         self._pump_is_due = False
-        if self._closed or self._fault is not None:
+        if self._closed or not self._started or self._fault is not None:
             return
         try:
             self._send_ready()

@@ -27,7 +27,7 @@ from typing import Any, Final
 from kafkalite.core.accumulator import Accumulator, Settled
 from kafkalite.core.client import Client
 from kafkalite.core.consumer_membership import GroupMetadata
-from kafkalite.core.group_member import OffsetAndMetadata
+from kafkalite.core.group_member import OffsetAndMetadata, offsets_to_commit
 from kafkalite.core.producer import FLUSH_AFTER_ERROR_SECONDS, Producer
 from kafkalite.core.producer_transaction import (
     ABORTABLE,
@@ -94,6 +94,7 @@ class TransactionalProducer(Producer):
 
     def begin(self) -> None:
         """Begins a transaction; brokers learn of it with the first records."""
+        self._check_running()
         self._transaction.begin()
 
     async def commit(self) -> None:
@@ -101,6 +102,7 @@ class TransactionalProducer(Producer):
 
         ApiError: what failed in the transaction, which is to be aborted now.
         """
+        self._check_running()
         if self._transaction.state is not COMMITTING:
             self._transaction.check_in_transaction()
             await self.flush()
@@ -115,6 +117,7 @@ class TransactionalProducer(Producer):
 
     async def abort(self) -> None:
         """Drops what was not sent yet and aborts. May be called again if that failed."""
+        self._check_running()
         self._transaction.aborting()
         last = self._accumulator.close_open()
         self._pump()
@@ -133,10 +136,8 @@ class TransactionalProducer(Producer):
     ) -> None:
         """Commits a group's offsets with the transaction: `consumer.group_metadata()` says which
         member does so, and keeps out one that the group has gone on without."""
-        wanted = {
-            tp: at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
-            for tp, at in offsets.items()
-        }
+        self._check_running()
+        wanted = offsets_to_commit(offsets)
         group = GroupMetadata(group) if isinstance(group, str) else group
         try:
             await self._coordination.send_offsets(wanted, group)

@@ -373,6 +373,16 @@ def test_a_refused_commit_says_the_same_as_a_heartbeat() -> None:
     assert member.group_metadata == GroupMetadata("g")
 
 
+def test_a_commit_refused_for_its_offsets_leaves_the_member_in_the_group() -> None:
+    scenario = Scenario()
+    scenario.run(STABLE)
+    member = scenario.member
+    owned = member.owned
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert member.commit_refused(member.group_metadata, code, 0) is Next.DONE
+    assert (member.state, member.owned) == (MemberState.STABLE, owned)
+
+
 def test_a_cooperative_assignor_must_not_give_away_what_is_owned() -> None:
     scenario = Scenario(COOPERATIVE_STICKY)
     scenario.run(STABLE + "subscribe o p\njoin = m owns o0,o1\njoined m 2 m = LEAD")

@@ -20,7 +20,7 @@ from kafkalite.core.assignors import (
     Subscription,
 )
 from kafkalite.core.client import Client
-from kafkalite.core.consumer import Consumer
+from kafkalite.core.consumer import Consumer, OffsetAndMetadata
 from kafkalite.core.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
@@ -451,5 +451,35 @@ def test_members_without_a_common_assignor_are_refused(run: Run, name: Name) -> 
                 second.subscribe([topic])
                 with pytest.raises(ApiError, match=f"group {group} refuses this member"):
                     await keep_polling(second)
+
+    run(scenario)
+
+
+def test_a_commit_that_cannot_be_is_refused_and_costs_no_partition(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = name()
+            (tp,) = await created(client, topic, 1)
+            lost: list[TopicPartition] = []
+            async with Consumer(client, group_id=name(), enable_auto_commit=False) as consumer:
+                consumer.subscribe([topic], on_revoked=lost.extend)
+                await until(lambda: consumer.assignment == (tp,), consumer)
+                with pytest.raises(ValueError, match="offset -5 is negative"):
+                    await consumer.commit({tp: -5})
+                with pytest.raises(ApiError, match="does not take the offset") as refused:
+                    await consumer.commit({tp: OffsetAndMetadata(1, metadata="x" * 5_000)})
+                assert refused.value.error_code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+                await consumer.poll(10)
+                await consumer.commit({tp: 1})
+                assert (consumer.assignment, lost) == ((tp,), [])
+            for call in (
+                consumer.commit,
+                lambda: consumer.committed([tp]),
+            ):
+                with pytest.raises(RuntimeError, match="closed"):
+                    await call()
+            for what in (consumer.group_metadata, lambda: consumer.subscribe([topic])):
+                with pytest.raises(RuntimeError, match="closed"):
+                    what()
 
     run(scenario)

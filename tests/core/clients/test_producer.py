@@ -290,6 +290,20 @@ def test_leaving_the_block_flushes(run: Run, name: Name) -> None:
     run(scenario)
 
 
+def test_a_producer_that_was_not_started_says_so(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = await made(client, name())
+            producer = Producer(client)
+            with pytest.raises(RuntimeError, match="not started"):
+                await producer.send(topic, b"v")
+            with pytest.raises(RuntimeError, match="not started"):
+                await producer.send_columns(topic, Columns([b"k"], [b"v"], [0]))
+            await producer.close()
+
+    run(scenario)
+
+
 def test_settings_that_make_no_sense_are_named() -> None:
     with pytest.raises(ConfigError, match="acks is 2"):
         Producer("h:1", acks=2)  # type: ignore[arg-type]

@@ -282,6 +282,13 @@ def test_the_order_of_calls_is_kept(run: Run, name: Name) -> None:
                     producer.begin()
                 await producer.send(topic, b"1")
             # leaving it in the midst of a transaction aborts that
+            with pytest.raises(RuntimeError, match="the producer is closed"):
+                producer.begin()
+            for end in (producer.commit, producer.abort):
+                with pytest.raises(RuntimeError, match="the producer is closed"):
+                    await end()
+            with pytest.raises(RuntimeError, match="the producer is closed"):
+                await producer.send_offsets({}, "group")
             async with Consumer(client, isolation_level="read_committed") as reader:
                 tps = [TopicPartition(topic, p) for p in range(3)]
                 ends = await reader.end_offsets(tps)
