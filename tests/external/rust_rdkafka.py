@@ -31,6 +31,7 @@ EXCLUDED = {
     "test_high_producers::test_future_producer_send": (
         "wants a key in partition 1 that librdkafka puts into 0, with Apache Kafka too"
     ),
+    "test_high_producers::test_future_producer_send_fail": "looks for its broker at localhost:9092",
     "test_low_producers::test_base_producer_timeout": (
         "wants a topic that its records make to take more than 100 ms; here it is there at once"
     ),
