@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("kafkalite.core.assignors")
 
+from kafkalite.core.assignors import Subscription
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import TopologyError
 from kafkalite.streams.local.assignor import TaskAssignor, TaskId, read_owned, spread, tasks_of
 
 tasks = st.lists(st.builds(TaskId, st.integers(0, 3), st.integers(0, 9)), unique=True, max_size=30)
@@ -50,6 +53,14 @@ def test_a_task_reads_one_partition_number_of_each_of_its_topics() -> None:
         "0_1": ["orders-1"],
         "1_0": ["repartitioned-0"],
     }
+
+
+def test_a_topic_that_is_gone_ends_a_topology_that_names_it() -> None:
+    assignor = TaskAssignor({0: ["orders", "matched"]}, required=["orders"])
+    with pytest.raises(TopologyError, match="topic 'orders' is gone"):
+        assignor.assign({"matched": 1}, {})
+    member = {"m": Subscription(("orders", "matched"))}
+    assert assignor.assign({"orders": 1}, member)["m"].partitions == (TopicPartition("orders", 0),)
 
 
 def test_user_data_carries_the_owned_tasks_and_garbage_carries_none() -> None:

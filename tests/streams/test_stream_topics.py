@@ -13,6 +13,7 @@ import pytest
 from kafkalite.core.admin import NewTopic
 from kafkalite.errors import TopologyError
 from kafkalite.streams import Streams, string
+from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.topics import resolve_topics
 
@@ -42,16 +43,18 @@ def resolve(app: Streams, admin: Admin) -> list[tuple[str, ...]]:
 def test_a_repartition_topic_is_as_wide_as_what_its_writer_reads_whoever_comes_first() -> None:
     app = Streams("app")
     narrow, wide = app.stream("narrow"), app.stream("wide")
-    narrow.merge(wide.select_key(len).repartition(name="r")).group_by_key().count(name="n")
+    narrow.merge(wide.select_key(len).repartition(name="r")).to("out")
     admin = Admin(narrow=2, wide=8)
     assert resolve(app, admin) == [("narrow", "app-r-repartition"), ("wide",)]
-    assert admin.made == {"app-r-repartition": 8, "app-n-changelog": 8}
+    assert admin.made == {"app-r-repartition": 8}
 
 
 def test_a_width_that_was_asked_for_is_kept_beside_a_wider_topic() -> None:
     app = Streams("app")
     few = app.stream("in").repartition(3, name="r")
-    app.stream("wide").merge(few).group_by_key().count(name="n")
+    wide = app.stream("wide")
+    wide.merge(few).to("out")
+    wide.group_by_key().count(name="n")
     admin = Admin(**{"in": 1, "wide": 8})
     resolve(app, admin)
     assert admin.made == {"app-r-repartition": 3, "app-n-changelog": 8}
@@ -69,10 +72,29 @@ def test_sub_topologies_that_feed_one_another() -> None:
     assert admin.made == {"app-to-b-repartition": 5, "app-to-a-repartition": 5}
 
 
+def test_topics_of_different_widths_are_not_grouped_together() -> None:
+    def merged(app: Streams) -> Stream:
+        return app.stream(["a", "a2"]).filter(len).merge(app.stream("b"))
+
+    app = Streams("app")
+    merged(app).group_by_key().count(name="n")
+    with pytest.raises(TopologyError, match=r"'n' brings .* \('a' has 2, 'a2' has 2, 'b' has 4\)"):
+        resolve(app, Admin(a=2, a2=2, b=4))
+    assert resolve(app, Admin(a=4, a2=4, b=4))
+    for build in (
+        lambda stream: stream.group_by(len).count(),
+        lambda stream: stream.repartition().group_by_key().count(),
+        lambda stream: stream.to("out"),
+    ):
+        app = Streams("app")
+        build(merged(app))
+        assert resolve(app, Admin(a=2, a2=2, b=4))
+
+
 def test_a_pattern_matches_neither_the_brokers_topics_nor_our_own() -> None:
     app = Streams("app")
     app.stream(re.compile(".*")).group_by_key().count(name="n")
-    admin = Admin(**{"a": 1, "b": 2, "__consumer_offsets": 50, "app-n-changelog": 2})
+    admin = Admin(**{"a": 2, "b": 2, "__consumer_offsets": 50, "app-n-changelog": 2})
     assert resolve(app, admin) == [("a", "b")]
 
 

@@ -57,9 +57,24 @@ def stop(value: Any) -> Any:
 
 
 ZERO_SECOND = (b"1", b"0", b"2", b"4")
+
+
+class Neither:
+    """As an array of numpy's: neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+def truth(value: Any) -> Any:
+    return value or Neither()
+
+
 SKIP = {"on_error": "skip"}
 EVERY_OPERATOR = {
     "filter": lambda s: s.filter(reciprocal).to("out"),
+    "neither true nor false": lambda s: s.filter(truth).to("out"),
+    "neither false nor true": lambda s: s.filter_not(lambda v: not v and Neither()).to("out"),
     "map": lambda s: s.map(reciprocal).to("out"),
     "flat_map": lambda s: s.flat_map(lambda v: [1 / v]).to("out"),
     "flat_map lazily": lambda s: s.flat_map(lambda v: (1 / v for _ in "1")).to("out"),
@@ -69,6 +84,7 @@ EVERY_OPERATOR = {
     "no pair": lambda s: s.map_pairs(lambda k, v: (k, v) if v else None).to("out"),
     "flat_map_pairs": lambda s: s.flat_map_pairs(lambda k, v: [(k, 1 / v)]).to("out"),
     "branch": lambda s: s.branch(reciprocal)[0].to("out"),
+    "branch that is neither": lambda s: s.branch(truth)[0].to("out"),
     "to": lambda s: s.map(lambda v: v or object()).to("out"),
     "topic": lambda s: s.to(lambda r: "out" if r.value else None),
     "stop": lambda s: s.map(stop).to("out"),
@@ -79,6 +95,7 @@ EVERY_OPERATOR = {
         s.group_by_key().window(tumbling(9)).aggregate(n=count(), f=fold(0, lambda a, v: a + 1 / v))
     ),
     "table": lambda s: s.to_table().map(reciprocal).to_stream().to("out"),
+    "table filter that is neither": lambda s: s.to_table().filter(truth).to_stream().to("out"),
     "table filter": lambda s: s.to_table().filter(reciprocal, name="f").to_stream().to("out"),
 }
 

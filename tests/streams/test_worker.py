@@ -238,6 +238,42 @@ def test_a_function_that_fails_names_the_record_and_commits_nothing_of_it(addres
     asyncio.run(scenario())
 
 
+def test_an_input_that_is_deleted_ends_the_worker_and_is_not_made_anew(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "gone-in", "gone-out")
+        await send(address, "gone-in", ["a"])
+        running = worker(word_count("gone"), address)
+        run = asyncio.create_task(running.run())
+        while not running.progress.commits:
+            await asyncio.sleep(0.05)
+        async with Admin(address) as admin:
+            await admin.delete_topics(["gone-in"])
+            with pytest.raises(TopologyError, match="'gone-in' is gone"):
+                await asyncio.wait_for(run, 60)
+            assert "gone-in" not in {topic.name for topic in await admin.describe_topics()}
+
+    asyncio.run(scenario())
+
+
+def test_two_topologies_of_one_id_are_told_apart(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "one-in", "two-in")
+        runs = []
+        for topic in ("one-in", "two-in"):
+            app = Streams("same-id", key=string(), value=string())
+            app.stream(topic).to("same-out")
+            runs.append(asyncio.create_task(worker(app, address).run()))
+        done, pending = await asyncio.wait(runs, timeout=60, return_when="FIRST_COMPLETED")
+        for run in pending:
+            run.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for run in done:
+            with pytest.raises(TopologyError, match="another topology runs as 'same-id'"):
+                run.result()
+
+    asyncio.run(scenario())
+
+
 def test_an_internal_topic_of_another_width_is_refused(address: str) -> None:
     async def scenario() -> None:
         await make_topics(address, "wide-in")

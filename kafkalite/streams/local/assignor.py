@@ -10,13 +10,14 @@ Source KIP-54 (stickiness), Kafka Streams' StickyTaskAssignor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgpack
 
 from kafkalite.core.assignors import Assignment, RebalanceProtocol, Subscription
 from kafkalite.core.types import TopicPartition
+from kafkalite.errors import TopologyError
 
 USER_DATA_VERSION: Final = 1
 
@@ -77,14 +78,18 @@ def spread(
 class TaskAssignor:
     """The group protocol of a topology's workers, for `Consumer(assignors=...)`.
 
-    `sources` maps each sub-topology to the topics it reads. The worker keeps `owned` up to date.
+    `sources` maps each sub-topology to the topics it reads; without those `required` there is
+    nothing to assign. The worker keeps `owned` up to date.
     """
 
     name: Final = "kafkalite-streams"
     rebalance_protocol: Final = RebalanceProtocol.EAGER
 
-    def __init__(self, sources: Mapping[int, Sequence[str]]) -> None:
+    def __init__(
+        self, sources: Mapping[int, Sequence[str]], required: Collection[str] = ()
+    ) -> None:
         self.sources = sources
+        self.required = required
         self.owned: frozenset[TaskId] = frozenset()
 
     def subscription_user_data(
@@ -96,7 +101,9 @@ class TaskAssignor:
     def assign(
         self, partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> Mapping[str, Assignment]:
-        """The leader's decision for every member of the group."""
+        """The leader's decision for every member. TopologyError when a required topic is gone."""
+        if gone := sorted(topic for topic in self.required if not partitions_of.get(topic)):
+            raise TopologyError(f"topic {gone[0]!r} is gone; the topology reads it")
         tasks = tasks_of(self.sources, partitions_of)
         owners = {member: read_owned(s.user_data) for member, s in subscriptions.items()}
         return {

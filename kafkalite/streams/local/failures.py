@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import compress
+from operator import not_
 from typing import Any, Final
 
 from kafkalite.core.types import Columns, Headers
@@ -114,6 +115,28 @@ class Failures:
         key = batch.raw_keys[index] if batch.raw_keys is not None else None
         (place,) = batch.origin.places([index])
         self.handle(node, error, place, f"an update of key {key!r}")
+
+    def where(
+        self, node: p.Node, batch: Batch, verdicts: Sequence[Any], *, negate: bool = False
+    ) -> Batch:
+        """The records whose verdict is true, or with `negate` is not.
+
+        A verdict that is neither is a failure of whoever gave it.
+        """
+        try:
+            return batch.where(list(map(not_, verdicts)) if negate else verdicts)
+        except Exception:
+            batch, verdicts = self.apply(node, bool, batch, [verdicts])
+            return batch.where([verdict is not negate for verdict in verdicts])
+
+    def split(self, node: p.Node, batch: Batch, verdicts: Sequence[Any]) -> tuple[Batch, Batch]:
+        """As `where`: the records whose verdict is true, and the others."""
+        try:
+            against = list(map(not_, verdicts))
+        except Exception:
+            batch, verdicts = self.apply(node, bool, batch, [verdicts])
+            against = list(map(not_, verdicts))
+        return batch.where(verdicts), batch.where(against)
 
     @staticmethod
     def without(batch: Batch, results: list[Any], failed: Sequence[int]) -> tuple[Batch, list[Any]]:

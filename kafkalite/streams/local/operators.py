@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from operator import not_
 from typing import Any
 
 from kafkalite.core.types import Columns
@@ -124,7 +123,7 @@ def per_record(
 @compile_node.register
 def _(node: p.Filter, runtime: Runtime) -> Push:
     def kept(batch: Batch, passes: list[Any]) -> Batch:
-        return batch.where(list(map(not_, passes)) if node.negate else passes)
+        return runtime.failures.where(node, batch, passes, negate=node.negate)
 
     return per_record(node, runtime, node.function, kept)
 
@@ -196,10 +195,9 @@ def _(node: p.Branch, runtime: Runtime) -> Push:
     def run(batch: Batch) -> None:
         for index, call in enumerate(calls):
             batch, matches = call(batch)
-            matched = batch.where(matches)
-            if matched.timestamps:
+            matched, batch = runtime.failures.split(node, batch, matches)
+            if len(matched):
                 arms[index](matched)
-            batch = batch.where(list(map(not_, matches)))
             if not len(batch):
                 return
         if node.default:

@@ -14,6 +14,7 @@ Source Kafka Streams' KTableSource, KTableFilter, KTableMapValues, KTableReparti
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kafkalite.streams import plan as p
@@ -122,7 +123,9 @@ def _(node: p.TableFilter, below: Needs, runtime: Runtime) -> Needs:
 @compile_node.register
 def _(node: p.TableFilter, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
-    call = row_caller(node, node.function, runtime.failures)
+    verdict = node.function.call
+    is_true = replace(node.function, call=lambda *given: bool(verdict(*given)))
+    call = row_caller(node, is_true, runtime.failures)
     store = LatestRows(node, runtime) if node.named else None
 
     def passing(
@@ -130,7 +133,7 @@ def _(node: p.TableFilter, runtime: Runtime) -> Push:
     ) -> tuple[list[Any], list[int]]:
         passes, failed = call(batch, rows, are_olds=are_olds)
         passed = [
-            row if row is not None and bool(passes_it) is not node.negate else None
+            row if row is not None and passes_it is not node.negate else None
             for row, passes_it in zip(rows, passes, strict=True)
         ]
         for index in failed:

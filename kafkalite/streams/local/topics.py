@@ -1,8 +1,9 @@
 """The topics of a topology: sources that must exist, internal topics that are made.      [IO]
 
 Owns   nothing; makes `-repartition` and `-changelog` topics and no others.
-Fails  with TopologyError when a source topic does not exist or has two readers, or when an
-       internal topic exists with another number of partitions than the topology needs.
+Fails  with TopologyError when a source topic does not exist or has two readers, when an internal
+       topic exists with another number of partitions than the topology needs, or when topics that
+       are grouped together differ in theirs.
 Source Kafka Streams' InternalTopicManager.
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
-from kafkalite.streams.plan import TopicPattern
+from kafkalite.streams.plan import Node, TopicPattern
 
 
 async def resolve_topics(
@@ -30,6 +31,9 @@ async def resolve_topics(
     matchable = {t.name for t in topics if not t.is_internal} - own
     external = _external(sub_topologies, partitions_of.keys(), matchable)
     repartitions, widths = _widths(sub_topologies, external, partitions_of)
+    for sub in sub_topologies:
+        read = (*external[sub.id], *(topic.name for topic in sub.repartition_sources))
+        _check_keys_meet(sub, read, {**partitions_of, **repartitions})
     sources: dict[int, tuple[str, ...]] = {}
     for sub in sub_topologies:
         for internal in sub.repartition_sources:
@@ -40,6 +44,34 @@ async def resolve_topics(
         internal_sources = (internal.name for internal in sub.repartition_sources)
         sources[sub.id] = (*external[sub.id], *internal_sources)
     return sources, partitions_of
+
+
+def _check_keys_meet(
+    sub: SubTopology, read: Sequence[str], partitions_of: Mapping[str, int]
+) -> None:
+    """Whether equal keys come to one task wherever there is state by key.
+
+    Between topics of different partition counts they do not: each topic's would have a row.
+    """
+    for store in sub.stores:
+        above = _above(store.node)
+        counts = {t: partitions_of[t] for t in read if sub.source_of(t) in above}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{topic!r} has {count}" for topic, count in counts.items())
+            raise TopologyError(
+                f"{store.name!r} brings equal keys together, but the topics above it differ in "
+                f"their partitions ({told}): put a repartition() between"
+            )
+
+
+def _above(node: Node) -> set[Node]:
+    """`node` and all that leads to it."""
+    found, todo = {node}, [node]
+    while todo:
+        new = set(todo.pop().parents) - found
+        found |= new
+        todo += new
+    return found
 
 
 def _external(

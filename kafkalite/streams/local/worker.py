@@ -120,7 +120,8 @@ class Worker:
                 admin, list(self._sub_topologies.values())
             )
         self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
-        self._assignor = TaskAssignor(sources)
+        wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
+        self._assignor = TaskAssignor(sources, [t for t in wanted if isinstance(t, str)])
         self._consumer = Consumer(
             self._client,
             group_id=self.plan.application_id,
@@ -130,6 +131,7 @@ class Worker:
             session_timeout_ms=self.config.session_timeout_ms,
             group_instance_id=self.config.group_instance_id,
             isolation_level="read_committed",
+            allow_auto_create_topics=False,  # an input that is deleted is not made anew
         )
         self._consumer.subscribe(
             sorted(self._sub_topology_of),
@@ -344,9 +346,15 @@ class Worker:
     def _by_task(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TaskId, tuple[TopicPartition, ...]]:
-        """The partitions of each task; TopologyError for a task that has no place for its state."""
+        """The partitions of each task; TopologyError for a task that has no place for its state,
+        or for a topic that this topology does not read."""
         found: dict[TaskId, list[TopicPartition]] = {}
         for tp in partitions:
+            if tp.topic not in self._sub_topology_of:
+                raise TopologyError(
+                    f"the group gives this worker {tp}, which its topology does not read: another "
+                    f"topology runs as {self.plan.application_id!r}"
+                )
             sub = self._sub_topologies[self._sub_topology_of[tp.topic]]
             for changelog in sub.changelogs:
                 if tp.partition >= self._partitions_of[changelog.name]:
