@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ from kafkalite.cli.output import emit, print_json
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from kafkalite.spark.warehouse import TopicLoad
 
@@ -74,10 +74,9 @@ def load(
     tell(f"Spark {spark.version} is up after {time.monotonic() - started:.1f} s")
     try:
         told = _run(spark, bootstrap_servers, loads, warehouse, tell)
-        answer = spark.sql(sql) if sql else None
+        answer = None if query is None else ask(spark, query, sql)
         if json:
-            rows = None if answer is None else [row.asDict() for row in answer.collect()]
-            print_json({**told, "rows": rows})
+            print_json({**told, "rows": None if answer is None else answer.as_dicts()})
         elif answer is not None:
             show(answer)
     finally:
@@ -93,7 +92,13 @@ def _topic_loads(
         raise ConfigError(
             f"Spark is not installed ({error}): pip install 'kafkalite[spark]'"
         ) from error
-    return [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro")) for t in topics]
+    loads = [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro")) for t in topics]
+    names: dict[str, str] = {}
+    for wanted in loads:
+        other = names.setdefault(wanted.table.lower(), wanted.topic)
+        if other != wanted.topic:
+            raise ConfigError(f"topics {other} and {wanted.topic} would be one table in SQL")
+    return loads
 
 
 def _run(
@@ -133,14 +138,46 @@ def _run(
     return {"tables": tables, "records": records, "seconds": seconds}
 
 
-def show(answer: DataFrame) -> None:
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a query gave; two columns may have one name."""
+
+    names: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """The rows by the names of their columns."""
+        return [dict(zip(self.names, row, strict=True)) for row in self.rows]
+
+
+def ask(spark: SparkSession, path: Path, sql: str) -> Answer:
+    """Runs the query that stands in the file `path`. Timestamps come in UTC."""
+    from pyspark.errors import PySparkException
+
+    try:
+        # Not `collect`, which gives timestamps in the machine's zone and structs as tuples.
+        table = spark.sql(sql).toArrow()
+        columns = [column.to_pylist(maps_as_pydicts="strict") for column in table.columns]
+    except PySparkException as error:
+        raise ConfigError(f"{path}: {str(error).strip().splitlines()[0]}") from error
+    except (OverflowError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: a time beyond the years 1 to 9999 ({error}): cast it to a string"
+        ) from error
+    return Answer(table.column_names, list(zip(*columns, strict=True)))
+
+
+def show(answer: Answer) -> None:
     """Prints a query's answer as a table."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(*answer.columns)
-    for row in answer.collect():
-        table.add_row(*(f"{v:,.1f}" if isinstance(v, float) else str(v) for v in row))
+    table = Table()
+    for name in answer.names:
+        table.add_column(Text(name))
+    for row in answer.rows:
+        table.add_row(*(Text(f"{v:,.1f}" if isinstance(v, float) else str(v)) for v in row))
     Console().print(table)
 
 
@@ -152,13 +189,15 @@ def _by_topic(option: str, given: list[str] | None, topics: list[str]) -> dict[s
     return dict(pairs)
 
 
-def _read_query(path: Path | None) -> str | None:
+def _read_query(path: Path | None) -> str:
     if path is None:
-        return None
+        return ""
     try:
-        return path.read_text().strip().rstrip(";")
+        return path.read_text("utf-8").strip().rstrip(";")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not text in UTF-8: {error}") from error
 
 
 def main() -> None:

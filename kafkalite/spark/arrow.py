@@ -18,10 +18,12 @@ import pyarrow as pa
 from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde import Codec, Serde, bytes_, string, windowed
+from kafkalite.serde.glimpse import glimpse
 from kafkalite.spark.column_types import TIMESTAMP, ColumnType, Convert
 from kafkalite.spark.options import SourceOptions
 
 CREATE_TIME: Final = 0
+MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 WINDOWED: Final = pa.struct([("key", pa.string()), ("start", TIMESTAMP), ("end", TIMESTAMP)])
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -86,19 +88,35 @@ def to_record_batch(
     if "headers" in schema.names:
         headers = columns.headers or [()] * n
         arrays["headers"] = [[{"key": k, "value": v} for k, v in row] for row in headers]
-    try:
-        made = [pa.array(list(arrays[field.name] or ()), field.type) for field in schema]
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise SerdeError(
-            f"{topic}-{partition}: a value does not fit its column: {error}"
-        ) from error
+    made = []
+    for field in schema:
+        column = list(arrays[field.name] or ())
+        try:
+            made.append(pa.array(column, field.type))
+        except MISFITS as error:
+            index = next(i for i, value in enumerate(column) if _is_misfit(value, field.type))
+            offset = (columns.offsets or range(n))[index]
+            raise SerdeError(
+                f"{topic}-{partition} offset {offset}: {field.name} {glimpse(column[index])} "
+                f"is no {field.type}: {error}"
+            ) from error
     return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
-def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _is_misfit(value: Any, column: pa.DataType) -> bool:
+    try:
+        pa.array([value], column)
+    except MISFITS:
+        return True
+    return False
+
+
+def flattened(batch: pa.RecordBatch, reserved: Sequence[str] = ()) -> pa.RecordBatch:
     """A warehouse row: the value's fields side by side, then where the record came from.
 
     A windowed key becomes key, window_start, window_end; other columns get a leading underscore.
+    SQL does not tell capitals from small letters, so no two names may differ in that alone, nor
+    from the `reserved` ones.
     """
     value = batch.column("value")
     columns: dict[str, pa.Array] = {}
@@ -113,8 +131,14 @@ def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
     else:
         of_key = {"key": key}
     origin = {f"_{n}": batch.column(n) for n in ("topic", "partition", "offset", "timestamp")}
-    for name, array in (of_key | origin).items():
-        if name in columns:
-            raise ConfigError(f"the value has a field {name!r}, which is a column of ours")
-        columns[name] = array
-    return pa.RecordBatch.from_pydict(columns)
+    of_value = {name.lower(): name for name in columns}
+    if len(of_value) < len(columns):
+        twice = next(name for name in columns if name not in of_value.values())
+        raise ConfigError(
+            f"the value has fields {twice!r} and {of_value[twice.lower()]!r}, one name in SQL"
+        )
+    ours = of_key | origin
+    for name in (*ours, *reserved):
+        if name in of_value:
+            raise ConfigError(f"the value has a field {of_value[name]!r}, a column of ours: {name}")
+    return pa.RecordBatch.from_pydict(columns | ours)

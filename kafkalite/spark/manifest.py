@@ -2,20 +2,23 @@
 
     TABLE/_kafkalite/00000007.json    a load that is done: its ranges, committed by a rename
     TABLE/_kafkalite/pending.json     a load that was planned and may be half written
+    TABLE/_kafkalite/lock             held by the process that loads
 
 A load is planned first, written under names that follow from the plan, then committed. After a
 crash the same plan runs again and replaces the same files, so a range is in the table once.
 
 Owns   the folder `_kafkalite` of one table. Spark and other readers skip names with a leading _.
-Fails  with StorageError when the manifest cannot be read, naming the file, and when a log is
-       shorter than what the table has of it.
+Fails  with StorageError when the manifest cannot be read, naming the file, when a log is shorter
+       than what the table has of it, and when another load holds the table.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,10 +59,17 @@ class Manifest:
             ends[done.topic_partition] = max(ends.get(done.topic_partition, 0), done.end)
         return ends
 
+    def planned(self) -> list[OffsetRange]:
+        """The ranges of a load that broke off, and may be half written."""
+        return _read(self.pending) if self.pending.exists() else []
+
     def gaps(self, first: Mapping[TopicPartition, int]) -> list[OffsetRange]:
         """What was deleted of logs that begin at `first` now, after the last load of it."""
-        done = self.committed()
-        return ranges_between(done, {tp: offset for tp, offset in first.items() if tp in done})
+        done, end = self.committed(), dict(first)
+        for broken_off in self.planned():
+            tp = broken_off.topic_partition
+            done[tp], end[tp] = broken_off.start, min(first.get(tp, 0), broken_off.end)
+        return ranges_between(done, {tp: offset for tp, offset in end.items() if tp in done})
 
     def plan(
         self, first: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
@@ -69,16 +79,16 @@ class Manifest:
         `first` is where each log begins; what was deleted before it was loaded is gone, and `gaps`
         tells. StorageError where a log ends before what the table has of it.
         """
-        if self.pending.exists():
-            return _read(self.pending)
-        done = self.committed()
-        for tp, offset in end.items():
-            if offset < done.get(tp, 0):
+        done, planned = self.committed(), self.planned()
+        for tp, offset in (done | {r.topic_partition: r.end for r in planned}).items():
+            if end.get(tp, 0) < offset:
                 raise StorageError(
-                    f"table {self.table} holds {tp} up to offset {done[tp]}, and the log ends at "
-                    f"{offset}: its topic was made anew, or has lost records; such a log needs a "
-                    "warehouse of its own"
+                    f"table {self.table} holds {tp} up to offset {offset}, and the log ends at "
+                    f"{end.get(tp, 0)}: its topic was made anew, or has lost records; such a log "
+                    "needs a warehouse of its own"
                 )
+        if planned:
+            return planned
         start = {tp: max(done.get(tp, 0), first.get(tp, 0)) for tp in end}
         ranges = ranges_between(start, end)
         if ranges:
@@ -86,8 +96,23 @@ class Manifest:
             _write(self.pending, ranges)
         return ranges
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other loads away from the table. StorageError while there is one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StorageError(f"table {self.table}: another load is writing it") from None
+            yield
+        finally:
+            os.close(fd)
+
     def commit(self) -> None:
-        """The pending load is in the table now."""
+        """The pending load is in the table now: its files are on the disk before we say so."""
+        os.sync()
         self.pending.replace(self.folder / f"{len(self.loads()):08}.json")
         _sync(self.folder)
 

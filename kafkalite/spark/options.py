@@ -83,6 +83,13 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     )
 
 
+def check_formats(key_format: str, value_format: str) -> None:
+    """ConfigError unless these are a `key.format` and a `value.format`."""
+    given = {"key.format": key_format, "value.format": value_format}
+    _key_format(given)
+    _one_of(given, "value.format", VALUE_FORMATS)
+
+
 def _bootstrap(given: Mapping[str, str]) -> str:
     found = given.get("kafka.bootstrap.servers") or given.get("bootstrap.servers")
     if not found:

@@ -1,20 +1,23 @@
 """Loads: topics into Parquet tables, each offset range exactly once.                     [IO]
 
     WAREHOUSE/TABLE/day=2013-01-01/flights-2-0-84213.parquet     topic-partition-start-end
+    WAREHOUSE/TABLE/day=__HIVE_DEFAULT_PARTITION__/…             of no day that has a date
     WAREHOUSE/TABLE/_kafkalite/00000000.json                     what is in the table
 
 Spark reads each planned range with our source; the task that has read it writes its rows by UTC
 day of the record's timestamp, under names that the plan fixes: a file is complete or absent, and
 a second try replaces it.
 
-Owns   the tables below one warehouse folder. One load at a time writes a table.
+Owns   the tables below one warehouse folder. One load at a time writes a table; another is refused.
 Fails  with the first error of Spark, the log or the disk; the next load finishes the plan.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from operator import attrgetter
 from pathlib import Path
 
@@ -27,27 +30,39 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError, KafkaliteError
 from kafkalite.spark.arrow import flattened
+from kafkalite.spark.failures import our_failures
 from kafkalite.spark.log import offsets_of, partitions_of
 from kafkalite.spark.manifest import Manifest
-from kafkalite.spark.options import format_offsets
+from kafkalite.spark.options import check_formats, format_offsets
 from kafkalite.spark.ranges import OffsetRange
 
+PATTERN = re.compile(r"[\\{}\[\]*?]")  # of a path, what Spark takes for a pattern
+HIDDEN = "._"  # readers of Parquet pass by what begins so
+DAY = "day"  # the column that the folders make
+NO_DAY = "__HIVE_DEFAULT_PARTITION__"
+FIRST_DAY, LAST_DAY = (pa.scalar(day, pa.date32()) for day in (date.min, date.max))
 ROW_SCHEMA = "file string, records long"
 WRITE_ROWS_MAX = 500_000  # held in memory by one task; beyond, the fullest day's are a row group
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """A topic, and how its bytes are read: see `kafkalite.spark.options`."""
+    """A topic, and how its bytes are read: see `kafkalite.spark.options`. ConfigError where that
+    is no format.
+    """
 
     topic: str
     key_format: str = "binary"
     value_format: str = "avro"
 
+    def __post_init__(self) -> None:
+        check_formats(self.key_format, self.value_format)
+
     @property
     def table(self) -> str:
-        """The table's name, which SQL can say."""
-        return self.topic.replace("-", "_").replace(".", "_")
+        """The table's name, which SQL can say and readers of Parquet do not pass by."""
+        name = self.topic.replace("-", "_").replace(".", "_")
+        return name if name[0].isalpha() else f"topic_{name.lstrip('_')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +82,18 @@ def load_topic(
     """Brings the table of `load.topic` up to the end of the log as it is now.
 
     ConfigError where the table is that of another topic: two names may lead to one table.
+    StorageError while another load writes it.
     """
-    table = warehouse.resolve() / load.table
-    manifest = Manifest(table)
-    for held in manifest.ranges():
+    manifest = Manifest(warehouse.resolve() / load.table)
+    with manifest.locked():
+        return _load(spark, bootstrap_servers, load, manifest)
+
+
+def _load(
+    spark: SparkSession, bootstrap_servers: str, load: TopicLoad, manifest: Manifest
+) -> Loaded:
+    table = manifest.table
+    for held in (*manifest.planned(), *manifest.ranges()):
         if held.topic != load.topic:
             raise ConfigError(f"table {table} holds topic {held.topic}, and so not {load.topic}")
     partitions = partitions_of(bootstrap_servers, [load.topic])
@@ -79,13 +102,17 @@ def load_topic(
     ranges = manifest.plan(first, end)
     if not ranges:
         return Loaded(load.topic, 0, 0, (), gaps)
-    rows = (
-        spark.read.format("kafkalite")
-        .options(**_source_options(bootstrap_servers, load, ranges))
-        .load()
-        .mapInArrow(RangeWriter(table, tuple(ranges)), ROW_SCHEMA)
-        .collect()
-    )
+    there = [  # what was planned may have been deleted since
+        replace(r, start=min(r.end, max(r.start, first[r.topic_partition]))) for r in ranges
+    ]
+    with our_failures():
+        rows = (
+            spark.read.format("kafkalite")
+            .options(**_source_options(bootstrap_servers, load, there))
+            .load()
+            .mapInArrow(RangeWriter(table, tuple(ranges)), ROW_SCHEMA)
+            .collect()
+        )
     manifest.commit()
     records = sum(row.records for row in rows)
     return Loaded(load.topic, records, len(rows), tuple(ranges), gaps)
@@ -125,7 +152,7 @@ class RangeWriter:
             if not batch.num_rows:
                 continue
             wanted = wanted or self._range_of(batch)
-            for day, rows in by_day(flattened(batch)):
+            for day, rows in by_day(flattened(batch, reserved=(DAY,))):
                 if day not in days:
                     days[day] = DayFile(self._path(day, wanted), rows.schema)
                 days[day].add(rows)
@@ -149,12 +176,13 @@ class RangeWriter:
         raise KafkaliteError(f"{topic}-{partition} is in no planned range")
 
     def _path(self, day: str, wanted: OffsetRange) -> Path:
-        return self.table / f"day={day}" / file_name(wanted)
+        return self.table / f"{DAY}={day}" / file_name(wanted)
 
 
 def file_name(wanted: OffsetRange) -> str:
     """What the files of a range are called, one for each day."""
-    return f"{wanted.topic}-{wanted.partition}-{wanted.start}-{wanted.end}.parquet"
+    topic = wanted.topic if wanted.topic[0] not in HIDDEN else f"topic{wanted.topic}"
+    return f"{topic}-{wanted.partition}-{wanted.start}-{wanted.end}.parquet"
 
 
 class DayFile:
@@ -197,10 +225,17 @@ class DayFile:
 
 
 def by_day(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Splits rows by the UTC day of their timestamp, keeping their order within a day."""
+    """Splits rows by the UTC day of their timestamp, keeping their order within a day.
+
+    A day that is in none of the years 1 to 9999 (of milliseconds that were microseconds, say) is
+    NO_DAY, which is null to those who read folders as columns.
+    """
     days = pc.cast(rows.column("_timestamp"), pa.date32(), safe=False)
-    for day in pc.unique(days).to_pylist():
-        yield day.isoformat(), rows.filter(pc.equal(days, pa.scalar(day, pa.date32())))
+    sayable = pc.and_(pc.greater_equal(days, FIRST_DAY), pc.less_equal(days, LAST_DAY))
+    days = pc.if_else(sayable, days, None)
+    for day in pc.unique(days):
+        own = pc.equal(days, day) if day.is_valid else pc.is_null(days)
+        yield str(day) if day.is_valid else NO_DAY, rows.filter(own)
 
 
 def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
@@ -220,6 +255,7 @@ def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
     )
     if newest is None:
         return False
-    columns = from_arrow_schema(pq.read_schema(newest))
-    spark.read.schema(columns).parquet(str(table)).createOrReplaceTempView(load.table)
+    columns = from_arrow_schema(pq.read_schema(newest).append(pa.field(DAY, pa.date32())))
+    path = PATTERN.sub(r"\\\g<0>", str(table))
+    spark.read.schema(columns).parquet(path).createOrReplaceTempView(load.table)
     return True

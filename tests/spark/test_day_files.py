@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from kafkalite.spark import warehouse
 from kafkalite.spark.ranges import OffsetRange
-from kafkalite.spark.warehouse import DayFile, RangeWriter
+from kafkalite.spark.warehouse import NO_DAY, DayFile, RangeWriter, by_day
 
 DAY_US = 86_400_000_000
 
@@ -31,6 +31,13 @@ def batch(first: int, count: int) -> pa.RecordBatch:
             "timestamp": pa.array([n % 10 * DAY_US for n in numbers], pa.timestamp("us", "UTC")),
         }
     )
+
+
+def test_a_moment_in_no_year_that_has_dates_is_of_no_day() -> None:
+    moments = [0, 253_402_300_800_000_000, DAY_US, -62_135_596_800_000_001, -1, 2**63 - 1]
+    rows = pa.RecordBatch.from_pydict({"_timestamp": pa.array(moments, pa.timestamp("us", "UTC"))})
+    found = {day: own.num_rows for day, own in by_day(rows)}
+    assert found == {"1970-01-01": 1, NO_DAY: 3, "1970-01-02": 1, "1969-12-31": 1}
 
 
 def test_a_range_over_many_days_is_written_as_it_comes(

@@ -57,6 +57,45 @@ def test_a_log_that_is_shorter_than_its_table_is_refused(tmp_path: Path) -> None
     assert manifest.plan({A: 0}, {A: 10}) == []
 
 
+def test_a_plan_that_broke_off_is_held_to_the_log_too(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.plan({A: 0, B: 0}, {A: 10, B: 10})
+    for made_anew in ({A: 4, B: 10}, {A: 10}):
+        with pytest.raises(StorageError, match="up to offset 10, and the log ends at"):
+            manifest.plan({A: 0}, made_anew)
+
+
+def test_what_was_deleted_of_a_plan_that_broke_off_is_a_gap(tmp_path: Path) -> None:
+    manifest = Manifest(tmp_path)
+    manifest.plan({A: 0, B: 0}, {A: 10, B: 10})
+    assert manifest.gaps({A: 4, B: 0}) == [OffsetRange("orders", 0, 0, 4)]
+    assert manifest.gaps({A: 14, B: 0}) == [OffsetRange("orders", 0, 0, 10)]
+    manifest.commit()
+    assert manifest.gaps({A: 14, B: 0}) == [OffsetRange("orders", 0, 10, 14)]
+
+
+def test_one_load_at_a_time_holds_a_table(tmp_path: Path) -> None:
+    with (
+        Manifest(tmp_path).locked(),
+        pytest.raises(StorageError, match="another load is writing it"),
+        Manifest(tmp_path).locked(),
+    ):
+        pass
+    with Manifest(tmp_path).locked():
+        assert Manifest(tmp_path).loads() == []
+
+
+def test_rows_are_on_the_disk_before_the_manifest_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest(tmp_path)
+    seen: list[bool] = []
+    monkeypatch.setattr("os.sync", lambda: seen.append(manifest.pending.exists()))
+    manifest.plan({A: 0}, {A: 10})
+    manifest.commit()
+    assert seen == [True]
+
+
 def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
     manifest = Manifest(tmp_path)
     manifest.folder.mkdir()

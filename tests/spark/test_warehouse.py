@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the spark extra is not installed")
 
+from kafkalite.cli.spark import Answer, ask, show
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.core.producer import Producer
 from kafkalite.core.transactional_producer import TransactionalProducer
 from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
 from kafkalite.embedded import EmbeddedBroker
-from kafkalite.errors import ConfigError, StorageError
+from kafkalite.errors import ConfigError, SchemaError, SerdeError, StorageError
 from kafkalite.serde import SerdeContext, avro, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.spark.log import offsets_of, partitions_of, read_range
@@ -166,6 +168,102 @@ def test_a_table_has_one_topic(address: str, spark: SparkSession, tmp_path: Path
         load_topic(spark, address, TopicLoad("orders.two"), tmp_path)
 
 
+def test_sql_sees_rows_under_any_name_of_a_topic_and_of_any_time(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    warehouse, load = tmp_path / "of [all] {kinds}*", TopicLoad("_2024.orders")
+    number = record("Number", id="int")
+    late = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+
+    async def create() -> None:
+        async with Admin(address) as admin:
+            await admin.create_topics([NewTopic(load.topic, 1, configs=late)])
+
+    asyncio.run(create())
+    for day in (1, 5_000_000):
+        send_one(address, load.topic, number, {"id": day}, day)
+    load_topic(spark, address, load, warehouse)
+    read_table(spark, warehouse, load)
+    rows = spark.sql("SELECT id, day FROM topic_2024_orders ORDER BY id").collect()
+    assert [tuple(row) for row in rows] == [(1, date(1970, 1, 2)), (5_000_000, None)]
+
+
+def test_a_load_that_broke_off_goes_on_with_what_is_still_there(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("orders-expired", key_format="string")
+    send(address, load.topic, range(60))
+    partitions = partitions_of(address, [load.topic])
+    _, end = offsets_of(address, partitions)
+    Manifest(tmp_path / load.table).plan(dict.fromkeys(partitions, 0), end)
+    gone = {partitions[0]: 4, partitions[1]: end[partitions[1]]}
+
+    async def delete() -> None:
+        async with Admin(address) as admin:
+            await admin.delete_records(gone)
+
+    asyncio.run(delete())
+    done = load_topic(spark, address, load, tmp_path)
+    assert done.gaps == tuple(OffsetRange(*tp, 0, offset) for tp, offset in gone.items())
+    assert done.records == 60 - sum(gone.values())
+    assert load_topic(spark, address, load, tmp_path).gaps == ()
+
+
+def test_what_a_task_failed_with_is_raised_as_it_was(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("numbers-spoilt")
+    send_one(address, load.topic, record("Number", id="int"), {"id": 1}, 1)
+    for topic in (load.topic, "strange"):
+        asyncio.run(send_columns(address, topic, Columns([None], [b"no Avro"], [0])))
+    with pytest.raises(SerdeError, match=r"^numbers-spoilt-0 offset 1: .*not Confluent's"):
+        load_topic(spark, address, load, tmp_path)
+    with pytest.raises(SchemaError, match=r"^subject 'strange-value' is not known"):
+        load_topic(spark, address, TopicLoad("strange"), tmp_path)
+
+
+def test_an_answer_is_in_utc_and_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        asked = ask(
+            spark,
+            tmp_path,
+            "SELECT timestamp '1970-01-02 03:04:05' AS at, named_struct('a', map('k', 1.5D)) AS s,"
+            " X'00ff' AS bytes, CAST('1.25' AS decimal(9, 2)) AS price, '[/x]' AS text, 1 AS text",
+        )
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    at = datetime(1970, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert asked.names == ["at", "s", "bytes", "price", "text", "text"]
+    assert asked.rows == [(at, {"a": {"k": 1.5}}, b"\x00\xff", Decimal("1.25"), "[/x]", 1)]
+
+
+def test_an_answer_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Answer(["[b]"], [("[/x]",), ("[red]",)]))
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("[b]", "[/x]", "[red]"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "complaint"),
+    [
+        ("SELEC 1", r"q\.sql: \[PARSE_SYNTAX_ERROR\] Syntax error at or near 'SELEC'"),
+        ("SELECT 1 FROM nowhere", r"q\.sql: \[TABLE_OR_VIEW_NOT_FOUND\]"),
+        ("SELECT timestamp_micros(9000000000000000000)", r"q\.sql: a time beyond the years"),
+    ],
+)
+def test_a_query_that_cannot_be_answered_is_one_line(
+    spark: SparkSession, sql: str, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=complaint) as raised:
+        ask(spark, Path("q.sql"), sql)
+    assert "\n" not in str(raised.value)
+
+
 def test_a_windowed_key_becomes_columns(address: str, spark: SparkSession, tmp_path: Path) -> None:
     load = TopicLoad("orders-windowed", key_format="windowed:1h")
     send(address, load.topic, range(20), window=True)
@@ -176,6 +274,11 @@ def test_a_windowed_key_becomes_columns(address: str, spark: SparkSession, tmp_p
     for row in rows:
         assert row.key == f"k{row.id % 7}"
         assert (row.window_end - row.window_start).total_seconds() == 3600
+
+
+async def send_columns(address: str, topic: str, columns: Columns) -> None:
+    async with Producer(address) as producer:
+        await producer.send_columns(topic, columns)
 
 
 def send_one(address: str, topic: str, schema: Any, value: Any, day: int) -> None:

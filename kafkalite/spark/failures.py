@@ -1,0 +1,46 @@
+"""What a task of ours failed with, out of the traceback that Spark makes text of.        [P]
+
+Spark runs our source and our writer in other processes, and raises what they raised as an exception
+of its own whose message is their traceback. Here it becomes our error again.
+
+Owns   nothing.
+Fails  with what was raised there; with Spark's exception where that was no error of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.errors import PySparkException
+
+from kafkalite import errors
+from kafkalite.errors import KafkaliteError, StorageError
+
+OURS: Final = re.compile(r"^kafkalite\.errors\.(\w+): (.*)$", re.MULTILINE)
+OF_THE_SYSTEM: Final = re.compile(r"^\w+Error: \[Errno \d+\] (.*)$", re.MULTILINE)
+
+
+@contextmanager
+def our_failures() -> Iterator[None]:
+    """Raises what our code raised in Spark's workers as it was raised there."""
+    try:
+        yield
+    except PySparkException as error:
+        found = failure_in(str(error))
+        if found is None:
+            raise
+        raise found from error
+
+
+def failure_in(text: str) -> KafkaliteError | None:
+    """The error that a traceback ends with, if it is ours or the system's (a full disk, say)."""
+    if told := OURS.findall(text):
+        name, message = told[-1]
+        kind = getattr(errors, name)
+        return KafkaliteError(message) if issubclass(kind, errors.ApiError) else kind(message)
+    if told := OF_THE_SYSTEM.findall(text):
+        return StorageError(told[-1])
+    return None
