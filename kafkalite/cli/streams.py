@@ -86,7 +86,8 @@ def run(
     streams = load(app)
     say_which_codec()
     own = f"a broker of its own (data in {data_dir or streams.data_dir})"
-    where = bootstrap_servers or streams.bootstrap_servers or own
+    named = streams.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+    where = own if named is None else named
     typer.echo(f"{streams.application_id}: running on {where}", err=True)
     progress = streams.run(
         bootstrap_servers,
@@ -174,7 +175,8 @@ def _line(error: BaseException, path: Path) -> int:
     if isinstance(error, SyntaxError) and error.lineno:
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
-    return next((f.lineno or 0 for f in reversed(frames) if Path(f.filename) == path), 0)
+    path = path.resolve()  # frames have whole paths
+    return next((f.lineno or 0 for f in reversed(frames) if Path(f.filename).resolve() == path), 0)
 
 
 def main() -> None:

@@ -88,7 +88,9 @@ class Streams(StreamsBuilder):
         interval = self.commit_interval if interval is None else interval
         data_dir = settings.get("data_dir") or self.data_dir
         config = WorkerConfig(commit_interval_ms=not_negative(interval, "commit_interval"))
-        with _broker(bootstrap_servers or self.bootstrap_servers, data_dir) as address:
+        if bootstrap_servers is None:
+            bootstrap_servers = self.bootstrap_servers
+        with _broker(bootstrap_servers, data_dir) as address:
             registry = LogRegistry(address)
             try:
                 worker = Worker(self.plan(), address, registry, config)

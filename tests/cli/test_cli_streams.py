@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,10 +33,11 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_wrong_app_file_is_one_clear_line(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "app.py"
     path.write_text(text)
-    ran = command("describe", str(path))
-    assert ran.returncode == 1
-    assert complaint in ran.stderr
-    assert len(ran.stderr.strip().splitlines()) == 1
+    for app in (str(path), os.path.relpath(path)):
+        ran = command("describe", app)
+        assert ran.returncode == 1
+        assert complaint in ran.stderr
+        assert len(ran.stderr.strip().splitlines()) == 1
 
 
 def test_a_missing_file_is_named() -> None:
@@ -69,3 +71,12 @@ def test_a_broker_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert "127.0.0.1:1" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_no_address_where_one_is_given_starts_no_broker(tmp_path: Path) -> None:
+    path, data = tmp_path / "app.py", tmp_path / "data"
+    path.write_text(GOOD)
+    ran = command("run", str(path), "--bootstrap-servers", "", "--data-dir", str(data))
+    assert ran.returncode == 1
+    assert "no bootstrap server is given" in ran.stderr
+    assert not data.exists()

@@ -54,6 +54,11 @@ def test_settings_of_the_application_are_those_of_its_runs(tmp_path: Path) -> No
     assert any(tmp_path.iterdir())
 
 
+def test_a_topology_that_reads_nothing_does_not_run(tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="idle: the topology reads no topic"):
+        Streams("idle", data_dir=tmp_path).run(until_caught_up=True)
+
+
 class TestWrongCalls:
     def test_a_driver_of_something_else(self) -> None:
         with pytest.raises(TopologyError, match="expected a Streams object, got int"):

@@ -89,6 +89,8 @@ class Worker:
         self._registry = registry
         self._client = Client(bootstrap_servers, client_id=plan.application_id)
         self._sub_topologies: dict[int, SubTopology] = {s.id: s for s in compile_topology(plan)}
+        if not self._sub_topologies:
+            raise TopologyError(f"{plan.application_id}: the topology reads no topic")
         self._tasks: dict[TaskId, Task] = {}
         self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
         self._inboxes: dict[TopicPartition, Inbox] = {}
