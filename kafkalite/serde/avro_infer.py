@@ -210,7 +210,7 @@ def merge(schema: Any, natural: Any, path: str) -> Any:
     if kinds in WIDER or kinds[0] == kinds[1]:
         wider = WIDER.get(kinds, kinds[0])
         return schema if wider == kinds[0] else wider
-    if isinstance(schema, dict) and (schema["type"], natural) in WIDER:
+    if isinstance(schema, dict) and (schema["type"], kinds[1]) in WIDER:
         return schema  # the plain number of a logical type
     raise SchemaError(
         f"{at(path)}{kinds[0]} and {kinds[1]} have no type in common; "

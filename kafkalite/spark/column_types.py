@@ -12,6 +12,8 @@
     null and one type                        that type
     boolean, int, long, float, double, string: their own
 
+A value that was written before its type was a logical one is a number still, as the serde has it.
+
 Fails  with SchemaError naming the place, for what is no column: a union of several types, a type
        that contains itself, null alone.
 Source Spark's own `from_avro`, in times too: Spark refuses Parquet tables that have a column of its
@@ -61,14 +63,22 @@ MICROSECOND: Final = timedelta(microseconds=1)
 Convert: TypeAlias = Callable[[Any], Any]
 
 
-def _since_midnight(at: time, unit: timedelta) -> int:
+def _since_midnight(at: time | int, unit: timedelta) -> int:
+    if isinstance(at, int):
+        return at
     passed = timedelta(0, at.second, at.microsecond, 0, at.minute, at.hour)
     return passed // unit
+
+
+def _of_millis(at: Any) -> Any:
+    return at * 1000 if isinstance(at, int) else at
 
 
 CONVERTS: Final[dict[str, Convert]] = {
     "time-millis": lambda at: _since_midnight(at, MILLISECOND),
     "time-micros": lambda at: _since_midnight(at, MICROSECOND),
+    "timestamp-millis": _of_millis,
+    "local-timestamp-millis": _of_millis,
     "uuid": str,
 }
 

@@ -43,7 +43,15 @@ def ranges_between(
 
 
 def check_no_loss(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> None:
-    """StorageError when a log ends before the place to go on from."""
+    """StorageError when a log ends before the place to go on from, or a partition of a topic that
+    is still read has gone.
+    """
+    topics = {tp.topic for tp in end}
+    if gone := sorted(tp for tp in start if tp.topic in topics and tp not in end):
+        raise StorageError(
+            f"{gone[0]} was read up to offset {start[gone[0]]} and is not there any more, perhaps "
+            "the topic was made anew; failOnDataLoss=false goes on without it"
+        )
     for tp, offset in sorted(end.items()):
         if offset < start.get(tp, 0):
             raise StorageError(

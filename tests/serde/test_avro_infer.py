@@ -95,6 +95,8 @@ def test_a_map_takes_what_would_be_a_record() -> None:
         ([{"a": 1}, 1], "record and integer"),
         ([True, 1], "boolean and integer"),
         ([datetime(2013, 1, 1, tzinfo=UTC), "x"], "timestamp-millis and string"),
+        ([datetime(2013, 1, 1, tzinfo=UTC), date(2013, 1, 1)], "timestamp-millis and date"),
+        ([[1], {"a": 1}], "array and record"),
         ([{"a": {1, 2}}], "field 'a': set {1, 2} has no Avro type to infer"),
         ([{"a": {1: 2}}], "field 'a': key 1 of a dict is no str"),
         ([object], "has no Avro type to infer"),
@@ -104,6 +106,13 @@ def test_a_map_takes_what_would_be_a_record() -> None:
 def test_what_has_no_type_is_refused_with_its_place(values: list[Any], reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
         infer(values, "R")
+
+
+def test_what_does_not_fit_the_type_of_another_value_is_refused_with_its_place() -> None:
+    schema = infer([{"day": date(2013, 1, 1)}], "R")
+    for value in (datetime(2013, 1, 1, tzinfo=UTC), [1], {"a": 1}):
+        with pytest.raises(SchemaError, match="field 'day': date and .* have no type in common"):
+            evolve(schema, [{"day": value}], "R")
 
 
 def test_values_nested_without_end_are_refused() -> None:

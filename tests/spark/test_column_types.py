@@ -39,12 +39,18 @@ FIXED_DECIMAL = logical("fixed", "decimal", precision=38, scale=0, name="Wide", 
 NOON = datetime(2024, 5, 6, 12, 30, 15, 250_000)
 
 
-def column_of(schema: Any, *values: Any) -> pa.Array:
-    """What records of `values` become: one field, so that the schema may be of any type."""
-    record = {"type": "record", "name": "Row", "fields": [{"name": "field", "type": schema}]}
-    codec = avro(schema=record).open(SerdeContext(MemoryRegistry()))
-    records = codec.serialize("t", [{"field": value} for value in values])
-    avro_type = column_type(parse_schema(record))
+def row_of(schema: Any) -> dict[str, Any]:
+    """A record of one field, which may be of any type."""
+    return {"type": "record", "name": "Row", "fields": [{"name": "field", "type": schema}]}
+
+
+def column_of(schema: Any, *values: Any, written: Any = None) -> pa.Array:
+    """What records of `values` become, which may have been `written` with another schema."""
+    context = SerdeContext(MemoryRegistry())
+    writer = avro(schema=row_of(schema if written is None else written)).open(context)
+    records = writer.serialize("t", [{"field": value} for value in values])
+    codec = avro(schema=row_of(schema)).open(context)
+    avro_type = column_type(parse_schema(row_of(schema)))
     batch = to_record_batch(
         Columns([None] * len(values), records, [0] * len(values), offsets=range(len(values))),
         "t",
@@ -76,6 +82,25 @@ def test_values_stand_in_their_column(schema: Any, value: Any, expected: pa.Data
     column = column_of(schema, value)
     assert column.type == expected
     assert column.to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning", "number", "expected"),
+    [
+        ("int", "date", 3, date(1970, 1, 4)),
+        ("int", "time-millis", 5, 5),
+        ("long", "time-micros", 5, 5),
+        ("long", "timestamp-millis", 2_000, datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)),
+        ("long", "timestamp-micros", 2_000, datetime(1970, 1, 1, 0, 0, 0, 2_000, tzinfo=UTC)),
+        ("long", "local-timestamp-millis", 2_000, datetime(1970, 1, 1, 0, 0, 2)),
+        ("long", "local-timestamp-micros", 2_000, datetime(1970, 1, 1, 0, 0, 0, 2_000)),
+    ],
+)
+def test_what_was_written_as_a_plain_number_means_the_same(
+    word: str, meaning: str, number: int, expected: Any
+) -> None:
+    column = column_of(logical(word, meaning), number, written=word)
+    assert column.to_pylist() == [expected]
 
 
 def test_times_are_numbers_since_midnight() -> None:

@@ -76,6 +76,13 @@ def test_offsets_are_of_the_partitions_that_are_read_and_of_all() -> None:
         check_partitions("startingOffsets", {zero: 1}, [zero, one])
 
 
+def test_a_partition_that_has_gone_is_lost_data_unless_its_topic_is_not_read_any_more() -> None:
+    one, two, other = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+    check_no_loss({one: 5, other: 7}, {one: 5})
+    with pytest.raises(StorageError, match="t-1 was read up to offset 3 and is not there any more"):
+        check_no_loss({one: 5, two: 3}, {one: 9})
+
+
 def test_a_log_that_has_become_shorter_is_named() -> None:
     tp = TopicPartition("a", 0)
     check_no_loss({tp: 5}, {tp: 5, TopicPartition("a", 1): 0})
