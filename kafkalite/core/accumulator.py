@@ -273,7 +273,7 @@ class Accumulator:
         for queue in list(self._busy.values()):
             if queue.open is not None:
                 self._close(queue)
-        settled, self._unencodable = self._unencodable, []
+        settled = self.take_unencodable()
         for queue in list(self._busy.values()):
             batches = [*queue.in_flight, *queue.waiting]
             queue.in_flight.clear()
@@ -488,7 +488,7 @@ class Accumulator:
     def expire(self, now_ms: float) -> list[Settled]:
         """Ends the batches that nobody acknowledged in time; those in flight are waited for."""
         oldest_ms = now_ms - self.settings.delivery_timeout_ms
-        settled, self._unencodable = self._unencodable, []
+        settled = self.take_unencodable()
         for queue in list(self._busy.values()):
             if queue.open is not None and queue.open.created_ms <= oldest_ms:
                 self._close(queue)
@@ -500,9 +500,14 @@ class Accumulator:
                 settled.append(self._failed(batch, ErrorCode.REQUEST_TIMED_OUT, why))
         return settled
 
+    def take_unencodable(self) -> list[Settled]:
+        """Ends the batches that `drain` closed and could not encode."""
+        settled, self._unencodable = self._unencodable, []
+        return settled
+
     def drop_waiting(self, error: ApiError) -> list[Settled]:
         """Ends all that is not in flight: its transaction is aborted."""
-        settled, self._unencodable = self._unencodable, []
+        settled = self.take_unencodable()
         for queue in list(self._busy.values()):
             if queue.open is not None:
                 self._close(queue)

@@ -23,6 +23,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import index
 from types import TracebackType
 from typing import Final, Literal, NamedTuple
 
@@ -51,6 +52,8 @@ ALL: Final = -1
 IN_FLIGHT_MAX: Final = 5  # as many batches of a producer a broker remembers, per partition
 ACKS: Final = {"all": ALL, -1: ALL, 0: 0, 1: 1}
 FLUSH_AFTER_ERROR_SECONDS: Final = 5.0
+TIMESTAMP_MIN: Final = -(1 << 63)
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 NO_TRANSACTION_TIMEOUT_MS: Final = 60_000  # brokers want one though there is no transaction
 
 
@@ -182,13 +185,15 @@ class Producer(Lifetime):
             if part is not None and not isinstance(part, bytes):
                 raise TypeError(f"the {name} is {type(part).__name__}, not bytes or None")
         _check_headers(headers)
+        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        if not TIMESTAMP_MIN <= index(timestamp_ms) <= TIMESTAMP_MAX:
+            raise ValueError(f"timestamp {timestamp_ms} does not fit 64 bits")
         size = record_bytes(key, value, headers)
         info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
         if self._is_full(size):
             await self._room_for(size)
         target = self._router.one(info, key, partition, size)
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         self._accumulator.append(
             target, key, value, timestamp_ms, headers, future, self._loop.time() * 1000
         )
@@ -209,6 +214,8 @@ class Producer(Lifetime):
         """
         self._check_open()
         check_lengths(columns)
+        if partitions is not None and len(partitions) != len(columns):
+            raise ValueError(f"{len(partitions):,} partitions for {len(columns):,} records")
         if not len(columns):
             return
         info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
@@ -300,6 +307,7 @@ class Producer(Lifetime):
             self._refresh_at = now_ms / 1000 + self._client.timing.metadata_max_age_ms / 1000
             self._accumulator.stale_topics |= self._accumulator.topics
         ready = self._accumulator.drain(self._leader_of, self._free(), now_ms, self._may_send)
+        self._finish(self._accumulator.take_unencodable())
         for node_id, batches in ready:
             self._transmit(node_id, batches)
         self._chores.refresh(self._accumulator.stale_topics, lambda: self._accumulator.topics)
@@ -423,8 +431,11 @@ class Producer(Lifetime):
         self._pump()
 
 
-def _check_headers(headers: Iterable[tuple[object, object]]) -> None:
-    for name, content in headers:
+def _check_headers(headers: Iterable[object]) -> None:
+    for header in headers:
+        if not isinstance(header, tuple | list) or len(header) != 2:
+            raise TypeError(f"a header is {header!r:.80}, not a pair of str and bytes or None")
+        name, content = header
         if not isinstance(name, str) or not isinstance(content, bytes | None):
             kinds = f"{type(name).__name__} and {type(content).__name__}"
             raise TypeError(f"a header is {kinds}, not str and bytes or None")

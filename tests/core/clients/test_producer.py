@@ -246,7 +246,7 @@ def test_what_only_the_encoder_can_refuse_fails_its_batch_alone(run: Run, name: 
             topic = await made(client, name())
             with pytest.raises(TypeError, match="a header is int and bytes"):
                 await producer.send(topic, b"v", headers=((1, b""),))  # type: ignore[arg-type]
-            future = await producer.send(topic, b"v", timestamp_ms=2**70)
+            future = await producer.send(topic, b"v", headers=(("\ud800", b""),))
             with pytest.raises(ApiError, match=f"{topic}-0: 1 records, .*: INVALID_RECORD"):
                 await producer.flush()
             assert isinstance(future.exception(), ApiError)
@@ -286,6 +286,42 @@ def test_leaving_the_block_flushes(run: Run, name: Name) -> None:
             assert future.result().offset == 0
             with pytest.raises(RuntimeError, match="closed"):
                 await producer.send(topic, b"v")
+
+    run(scenario)
+
+
+def test_a_record_that_cannot_be_written_is_told_of_without_a_flush(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = await made(client, name())
+            async with Producer(client) as producer:
+                future = await producer.send(topic, b"v", headers=(("\ud800", b"x"),))
+                with pytest.raises(ApiError, match="INVALID_RECORD"):
+                    await asyncio.wait_for(future, 30)
+                with pytest.raises(ApiError, match="INVALID_RECORD"):
+                    await producer.flush()
+                assert (await (await producer.send(topic, b"v"))).offset == 0
+
+    run(scenario)
+
+
+def test_what_no_record_can_have_is_refused_at_once(run: Run, name: Name) -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"timestamp_ms": 1 << 63}, ValueError, "timestamp 9223372036854775808 does not fit"),
+        ({"timestamp_ms": 1.5}, TypeError, "float"),
+        ({"headers": {"a": b"x"}}, TypeError, "a header is 'a', not a pair"),
+    ]
+
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = await made(client, name())
+            async with Producer(client) as producer:
+                for given, kind, complaint in wrong:
+                    with pytest.raises(kind, match=complaint):
+                        await producer.send(topic, b"v", **given)
+                with pytest.raises(ValueError, match="1 partitions for 2 records"):
+                    await producer.send_columns(topic, columns(2), partitions=[0])
+            assert len((await read(client, topic))[0]) == 0
 
     run(scenario)
 
