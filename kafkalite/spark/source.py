@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ConfigError
 from kafkalite.spark.options import (
     EARLIEST,
     LATEST,
@@ -112,9 +113,12 @@ class Reading:
         """Every partition to read, as the cluster stands now."""
         from kafkalite.spark.log import partitions_of
 
-        if self.options.partitions is not None:
-            return list(self.options.partitions)
-        return partitions_of(self.options.bootstrap_servers, self.options.topics)
+        there = partitions_of(self.options.bootstrap_servers, self.options.topics)
+        if self.options.partitions is None:
+            return there
+        if missing := sorted(set(self.options.partitions) - set(there)):
+            raise ConfigError(f"assign names {missing[0]}, which does not exist")
+        return list(self.options.partitions)
 
     def resolve(self, offsets: Offsets, name: str) -> dict[TopicPartition, int]:
         """Numbers for `earliest`, `latest`, -2 and -1 of the option `name`."""
@@ -170,13 +174,17 @@ class BatchReader(DataSourceReader):
         options = self.reading.options
         start = self.reading.resolve(options.starting_offsets, "startingOffsets")
         end = self.reading.resolve(options.ending_offsets, "endingOffsets")
+        there = end if options.ending_offsets == "latest" else self.reading.end()
         if options.fail_on_data_loss:
+            check_no_loss(end, there)
             check_no_loss(start, end)
+        end = {tp: min(offset, there[tp]) for tp, offset in end.items()}
         return [RangePartition(wanted) for wanted in ranges_between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range."""
-        assert isinstance(partition, RangePartition)
+        """The records of one range. Where there is none, Spark makes a partition without any."""
+        if not isinstance(partition, RangePartition):
+            return iter(())
         return self.reading.read(partition.wanted)
 
 

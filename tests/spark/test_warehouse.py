@@ -389,6 +389,30 @@ def test_the_columns_are_those_of_the_official_connector(address: str, spark: Sp
     assert {row.value[:1] for row in frame.select("value").collect()} == {b"\x00"}
 
 
+def test_a_batch_of_nothing_is_empty(address: str, spark: SparkSession) -> None:
+    async def create() -> None:
+        async with Admin(address) as admin:
+            await admin.create_topics([NewTopic("orders-none", 2)])
+
+    asyncio.run(create())
+    options = {"kafka.bootstrap.servers": address, "subscribe": "orders-none"}
+    assert spark.read.format("kafkalite").options(**options).load().collect() == []
+
+
+def test_what_is_not_there_is_not_waited_for(address: str) -> None:
+    send(address, "orders-few", range(10))
+    servers = {"kafka.bootstrap.servers": address}
+    with pytest.raises(ConfigError, match="assign names orders-few-7, which does not exist"):
+        BatchReader({**servers, "assign": '{"orders-few": [0, 7]}'}).partitions()
+    ends = dict.fromkeys(partitions_of(address, ["orders-few"]), 5000)
+    options = {**servers, "subscribe": "orders-few", "endingOffsets": format_offsets(ends)}
+    with pytest.raises(StorageError, match=r"orders-few-0 ends at offset \d+, before 5000"):
+        BatchReader(options).partitions()
+    reader = BatchReader({**options, "failOnDataLoss": "false"})
+    read = [batch.num_rows for planned in reader.partitions() for batch in reader.read(planned)]
+    assert sum(read) == 10
+
+
 def test_records_that_are_gone_are_an_error_or_a_gap(address: str) -> None:
     send(address, "orders-gone", range(60))
     tp = TopicPartition("orders-gone", 0)
