@@ -111,15 +111,23 @@ def test_slices_shrink_for_slow_functions_and_grow_for_fast_ones() -> None:
     assert pace.records == SLICE_RECORDS_MAX
 
 
-@given(st.lists(times, min_size=1, max_size=4))
-def test_merging_is_a_stable_sort_by_timestamp(batches: list[list[int]]) -> None:
-    parts, start = [], 0
-    for batch in batches:
-        parts.append(columns(batch, start))
-        start += len(batch)
-    merged = merge_by_time("t", [Output("t", part, None) for part in parts]).columns
-    pairs = [
-        (t, int(v)) for part in parts for t, v in zip(part.timestamps, part.values, strict=True)
-    ]
-    got = [(t, int(v)) for t, v in zip(merged.timestamps, merged.values, strict=True)]
-    assert got == sorted(pairs)
+@given(st.lists(st.lists(times, min_size=1, max_size=3), min_size=1, max_size=4))
+def test_merging_keeps_each_tasks_order_and_goes_by_its_stream_time(
+    tasks: list[list[list[int]]],
+) -> None:
+    made: list[list[Output]] = []
+    expected: list[tuple[int, int]] = []  # the stream time that was reached, which record
+    for batches in tasks:
+        made.append([])
+        reached = -1
+        for batch in batches:
+            part = columns(batch, len(expected))
+            made[-1].append(Output("t", part, [len(made)] * len(part)))
+            for t in batch:
+                reached = max(reached, t)
+                expected.append((reached, len(expected)))
+    merged = merge_by_time("t", made)
+    numbers = [int(value) for value in merged.columns.values]
+    assert numbers == [number for _, number in sorted(expected)]
+    task_of = [task + 1 for task, batches in enumerate(tasks) for batch in batches for _ in batch]
+    assert merged.partitions == [task_of[number] for number in numbers]

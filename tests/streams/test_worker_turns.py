@@ -186,6 +186,21 @@ class TestCommit:
 
         asyncio.run(scenario())
 
+    def test_updates_of_a_row_go_to_a_repartition_topic_in_the_order_they_came(self) -> None:
+        async def scenario() -> None:
+            app = Streams("app", key=string(), value=string())
+            app.stream("in").select_key(lambda v: v).to_table(name="t")
+            turns = Turns(app, **{"in": 2})
+            await turns.assign(("in", 0), ("in", 1))
+            for partition, times in ((0, (50, 10)), (1, (20, 60, 30))):
+                turns.receive("in", *times, partition=partition)
+            while await turns._round():
+                pass
+            sent = [c.timestamps for c in turns.producer.sent["app-t-repartition"]]
+            assert [time for timestamps in sent for time in timestamps] == [20, 50, 10, 60, 30]
+
+        asyncio.run(scenario())
+
 
 class TestStop:
     def test_a_stop_comes_after_a_slice_not_after_all_that_was_read(self) -> None:

@@ -176,7 +176,7 @@ class Worker:
         for sub, tasks in self._tasks_by_sub():
             for together in [tasks] if sub.feeds_repartition else [[task] for task in tasks]:
                 worked |= await self._run_together(together, self._pace[sub.id])
-            await self._send_outputs(sub, [o for task in tasks for o in task.drain()])
+            await self._send_outputs(sub, [task.drain() for task in tasks])
         return worked
 
     def _tasks_by_sub(self) -> list[tuple[SubTopology, list[Task]]]:
@@ -233,14 +233,14 @@ class Worker:
     def _inputs(self, task: Task) -> tuple[TopicPartition, ...]:
         return self._partitions[TaskId(task.sub_topology.id, task.partition)]
 
-    async def _send_outputs(self, sub: SubTopology, outputs: Sequence[Output]) -> None:
-        """Sends what a round made; what goes to a repartition topic leaves merged by time."""
+    async def _send_outputs(self, sub: SubTopology, made: Sequence[Sequence[Output]]) -> None:
+        """Sends what each task made; what goes to a repartition topic leaves merged by time."""
         internal = sub.repartition_sinks
-        await self._send(output for output in outputs if output.topic not in internal)
+        await self._send(o for mine in made for o in mine if o.topic not in internal)
         for topic in internal:
-            batches = [output for output in outputs if output.topic == topic]
-            if batches:
-                await self._send([merge_by_time(topic, batches)])
+            for_topic = [[o for o in mine if o.topic == topic] for mine in made]
+            if any(for_topic):
+                await self._send([merge_by_time(topic, [mine for mine in for_topic if mine])])
 
     async def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
@@ -259,7 +259,7 @@ class Worker:
         commits: list[tuple[Task, TaskCommit]] = []
         for sub, tasks in self._tasks_by_sub():
             made = [(task, task.commit()) for task in tasks]
-            await self._send_outputs(sub, [o for _, commit in made for o in commit.outputs])
+            await self._send_outputs(sub, [commit.outputs for _, commit in made])
             commits += made
         await self._producer.flush()
         for task, commit in commits:
