@@ -153,6 +153,7 @@ def transact(address: str, topic: str, count: int) -> dict[bytes, bytes]:
     return state
 
 
+@pytest.mark.slow
 def test_committed_readers_find_what_was_committed(tmp_path: Path) -> None:
     async def main() -> None:
         node = await start_node(tmp_path, "127.0.0.1:0", SETTINGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,7 @@ def check(image: ClusterImage, config: BrokerConfig) -> None:
         assert in_force(config, image, node_id)[1] is None
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(REQUESTS)
 def test_the_image_is_the_fold_of_its_records_and_sound(requests: list[Any]) -> None:

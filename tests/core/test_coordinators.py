@@ -216,6 +216,7 @@ def test_a_machine_that_fails_at_its_time_is_made_anew_and_takes_none_from_other
     assert caplog.text.count("RuntimeError: a fault of ours") == 1
 
 
+@pytest.mark.slow
 def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None:
     """A batch is refused as a whole: one that is too large would be so again and again."""
     machine = TransactionCoordinator(TransactionConfig())

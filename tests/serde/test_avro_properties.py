@@ -7,6 +7,7 @@ from io import BytesIO
 from itertools import count
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,7 @@ def bounded(schema: Any) -> bool:
     return not parse_schema(schema).boundless
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_columns_come_back(data: st.DataObject) -> None:
@@ -258,6 +260,7 @@ def evolved_records(draw: st.DrawFn, record: dict[str, Any]) -> Any:
     return {**record, "name": name, "fields": fields}
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_what_is_compatible_is_read(data: st.DataObject) -> None:
@@ -269,6 +272,7 @@ def test_what_is_compatible_is_read(data: st.DataObject) -> None:
     write(reader, found)  # it is a value of the reader's schema
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_what_cannot_be_read_is_not_compatible(data: st.DataObject) -> None:
@@ -301,6 +305,7 @@ WITH_DEFAULTS: list[tuple[Any, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_completed_records_are_those_that_the_library_resolves(data: st.DataObject) -> None:

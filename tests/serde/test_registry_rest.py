@@ -209,6 +209,7 @@ QUERIES = st.dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from(ROUTES), st.lists(WORDS, min_size=3), QUERIES, VALUES)),
 )

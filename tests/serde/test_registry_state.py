@@ -175,6 +175,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(JSON | st.just({"keytype": "SCHEMA", "subject": "s", "version": 1}), JSON))
 )
@@ -250,6 +251,7 @@ def compacted(log: list[Record], up_to: int | None = None) -> list[Record]:
     return [log[place] for place in sorted(last.values())] + ([] if up_to is None else log[up_to:])
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
 def test_a_log_says_the_same_after_compaction(source: random.Random) -> None:
@@ -401,6 +403,7 @@ class Slow(Actor):
         self.log += records
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False))
 @settings(max_examples=300, deadline=None)
 def test_whoever_races_every_living_schema_has_what_it_refers_to(source: random.Random) -> None:

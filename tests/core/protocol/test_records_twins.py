@@ -183,6 +183,7 @@ def test_a_damaged_batch_with_a_true_crc_is_refused_or_read(columns, data):
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     columns=batches_of_columns(SMALL, st.just(0)),
