@@ -47,6 +47,7 @@ from kafkalite.spark.ranges import OffsetRange, check_no_loss, limited, ranges_b
 if TYPE_CHECKING:
     from kafkalite.spark.column_types import ColumnType
 
+AVRO_SCHEMA = "avro.schema"  # in the metadata of the column `value`
 START = "start"  # in an end offset: where the query's first batch began
 
 
@@ -67,26 +68,47 @@ class KafkaliteSource(DataSource):
         return "kafkalite"
 
     def schema(self) -> StructType:
-        """The columns, from the options and the registry."""
+        """The columns, from the options and the registry. The value's bears the Avro schema that
+        the readers of this query read as, whichever is the latest when they run.
+        """
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(Reading(dict(self.options)).arrow_schema)
+        reading = Reading(dict(self.options))
+        columns = from_arrow_schema(reading.arrow_schema)
+        if reading.avro_schema is not None:
+            columns["value"].metadata = {AVRO_SCHEMA: reading.avro_schema}
+        return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader."""
-        return BatchReader(dict(self.options))
+        return BatchReader(dict(self.options), _avro_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader; never the simple kind, which ignores limits."""
-        return StreamReader(dict(self.options))
+        return StreamReader(dict(self.options), _avro_schema(schema))
+
+
+def _avro_schema(columns: StructType) -> str | None:
+    """The Avro schema that `KafkaliteSource.schema` put into the columns."""
+    return next((f.metadata.get(AVRO_SCHEMA) for f in columns if f.name == "value"), None)
 
 
 class Reading:
-    """What batch and stream readers share: the options and how a range becomes Arrow batches."""
+    """What batch and stream readers share: the options and how a range becomes Arrow batches.
 
-    def __init__(self, options: Mapping[str, str], *, streaming: bool = False) -> None:
+    Avro values are read as `avro_schema`, or as the latest of the topic's.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        avro_schema: str | None = None,
+        *,
+        streaming: bool = False,
+    ) -> None:
         self.options: SourceOptions = parse_options(options, streaming=streaming)
-        self.avro_schema = self._reader_schema() if self.options.value_format == "avro" else None
+        is_avro = self.options.value_format == "avro"
+        self.avro_schema = avro_schema or self._latest_schema() if is_avro else None
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -102,8 +124,8 @@ class Reading:
 
         return None if self.avro_schema is None else column_type(parse_schema(self.avro_schema))
 
-    def _reader_schema(self) -> str:
-        """The latest schema of the topic's values: every record is resolved to it."""
+    def _latest_schema(self) -> str:
+        """The latest schema of the topic's values."""
         from kafkalite.serde.registry_log import registry_at
 
         subject = f"{self.options.topics[0]}-value"
@@ -166,8 +188,8 @@ class Reading:
 class BatchReader(DataSourceReader):
     """Reads what lies between the starting and the ending offsets, once."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self.reading = Reading(options)
+    def __init__(self, options: Mapping[str, str], avro_schema: str | None = None) -> None:
+        self.reading = Reading(options, avro_schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         """A Spark partition for each range."""
@@ -191,14 +213,14 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = dict(options)
+    def __init__(self, options: Mapping[str, str], avro_schema: str | None = None) -> None:
+        self._options, self._avro_schema = dict(options), avro_schema
         self._target: dict[TopicPartition, int] | None = None
 
     @cached_property
     def reading(self) -> Reading:
         """Made when first asked for: Spark constructs readers that it never uses."""
-        return Reading(self._options, streaming=True)
+        return Reading(self._options, self._avro_schema, streaming=True)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """The sentinel; Spark may ask more than once before the first batch is committed."""

@@ -344,6 +344,31 @@ def test_sql_sees_the_columns_of_the_newest_load(
     )
 
 
+def test_a_query_keeps_the_schema_that_it_began_with(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = "readings-grown"
+    options = {
+        "kafka.bootstrap.servers": address,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "value.format": "avro",
+    }
+    send_one(address, topic, record("Reading", id="int", at="string"), {"id": 1, "at": "x"}, 1)
+    batch = spark.read.format("kafkalite").options(**options).load().select("value.*")
+    stream = spark.readStream.format("kafkalite").options(**options).load().select("value.*")
+    query = stream.writeStream.format("memory").queryName("grown").start()
+    try:
+        query.processAllAvailable()
+        newer = record("Reading", celsius=("double", 0.0), at="string", id="int")
+        send_one(address, topic, newer, {"celsius": 2.5, "id": 2, "at": "y"}, 1)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    for frame in (batch, spark.table("grown")):
+        assert sorted(tuple(row) for row in frame.collect()) == [(1, "x"), (2, "y")]
+
+
 def test_a_stream_goes_on_from_its_checkpoint(
     address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
