@@ -82,6 +82,7 @@ def run(
     """Run a topology until it is stopped with Ctrl-C or SIGTERM.
 
     Stopped so it ends with 0: it has committed, and goes on from there when it is run again.
+    A second signal does not wait for that (a broker may be gone): it ends with 130.
     """
     streams = load(app)
     say_which_codec()

@@ -82,6 +82,7 @@ class Streams(StreamsBuilder):
         """Runs the topology until SIGINT or SIGTERM; returns what it did.
 
         Without `bootstrap_servers` a broker of its own runs over `data_dir` for as long as this.
+        A second signal does not wait for the last commit: it raises KeyboardInterrupt.
         """
         check_settings(self.application_id, settings)
         interval = settings.get("commit_interval")
@@ -95,6 +96,8 @@ class Streams(StreamsBuilder):
             try:
                 worker = Worker(self.plan(), address, registry, config)
                 return asyncio.run(_run(worker, until_caught_up))
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
             finally:
                 registry.close()
 
@@ -134,7 +137,9 @@ def _broker(bootstrap_servers: str | None, data_dir: str | Path) -> Iterator[str
 
 
 async def _run(worker: Worker, until_caught_up: bool) -> Progress:
-    loop = asyncio.get_running_loop()
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    assert running is not None, "a coroutine runs in a task"
+    signals = iter((worker.stop,))  # the last commit may wait for a broker that is gone
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, worker.stop)
+        loop.add_signal_handler(number, lambda: next(signals, running.cancel)())
     return await worker.run(until_caught_up=until_caught_up)

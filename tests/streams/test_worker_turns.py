@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string, tumbling
+from kafkalite.streams.app import _run
 from kafkalite.streams.local import worker as worker_module
 from kafkalite.streams.local.assignor import TaskAssignor
 from kafkalite.streams.local.worker import LAG_WAIT_MS_MAX, Worker
@@ -203,6 +205,34 @@ class TestCommit:
 
 
 class TestStop:
+    def test_when_all_is_over_the_group_may_take_the_tasks_without_another_flush(self) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(("in", 0))
+            turns._is_over = True
+            await turns._on_revoked([IN])
+            assert turns.producer.events == []
+
+        asyncio.run(scenario())
+
+    def test_a_second_signal_does_not_wait_for_the_last_commit(self) -> None:
+        class Stuck:
+            def __init__(self) -> None:
+                self.stops = 0
+
+            def stop(self) -> None:
+                self.stops += 1
+                signal.raise_signal(signal.SIGTERM)
+
+            async def run(self, **_: Any) -> None:
+                signal.raise_signal(signal.SIGINT)
+                await asyncio.Event().wait()
+
+        stuck = Stuck()
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(asyncio.wait_for(_run(stuck, False), 60))  # type: ignore[arg-type]
+        assert stuck.stops == 1
+
     def test_a_stop_comes_after_a_slice_not_after_all_that_was_read(self) -> None:
         async def scenario() -> None:
             seen: list[bytes] = []

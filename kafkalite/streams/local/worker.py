@@ -98,7 +98,7 @@ class Worker:
         self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by this assignment
         self._has_assignment = False  # perhaps of no task
-        self._stopping = False
+        self._stopping = self._is_over = False
 
     def stop(self) -> None:
         """Asks the worker to commit, leave its group and return from `run`."""
@@ -113,7 +113,7 @@ class Worker:
                     await self._loop(until_caught_up)
                     await self._commit()
                 finally:
-                    self._tasks.clear()  # nothing is left to commit when the group lets go
+                    self._is_over = True  # nothing is left to commit when the group lets go
         return self.progress
 
     async def _prepare(self) -> None:
@@ -297,6 +297,8 @@ class Worker:
 
         Tasks that come back to this member in the next assignment need no restoring.
         """
+        if self._is_over:
+            return
         try:
             await self._commit()
             self._suspended = self._tasks
