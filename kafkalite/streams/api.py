@@ -98,6 +98,8 @@ class StreamsBuilder(NotBuilt):
         if offset_reset not in RESETS:
             raise TopologyError(f"{operator}: offset_reset is earliest or latest: {offset_reset!r}")
         pattern = topics if isinstance(topics, re.Pattern) else None
+        if pattern is not None and not isinstance(pattern.pattern, str):
+            raise TopologyError(f"{operator}: expected a pattern of text, got one of bytes")
         listed = () if pattern else topics_of(topics, operator)
         source = p.Source(
             name=self._draft.name(_source_name(listed, pattern), None, name),

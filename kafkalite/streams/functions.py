@@ -3,8 +3,8 @@
 A function takes the value; `with_key=True` gives it key and value, `with_record=True` the whole
 record. A field name stands for a function that takes that field out of the value.
 
-Fails  with TopologyError where the plan is built: no function, or one that takes another number
-       of arguments than it will be called with.
+Fails  with TopologyError where the plan is built: no function, an async one, or one that takes
+       another number of arguments than it will be called with.
 """
 
 from __future__ import annotations
@@ -65,9 +65,16 @@ def function_of(
 
 
 def check_arguments(given: object, count: int, operator: str, what: str) -> None:
-    """TopologyError unless `given` can be called with `count` positional arguments."""
+    """TopologyError unless `given` can be called with `count` positional arguments.
+
+    An async function cannot: nobody would await what it returns, which counts as true.
+    """
     if not callable(given):
         raise TopologyError(f"{operator}: expected a function, got {type(given).__name__}")
+    for function in (given, getattr(given, "__call__", None)):  # noqa: B004 - an object's own
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            name = getattr(given, "__name__", repr(given))
+            raise TopologyError(f"{operator}: {name} is async; functions are called, not awaited")
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # some builtins do not tell

@@ -43,6 +43,18 @@ def names(app: StreamsBuilder) -> list[str]:
     return [node.name for node in app.plan().nodes]
 
 
+async def is_async(value: Any) -> bool:
+    return False
+
+
+async def add_async(aggregate: Any, value: Any) -> Any:
+    return value
+
+
+class Async:
+    async def __call__(self, value: Any) -> None: ...
+
+
 class TestNames:
     def test_a_derived_name_is_the_path(self, app: StreamsBuilder, stream: Stream) -> None:
         stream.map("x").group_by("y").count().to_stream().to("out")
@@ -108,6 +120,9 @@ class TestMistakes:
         [
             (lambda s: s.filter(3), "filter of 'in': expected a function or a field name, got int"),
             (lambda s: s.map(None, name="m"), "map 'm': expected a function or a field name"),
+            (lambda s: s.filter(is_async), "filter of 'in': is_async is async; functions are"),
+            (lambda s: s.for_each(Async()), "for_each of 'in': .* is async"),
+            (lambda s: s.group_by_key().reduce(add_async), "reduce_: add_async is async"),
             (lambda s: s.map(lambda k, v: v), "cannot be called with the value; with_key=True"),
             (lambda s: s.map(lambda v: v, with_key=True), "cannot be called with key and value"),
             (lambda s: s.map("x", with_key=True), "field 'x' is taken out of the value alone"),
@@ -180,6 +195,7 @@ class TestMistakes:
             (lambda: StreamsBuilder("app").stream([]), "expected a topic, several topics or"),
             (lambda: StreamsBuilder("app").stream(["a", "a"]), "a topic is named twice"),
             (lambda: StreamsBuilder("app").stream(3), "expected a topic, several topics or"),
+            (lambda: StreamsBuilder("app").stream(re.compile(b"a")), "pattern of text, got one of"),
             (lambda: StreamsBuilder("app").stream("a", offset_reset="end"), "offset_reset is"),
             (lambda: StreamsBuilder("app").stream("a", timestamp=3), "expected a function or a f"),
             (lambda: StreamsBuilder("app").table("a", history="1h"), "versioned tables"),
