@@ -14,12 +14,14 @@ Fails  with the first error of Spark, the log or the disk; the next load finishe
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -210,7 +212,7 @@ class DayFile:
         """Makes a row group of the rows that wait; how many they were."""
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(self._fresh, self._schema)
+            self._writer = pq.ParquetWriter(Appended(self._fresh), self._schema)
         self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
         written, self._waiting, self.rows_waiting = self.rows_waiting, [], 0
         return written
@@ -222,6 +224,29 @@ class DayFile:
         assert self._writer is not None, "a day has rows"
         self._writer.close()
         self._fresh.replace(self.path)
+
+
+class Appended(io.RawIOBase):
+    """A new file that is open only while it is written to: a range may be of thousands of days."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._length = path, 0
+        path.write_bytes(b"")
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Appends all of the bytes."""
+        with self._path.open("ab") as file:
+            written = file.write(data)
+        self._length += written
+        return written
+
+    def tell(self) -> int:
+        """How long the file is."""
+        return self._length
 
 
 def by_day(rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

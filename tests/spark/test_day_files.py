@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,8 @@ from kafkalite.spark.warehouse import NO_DAY, DayFile, RangeWriter, by_day
 DAY_US = 86_400_000_000
 
 
-def batch(first: int, count: int) -> pa.RecordBatch:
-    """Records `first` to `first + count`, over ten days in turn."""
+def batch(first: int, count: int, days: int = 10) -> pa.RecordBatch:
+    """Records `first` to `first + count`, over ten days (or `days`) in turn."""
     numbers = list(range(first, first + count))
     return pa.RecordBatch.from_pydict(
         {
@@ -28,7 +30,7 @@ def batch(first: int, count: int) -> pa.RecordBatch:
             "topic": ["t"] * count,
             "partition": [0] * count,
             "offset": numbers,
-            "timestamp": pa.array([n % 10 * DAY_US for n in numbers], pa.timestamp("us", "UTC")),
+            "timestamp": pa.array([n % days * DAY_US for n in numbers], pa.timestamp("us", "UTC")),
         }
     )
 
@@ -38,6 +40,22 @@ def test_a_moment_in_no_year_that_has_dates_is_of_no_day() -> None:
     rows = pa.RecordBatch.from_pydict({"_timestamp": pa.array(moments, pa.timestamp("us", "UTC"))})
     found = {day: own.num_rows for day, own in by_day(rows)}
     assert found == {"1970-01-01": 1, NO_DAY: 3, "1970-01-02": 1, "1969-12-31": 1}
+
+
+def test_a_range_of_more_days_than_files_may_be_open_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warehouse, "WRITE_ROWS_MAX", 10)
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(free := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 16, most))
+    try:
+        writer = RangeWriter(tmp_path, (OffsetRange("t", 0, 0, 1_000),))
+        (told,) = writer(batch(first, 100, days=100) for first in range(0, 300, 100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    assert told.column("records").to_pylist() == [3] * 100
+    assert pq.ParquetFile(told.column("file")[0].as_py()).read().num_rows == 3
 
 
 def test_a_range_over_many_days_is_written_as_it_comes(
