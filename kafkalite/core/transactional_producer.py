@@ -146,15 +146,21 @@ class TransactionalProducer(Producer):
             raise
 
     async def close(self, *, flush: bool = True) -> None:
-        """Aborts what is not committed, and closes the connections."""
+        """Ends a commit that was broken off, aborts what is not committed, and disconnects."""
         try:
-            if self._transaction.state in UNFINISHED and not self._closed:
+            if not self._closed:
                 async with asyncio.timeout(FLUSH_AFTER_ERROR_SECONDS):
-                    await self.abort()
+                    await self._end_transaction()
         except (KafkaliteError, TimeoutError) as error:
             log.warning("the transaction is left to time out: %s", error)
         finally:
             await super().close(flush=False)
+
+    async def _end_transaction(self) -> None:
+        if self._transaction.state is COMMITTING:
+            await self.commit()
+        elif self._transaction.state in UNFINISHED:
+            await self.abort()
 
     # ---- the producer's steps ----
 

@@ -11,6 +11,7 @@ import pytest
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.core.client import Client
 from kafkalite.core.consumer import Consumer
+from kafkalite.core.producer_transaction import ProducerState
 from kafkalite.core.transactional_producer import TransactionalProducer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
@@ -296,6 +297,25 @@ def test_the_order_of_calls_is_kept(run: Run, name: Name) -> None:
                     while ends != (ends := await reader.end_offsets(tps)):
                         await asyncio.sleep(0.05)
             assert await read(client, topic) == []
+
+    run(scenario)
+
+
+def test_a_commit_that_was_broken_off_is_ended_by_the_close(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic = await made(client, name())
+            async with TransactionalProducer(client, name()) as producer:
+                producer.begin()
+                await producer.send(topic, b"1")
+                await producer.flush()
+                async with producer._coordination._in_turn:  # so that the commit has to wait
+                    committing = asyncio.create_task(producer.commit())
+                    await asyncio.sleep(0.05)
+                    committing.cancel()
+                    await asyncio.gather(committing, return_exceptions=True)
+                assert producer._transaction.state is ProducerState.COMMITTING
+            assert await read(client, topic) == [1]
 
     run(scenario)
 
