@@ -24,23 +24,25 @@ OF_THE_SYSTEM: Final = re.compile(r"^\w+Error: \[Errno \d+\] (.*)$", re.MULTILIN
 
 
 @contextmanager
-def our_failures() -> Iterator[None]:
-    """Raises what our code raised in Spark's workers as it was raised there."""
+def our_failures(place: str) -> Iterator[None]:
+    """Raises what our code raised in Spark's workers as it was raised there; `place` is where the
+    system may refuse to write.
+    """
     try:
         yield
     except PySparkException as error:
-        found = failure_in(str(error))
+        found = failure_in(str(error), place)
         if found is None:
             raise
         raise found from error
 
 
-def failure_in(text: str) -> KafkaliteError | None:
+def failure_in(text: str, place: str) -> KafkaliteError | None:
     """The error that a traceback ends with, if it is ours or the system's (a full disk, say)."""
     if told := OURS.findall(text):
         name, message = told[-1]
         kind = getattr(errors, name)
         return KafkaliteError(message) if issubclass(kind, errors.ApiError) else kind(message)
     if told := OF_THE_SYSTEM.findall(text):
-        return StorageError(told[-1])
+        return StorageError(f"{place}: {told[-1]}")
     return None

@@ -107,7 +107,7 @@ def _load(
     there = [  # what was planned may have been deleted since
         replace(r, start=min(r.end, max(r.start, first[r.topic_partition]))) for r in ranges
     ]
-    with our_failures():
+    with our_failures(str(table)):
         rows = (
             spark.read.format("kafkalite")
             .options(**_source_options(bootstrap_servers, load, there))

@@ -86,18 +86,22 @@ def test_a_format_that_is_none_is_refused_before_anything_runs() -> None:
     [
         ("kafkalite.errors.SchemaError: subject 'x' is unknown", SchemaError, "subject 'x' is"),
         ("kafkalite.errors.ApiError: t: INVALID_TOPIC", KafkaliteError, "t: INVALID_TOPIC"),
-        ("OSError: [Errno 28] No space left on device", StorageError, "No space left on device"),
+        (
+            "OSError: [Errno 28] No space left on device",
+            StorageError,
+            "wh/t: No space left on device",
+        ),
     ],
 )
 def test_what_a_worker_failed_with_is_found_in_its_traceback(
     last: str, kind: type[KafkaliteError], message: str
 ) -> None:
     text = f"An exception was thrown:\nTraceback (most recent call last):\n  File x\n{last}\n"
-    found = failure_in(f"{text} SQLSTATE: 38000")
+    found = failure_in(f"{text} SQLSTATE: 38000", "wh/t")
     assert isinstance(found, kind)
     assert not isinstance(found, ApiError)
     assert str(found).startswith(message)
 
 
 def test_a_fault_of_our_own_keeps_its_traceback() -> None:
-    assert failure_in("Traceback (most recent call last):\nTypeError: no") is None
+    assert failure_in("Traceback (most recent call last):\nTypeError: no", "wh/t") is None
