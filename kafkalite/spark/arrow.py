@@ -111,12 +111,11 @@ def _is_misfit(value: Any, column: pa.DataType) -> bool:
     return False
 
 
-def flattened(batch: pa.RecordBatch, reserved: Sequence[str] = ()) -> pa.RecordBatch:
+def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A warehouse row: the value's fields side by side, then where the record came from.
 
     A windowed key becomes key, window_start, window_end; other columns get a leading underscore.
-    SQL does not tell capitals from small letters, so no two names may differ in that alone, nor
-    from the `reserved` ones.
+    SQL does not tell capitals from small letters, so no two names may differ in that alone.
     """
     value = batch.column("value")
     columns: dict[str, pa.Array] = {}
@@ -138,7 +137,7 @@ def flattened(batch: pa.RecordBatch, reserved: Sequence[str] = ()) -> pa.RecordB
             f"the value has fields {twice!r} and {of_value[twice.lower()]!r}, one name in SQL"
         )
     ours = of_key | origin
-    for name in (*ours, *reserved):
+    for name in ours:
         if name in of_value:
             raise ConfigError(f"the value has a field {of_value[name]!r}, a column of ours: {name}")
     return pa.RecordBatch.from_pydict(columns | ours)

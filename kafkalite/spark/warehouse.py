@@ -154,7 +154,7 @@ class RangeWriter:
             if not batch.num_rows:
                 continue
             wanted = wanted or self._range_of(batch)
-            for day, rows in by_day(flattened(batch, reserved=(DAY,))):
+            for day, rows in by_day(flattened(batch)):
                 if day not in days:
                     days[day] = DayFile(self._path(day, wanted), rows.schema)
                 days[day].add(rows)
@@ -268,6 +268,7 @@ def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
     while it has no rows.
 
     Older rows are null in columns that came since. Spark alone would take the columns of any file.
+    DAY is that of the folders; a field of the values with that name is in the files alone.
     """
     table = warehouse / load.table
     newest = next(
@@ -280,7 +281,8 @@ def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
     )
     if newest is None:
         return False
-    columns = from_arrow_schema(pq.read_schema(newest).append(pa.field(DAY, pa.date32())))
+    of_file = [field for field in pq.read_schema(newest) if field.name.lower() != DAY]
+    columns = from_arrow_schema(pa.schema([*of_file, (DAY, pa.date32())]))
     path = PATTERN.sub(r"\\\g<0>", str(table))
     spark.read.schema(columns).parquet(path).createOrReplaceTempView(load.table)
     return True

@@ -43,17 +43,16 @@ def value_with(*names: str) -> pa.RecordBatch:
         (["key"], "a field 'key', a column of ours: key"),
         (["Key"], "a field 'Key', a column of ours: key"),
         (["_OFFSET"], "a field '_OFFSET', a column of ours: _offset"),
-        (["Day"], "a field 'Day', a column of ours: day"),
         (["id", "ID"], "fields 'id' and 'ID', one name in SQL"),
     ],
 )
 def test_two_columns_of_one_name_are_refused(names: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        flattened(value_with(*names), reserved=("day",))
+        flattened(value_with(*names))
 
 
 def test_columns_that_sql_can_tell_apart_stand_side_by_side() -> None:
-    row = flattened(value_with("id", "offset"), reserved=("day",))
+    row = flattened(value_with("id", "offset"))
     assert row.schema.names == [
         "id", "offset", "key", "_topic", "_partition", "_offset", "_timestamp",
     ]  # fmt: skip

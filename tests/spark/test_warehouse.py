@@ -15,6 +15,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the spark extra is not installed")
 
+import pyarrow.parquet as pq
+
 from kafkalite.cli.spark import Answer, ask, show
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.core.producer import Producer
@@ -320,6 +322,19 @@ def test_logical_types_are_columns_of_their_own(
     read_table(spark, tmp_path, load)
     (row,) = spark.sql("SELECT amount, id, wall FROM payments").collect()
     assert row.asDict() == sent | {"id": str(sent["id"])}
+
+
+def test_a_field_named_as_the_folders_are_is_in_the_files(
+    address: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    load = TopicLoad("visits")
+    send_one(address, load.topic, record("Visit", id="int", day="int"), {"id": 1, "day": 31}, day=6)
+    load_topic(spark, address, load, tmp_path)
+    read_table(spark, tmp_path, load)
+    (row,) = spark.sql("SELECT id, day FROM visits").collect()
+    assert (row.id, row.day) == (1, date(1970, 1, 7))
+    (file,) = (tmp_path / load.table).glob("day=1970-01-07/*.parquet")
+    assert pq.ParquetFile(file).read().column("day").to_pylist() == [31]
 
 
 def test_sql_sees_the_columns_of_the_newest_load(
