@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,3 +99,25 @@ def test_a_limit_that_makes_no_two_halves_is_refused() -> None:
     done = run("--bootstrap-servers", "127.0.0.1:1", "--limit", "1")
     assert done.returncode == 2
     assert "--limit is 1, expected 2 or more" in done.stderr
+
+
+@pytest.mark.xdist_group("spark")
+def test_the_flights_come_into_the_warehouse_row_for_row(address: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the spark extra is not installed")
+    assert run("--bootstrap-servers", address, "--limit", "1000").returncode == 0
+    sql = tmp_path / "all.sql"
+    sql.write_text("SELECT * FROM flights ORDER BY _partition, _offset")
+    command = [sys.executable, "-m", "kafkalite.cli.spark", "load", "flights"]
+    command += ["--bootstrap-servers", address, "--warehouse", str(tmp_path / "warehouse")]
+    command += ["--key", "flights=string", "--query", str(sql), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+
+    columns, values = flights(address, 1000)
+    fields = values[0].keys() - {"day"}  # in SQL that is the day of departure
+    by_place = {(row["_partition"], row["_offset"]): row for row in rows}
+    assert len(by_place) == len(rows) == 1000
+    found = sorted(tuple(str(row[name]) for name in fields) for row in rows)
+    assert found == sorted(tuple(str(value[name]) for name in fields) for value in values)
+    assert {row["key"] for row in rows} == {k and k.decode() for k in columns.keys}
