@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("kafkalite.core.assignors")
-
 from kafkalite.core.assignors import Subscription
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError

@@ -6,6 +6,7 @@ Records may be refused, flushes fail, and everything in memory be lost while the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
@@ -49,7 +50,7 @@ class Waiting(NamedTuple):
     otherwise: Callable[[], None]
 
 
-class LossyHost:
+class LossyHost(ABC):
     """Partitions by topic, and the coordinators that `begin` makes, whenever memory is lost."""
 
     node_id = 1
@@ -75,9 +76,9 @@ class LossyHost:
         }
         self.start()
 
+    @abstractmethod
     def begin(self) -> list[Coordinators[Any]]:
         """The coordinators, none loaded yet."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """What was in memory is gone; the logs are there."""
@@ -101,7 +102,7 @@ class LossyHost:
     def partition(self, topic: str, index: int) -> Partition:
         return self.partitions[TopicPartition(topic, index)]
 
-    def appended(self, partition: Partition, byte_count: int) -> None:
+    def appended(self, partition: Partition, byte_count: int) -> None:  # noqa: B027
         pass  # flushes are the test's to begin
 
     def when_committed(
@@ -125,8 +126,8 @@ class LossyHost:
         if next(slices, self) is None:
             self.slices.append(slices)
 
-    def note(self, message: str) -> None:
-        pass
+    def note(self, message: str) -> None:  # noqa: B027
+        pass  # there is no operator
 
     # -- what happens
 

@@ -10,6 +10,7 @@ them and lets the answers go, or `fail` says that they never will.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def scenarios(kind: str) -> list[Path]:
     return sorted(Path(__file__).parent.glob(f"{kind}_*.txt"))
 
 
-class Player:
+class Player(ABC):
     """A machine and its log. A verb is a method `do_<verb>` that yields what to show."""
 
     def __init__(self, **settings: int) -> None:
@@ -38,21 +39,21 @@ class Player:
 
     # -- what each kind of machine has of its own
 
+    @abstractmethod
     def make(self) -> Any:
         """A machine with the settings in force, empty."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show_records(self, outcome: Outcome[Record]) -> Iterator[str]:
         """A line for each record."""
-        raise NotImplementedError
 
+    @abstractmethod
     def land(self, outcome: Outcome[Record]) -> Iterator[str]:
         """Replays the records and notes them in the log, answers, and runs the effects."""
-        raise NotImplementedError
 
+    @abstractmethod
     def replay_log(self) -> None:
         """Replays all that the log holds."""
-        raise NotImplementedError
 
     # -- the rim
 
