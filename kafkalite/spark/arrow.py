@@ -19,7 +19,7 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde import Codec, Serde, bytes_, string, windowed
 from kafkalite.serde.glimpse import glimpse
-from kafkalite.spark.column_types import TIMESTAMP, ColumnType, Convert
+from kafkalite.spark.column_types import TIMESTAMP, Convert
 from kafkalite.spark.options import SourceOptions
 
 CREATE_TIME: Final = 0
@@ -36,13 +36,12 @@ def key_serde(key_format: str) -> Serde:
     return string() if kind == "string" else bytes_()
 
 
-def arrow_schema(options: SourceOptions, avro: ColumnType | None) -> pa.Schema:
-    """The columns that the source gives; `avro` is what Avro values make."""
+def arrow_schema(options: SourceOptions, value: pa.DataType) -> pa.Schema:
+    """The columns that the source gives."""
     key = {"windowed": WINDOWED, "string": pa.string(), "binary": pa.binary()}
-    value = {"string": pa.string(), "binary": pa.binary()}
     fields = [
         ("key", key[options.key_format.partition(":")[0]]),
-        ("value", avro.arrow if avro is not None else value[options.value_format]),
+        ("value", value),
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),

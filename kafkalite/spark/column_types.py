@@ -91,6 +91,9 @@ class ColumnType:
     convert: Convert | None = None
 
 
+PLAIN: Final = {"string": ColumnType(pa.string()), "binary": ColumnType(pa.binary())}
+
+
 def column_type(schema: Schema) -> ColumnType:
     """The column that values of a schema make."""
     if schema.recursive:

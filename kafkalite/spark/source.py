@@ -45,7 +45,7 @@ from kafkalite.spark.options import (
 from kafkalite.spark.ranges import OffsetRange, check_no_loss, limited, ranges_between
 
 if TYPE_CHECKING:
-    from kafkalite.spark.column_types import ColumnType
+    from kafkalite.spark.column_types import Convert
 
 AVRO_SCHEMA = "avro.schema"  # in the metadata of the column `value`
 START = "start"  # in an end offset: where the query's first batch began
@@ -74,7 +74,7 @@ class KafkaliteSource(DataSource):
         from pyspark.sql.pandas.types import from_arrow_schema
 
         reading = Reading(dict(self.options))
-        columns = from_arrow_schema(reading.arrow_schema)
+        columns = from_arrow_schema(reading.columns()[0])
         if reading.avro_schema is not None:
             columns["value"].metadata = {AVRO_SCHEMA: reading.avro_schema}
         return columns
@@ -110,19 +110,17 @@ class Reading:
         is_avro = self.options.value_format == "avro"
         self.avro_schema = avro_schema or self._latest_schema() if is_avro else None
 
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The columns."""
-        from kafkalite.spark.arrow import arrow_schema
-
-        return arrow_schema(self.options, self._column_type())
-
-    def _column_type(self) -> ColumnType | None:
-        """The column that Avro values make."""
+    def columns(self) -> tuple[pa.Schema, Convert | None]:
+        """The columns, and what each value goes through to stand in its own."""
         from kafkalite.serde.avro_schema import parse_schema
-        from kafkalite.spark.column_types import column_type
+        from kafkalite.spark.arrow import arrow_schema
+        from kafkalite.spark.column_types import PLAIN, column_type
 
-        return None if self.avro_schema is None else column_type(parse_schema(self.avro_schema))
+        if self.avro_schema is None:
+            value = PLAIN[self.options.value_format]
+        else:
+            value = column_type(parse_schema(self.avro_schema))
+        return arrow_schema(self.options, value.arrow), value.convert
 
     def _latest_schema(self) -> str:
         """The latest schema of the topic's values."""
@@ -174,8 +172,7 @@ class Reading:
             key_serde(self.options.key_format).open(SerdeContext(None, is_key=True)),
             value.open(SerdeContext(registry, is_key=False)),
         )
-        schema, avro_type = self.arrow_schema, self._column_type()
-        convert = None if avro_type is None else avro_type.convert
+        schema, convert = self.columns()
         for columns in read_range(
             servers, wanted, fail_on_data_loss=self.options.fail_on_data_loss
         ):

@@ -139,7 +139,10 @@ def _broker(bootstrap_servers: str | None, data_dir: str | Path) -> Iterator[str
 async def _run(worker: Worker, until_caught_up: bool) -> Progress:
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None, "a coroutine runs in a task"
-    signals = iter((worker.stop,))  # the last commit may wait for a broker that is gone
+
+    def stop() -> None:  # the last commit may wait for a broker that is gone
+        running.cancel() if worker.is_stopping else worker.stop()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, lambda: next(signals, running.cancel)())
+        loop.add_signal_handler(number, stop)
     return await worker.run(until_caught_up=until_caught_up)

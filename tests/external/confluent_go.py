@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-from go_tests import fetch_module, run_tests
-from suite import Result, Run, Suite
+from go_tests import go_suite
 
-MODULE, VERSION = "github.com/confluentinc/confluent-kafka-go/v2", "v2.11.1"
-SECONDS_MAX = 900
 CONFIGURATION = {
     "Brokers": "$KAFKA_BROKERS",  # read from the environment
     "TopicName": "test",
@@ -24,23 +20,18 @@ EXCLUDED = {
 }
 
 
-def fetch(folder: Path) -> None:
-    fetch_module(folder, MODULE, VERSION)
-    path = folder / "source" / "kafka" / "testconf.json"
-    path.write_text(json.dumps(CONFIGURATION))
+def configure(source: Path) -> None:
+    (source / "kafka" / "testconf.json").write_text(json.dumps(CONFIGURATION))
 
 
-def run(run: Run) -> Iterator[Result]:
-    environment = {"KAFKA_BROKERS": run.target.bootstrap}
-    return run_tests(run, "./kafka", environment, SECONDS_MAX)
-
-
-SUITE = Suite(
-    name="confluent-kafka-go",
-    version=VERSION,
-    programs=("go", "cc"),
-    fetch=fetch,
-    run=run,
+SUITE = go_suite(
+    "confluent-kafka-go",
+    "github.com/confluentinc/confluent-kafka-go/v2",
+    "v2.11.1",
+    "./kafka",
+    environment=lambda target: {"KAFKA_BROKERS": target.bootstrap},
     passing_min=70,
     excluded=EXCLUDED,
+    programs=("go", "cc"),
+    prepare=configure,
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from suite import Outcome, Result, Run, call, program_path, record
+from suite import Outcome, Result, Run, Suite, Target, call, program_path, record
 
+SECONDS_MAX = 900
 OUTCOMES = {"pass": Outcome.PASSED, "fail": Outcome.FAILED, "skip": Outcome.SKIPPED}
 
 
@@ -24,11 +25,43 @@ def fetch_module(folder: Path, module: str, version: str) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
+def go_suite(
+    name: str,
+    module: str,
+    version: str,
+    package: str,
+    *,
+    environment: Callable[[Target], Mapping[str, str]],
+    passing_min: int,
+    excluded: Mapping[str, str] | None = None,
+    programs: tuple[str, ...] = ("go",),
+    prepare: Callable[[Path], None] = lambda source: None,
+) -> Suite:
+    """The tests of one package of a module. `environment` tells them of the broker, `prepare`
+    changes the module's source."""
+
+    def fetch(folder: Path) -> None:
+        fetch_module(folder, module, version)
+        prepare(folder / "source")
+
+    def run(run: Run) -> Iterator[Result]:
+        return run_tests(run, package, environment(run.target))
+
+    return Suite(
+        name=name,
+        version=version,
+        programs=programs,
+        fetch=fetch,
+        run=run,
+        passing_min=passing_min,
+        excluded=excluded or {},
+    )
+
+
 def run_tests(
     run: Run,
     package: str,
     environment: Mapping[str, str],
-    seconds_max: int,
     more: tuple[str, ...] = (),
     source: Path | None = None,
 ) -> Iterator[Result]:
@@ -38,11 +71,11 @@ def run_tests(
     """
     go = program_path("go")
     assert go is not None
-    command = [go, "test", "-json", "-count=1", f"-timeout={seconds_max}s", *more]
+    command = [go, "test", "-json", "-count=1", f"-timeout={SECONDS_MAX}s", *more]
     if run.excluded:
         command.append(f"-skip={'|'.join(map(exactly, run.excluded))}")
     folder = source or run.source / "source"
-    record([*command, package], run, folder, environment, seconds_max + 300)
+    record([*command, package], run, folder, environment, SECONDS_MAX + 300)
     outcomes: dict[str, Outcome] = {}
     for line in run.log.read_text(errors="replace").splitlines():
         if not line.startswith("{"):

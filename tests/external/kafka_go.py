@@ -13,7 +13,6 @@ from go_tests import fetch_module, run_tests
 from suite import Result, Run, Suite
 
 MODULE, VERSION = "github.com/segmentio/kafka-go", "v0.4.51"
-SECONDS_MAX = 900
 
 CONN, GROUP = "TestConn/", "TestReaderConsumerGroup/"
 ACLS = "ACLs, quotas and SCRAM credentials are not served"
@@ -59,7 +58,7 @@ def run(run: Run) -> Iterator[Result]:
         text = text.replace('TCP("localhost")', f'TCP("{run.target.bootstrap}")')
         path.write_text(text)
     environment = {"KAFKA_VERSION": f"{run.target.version}.0"}
-    return run_tests(run, ".", environment, SECONDS_MAX, ("-mod=mod",), source)
+    return run_tests(run, ".", environment, ("-mod=mod",), source)
 
 
 SUITE = Suite(

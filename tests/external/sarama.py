@@ -22,7 +22,6 @@ MODULE, VERSION = "github.com/IBM/sarama", "v1.61.1"
 TOXIPROXY = "github.com/Shopify/toxiproxy/v2/cmd/server@v2.5.0"
 BROKER = "127.0.0.1:29090"  # where ours listens
 PROXY = "127.0.0.1:29091"  # what it tells, and the first of the ports that the suite's proxies have
-SECONDS_MAX = 900
 TEST = re.compile(r"^func (Test\w+)\(", re.MULTILINE)
 
 # (file, what to replace, by what)
@@ -106,7 +105,7 @@ def run(run: Run) -> Iterator[Result]:
             "KAFKA_VERSION": "4.0.0" if run.target.is_ours else f"{run.target.version}.0",
         }
         chosen = ("-tags=functional", f"-run=^({'|'.join(names)})$")
-        yield from run_tests(run, ".", environment, SECONDS_MAX, chosen)
+        yield from run_tests(run, ".", environment, chosen)
 
 
 SUITE = Suite(

@@ -55,7 +55,7 @@ def column_of(schema: Any, *values: Any, written: Any = None) -> pa.Array:
         Columns([None] * len(values), records, [0] * len(values), offsets=range(len(values))),
         "t",
         0,
-        arrow_schema(OPTIONS, avro_type),
+        arrow_schema(OPTIONS, avro_type.arrow),
         (bytes_().open(SerdeContext(is_key=True)), codec),
         avro_type.convert,
     )

@@ -13,9 +13,9 @@ pytest.importorskip("pyspark", reason="the spark extra is not installed")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kafkalite.spark import warehouse
+from kafkalite.spark import day_files
+from kafkalite.spark.day_files import NO_DAY, DayFile, RangeWriter, by_day
 from kafkalite.spark.ranges import OffsetRange
-from kafkalite.spark.warehouse import NO_DAY, DayFile, RangeWriter, by_day
 
 DAY_US = 86_400_000_000
 
@@ -45,7 +45,7 @@ def test_a_moment_in_no_year_that_has_dates_is_of_no_day() -> None:
 def test_a_range_of_more_days_than_files_may_be_open_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warehouse, "WRITE_ROWS_MAX", 10)
+    monkeypatch.setattr(day_files, "WRITE_ROWS_MAX", 10)
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.close(free := os.dup(0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + 16, most))
@@ -61,7 +61,7 @@ def test_a_range_of_more_days_than_files_may_be_open_is_written(
 def test_a_range_over_many_days_is_written_as_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warehouse, "WRITE_ROWS_MAX", 100)
+    monkeypatch.setattr(day_files, "WRITE_ROWS_MAX", 100)
     made: list[DayFile] = []
     most = 0
 
@@ -75,7 +75,7 @@ def test_a_range_over_many_days_is_written_as_it_comes(
             super().add(rows)
             most = max(most, sum(file.rows_waiting for file in made))
 
-    monkeypatch.setattr(warehouse, "DayFile", Watched)
+    monkeypatch.setattr(day_files, "DayFile", Watched)
     writer = RangeWriter(tmp_path, (OffsetRange("t", 0, 0, 1_000),))
     (told,) = writer(batch(first, 30) for first in range(0, 990, 30))
     assert most < 100 + 30

@@ -12,10 +12,11 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ApiError, ConfigError, KafkaliteError, SchemaError, StorageError
 from kafkalite.serde import SerdeContext, bytes_
 from kafkalite.spark.arrow import TIMESTAMP, arrow_schema, flattened, to_record_batch
+from kafkalite.spark.day_files import file_name
 from kafkalite.spark.failures import failure_in
 from kafkalite.spark.options import parse_options
 from kafkalite.spark.ranges import OffsetRange
-from kafkalite.spark.warehouse import TopicLoad, file_name
+from kafkalite.spark.warehouse import TopicLoad
 
 
 def test_a_timestamp_that_is_no_column_value_is_named_by_its_offset() -> None:
@@ -23,7 +24,7 @@ def test_a_timestamp_that_is_no_column_value_is_named_by_its_offset() -> None:
     codec = bytes_().open(SerdeContext())
     columns = Columns([None] * 3, [b"v"] * 3, [0, 1_700_000_000_000_000_000, 0], [7, 8, 9])
     with pytest.raises(KafkaliteError, match=r"t-2 offset 8: timestamp 17\d+ is no timestamp"):
-        to_record_batch(columns, "t", 2, arrow_schema(options, None), (codec, codec), None)
+        to_record_batch(columns, "t", 2, arrow_schema(options, pa.binary()), (codec, codec), None)
 
 
 def value_with(*names: str) -> pa.RecordBatch:

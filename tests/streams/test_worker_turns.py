@@ -217,10 +217,11 @@ class TestStop:
 
     def test_a_second_signal_does_not_wait_for_the_last_commit(self) -> None:
         class Stuck:
-            def __init__(self) -> None:
-                self.stops = 0
+            is_stopping = False
+            stops = 0
 
             def stop(self) -> None:
+                self.is_stopping = True
                 self.stops += 1
                 signal.raise_signal(signal.SIGTERM)
 

@@ -98,11 +98,11 @@ class Worker:
         self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by this assignment
         self._has_assignment = False  # perhaps of no task
-        self._stopping = self._is_over = False
+        self.is_stopping = self._is_over = False
 
     def stop(self) -> None:
         """Asks the worker to commit, leave its group and return from `run`."""
-        self._stopping = True
+        self.is_stopping = True
 
     async def run(self, *, until_caught_up: bool = False) -> Progress:
         """Runs until stopped, or until every input of the whole group is read to its end."""
@@ -145,7 +145,7 @@ class Worker:
     async def _loop(self, until_caught_up: bool) -> None:
         committed_at = checked_at = time.monotonic()
         worked = False
-        while not self._stopping:
+        while not self.is_stopping:
             polled = await self._consumer.poll(timeout_ms=0 if worked else POLL_MS)
             for partition, columns in polled.items():
                 self._receive(partition, columns)
@@ -333,9 +333,9 @@ class Worker:
         }
         self._suspended = {}
         self.progress.records_restored += await restore_tasks(
-            self._client, new.values(), lambda: self._stopping
+            self._client, new.values(), lambda: self.is_stopping
         )
-        if self._stopping:  # perhaps before all was restored
+        if self.is_stopping:  # perhaps before all was restored
             return
         committed = await self._consumer.committed(partitions)
         for task_id, task in new.items():
