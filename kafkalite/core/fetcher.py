@@ -92,7 +92,8 @@ class Fetcher:
         """Waits until records or an error may have come, or for so long."""
         self._arrival = self._loop.create_future()
         try:
-            await asyncio.wait_for(self._arrival, seconds)
+            async with asyncio.timeout(seconds):
+                await self._arrival
         except TimeoutError:
             pass
         finally:

@@ -140,7 +140,8 @@ class Server:
             connection.finish()
         if self.connections:
             try:
-                await asyncio.wait_for(self._all_gone.wait(), DRAIN_SECONDS_MAX)
+                async with asyncio.timeout(DRAIN_SECONDS_MAX):
+                    await self._all_gone.wait()
             except TimeoutError:
                 log.warning("%d connections did not drain and are cut", len(self.connections))
                 for connection in tuple(self.connections):

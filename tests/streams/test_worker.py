@@ -267,6 +267,7 @@ def test_two_topologies_of_one_id_are_told_apart(address: str) -> None:
         for run in pending:
             run.cancel()
         await asyncio.gather(*pending, return_exceptions=True)
+        assert done, "neither was told of the other in 60 s"
         for run in done:
             with pytest.raises(TopologyError, match="another topology runs as 'same-id'"):
                 run.result()

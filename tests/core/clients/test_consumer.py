@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from kafkalite.core.admin import Admin, NewTopic
 from kafkalite.core.client import Client
 from kafkalite.core.consumer import Consumer, OffsetAndMetadata
+from kafkalite.core.fetcher import Fetcher
+from kafkalite.core.positions import FetchSettings, Positions
 from kafkalite.core.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
@@ -287,6 +290,22 @@ def test_one_consumer_is_polled_by_one_task(run: Run, name: Name) -> None:
             assert await consumer.poll() == {}  # a cancelled poll leaves nothing behind
         with pytest.raises(RuntimeError, match="closed"):
             await consumer.poll()
+
+    run(scenario)
+
+
+def test_a_cancel_ends_a_wait_that_has_just_been_woken(run: Run) -> None:
+    async def scenario(bootstrap: str) -> None:
+        positions = Positions(FetchSettings(), random.Random())
+        async with Client(bootstrap) as client:
+            fetcher = Fetcher(client, positions)
+            waiting = asyncio.create_task(fetcher.wait(60))
+            await asyncio.sleep(0)
+            fetcher.wake()
+            waiting.cancel()  # both before the task runs again
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await fetcher.close()
 
     run(scenario)
 
