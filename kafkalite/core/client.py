@@ -255,9 +255,8 @@ class Client(Lifetime):
                 log.debug("%s", error)
                 if not isinstance(error, BrokerUnavailable):
                     raise
-                slot.trouble = slot.trouble or why_unavailable(
-                    error
-                )  # the last try may be cut short
+                if not slot.trouble:  # a later try may have been cut short
+                    slot.trouble = why_unavailable(error)
                 return None
             if self._closed:
                 connection.close()
