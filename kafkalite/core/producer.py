@@ -181,6 +181,7 @@ class Producer(Lifetime):
 
         Waits only for room in the buffer, and for the topic's metadata the first time.
         """
+        self._check_open()
         for name, part in (("key", key), ("value", value)):
             if part is not None and not isinstance(part, bytes):
                 raise TypeError(f"the {name} is {type(part).__name__}, not bytes or None")

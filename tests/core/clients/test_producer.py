@@ -290,6 +290,26 @@ def test_leaving_the_block_flushes(run: Run, name: Name) -> None:
     run(scenario)
 
 
+def test_what_is_not_started_or_closed_asks_nobody_for_a_topic(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        topic = name()
+        producer = Producer(bootstrap)
+        for send in (
+            lambda: producer.send(topic, b"v"),
+            lambda: producer.send_columns(topic, Columns([None], [b"v"], [0])),
+        ):
+            with pytest.raises(RuntimeError, match="the producer is not started"):
+                await send()
+        await producer.start()
+        await producer.close()
+        with pytest.raises(RuntimeError, match="the producer is closed"):
+            await producer.send(topic, b"v")
+        async with Admin(bootstrap) as admin:
+            assert topic not in {found.name for found in await admin.describe_topics()}
+
+    run(scenario)
+
+
 def test_a_record_that_cannot_be_written_is_told_of_without_a_flush(run: Run, name: Name) -> None:
     async def scenario(bootstrap: str) -> None:
         async with Client(bootstrap) as client:
