@@ -280,5 +280,6 @@ def test_an_aborted_transaction_needs_its_marker() -> None:
 
 
 def test_json_stays_json(kafkalite: Run, sound: Path) -> None:
-    for line in kafkalite("log", "dump", str(sound), "--json").out.splitlines():
-        assert json.loads(line)["file"].startswith(str(sound))
+    lines = kafkalite("log", "dump", str(sound), "--json").out.splitlines()
+    assert lines
+    assert all(json.loads(line)["file"].startswith(str(sound)) for line in lines)
