@@ -126,15 +126,21 @@ def make_topic(bootstrap: str, topic: str) -> Callable[..., str]:
 
 
 @pytest.fixture
-def codecs_on_disk(bootstrap: str, data_dir: Path) -> Callable[[str], set[str]]:
-    """`codecs_on_disk(topic)`: how the batches of the topic's partition 0 are compressed."""
-    if not data_dir.exists():
+def files(bootstrap: str, data_dir: Path) -> Path:
+    """Where the broker under test keeps its log."""
+    if ELSEWHERE:
         pytest.skip(f"the files of the broker at {bootstrap} are out of reach")
+    return data_dir
+
+
+@pytest.fixture
+def codecs_on_disk(files: Path) -> Callable[[str], set[str]]:
+    """`codecs_on_disk(topic)`: how the batches of the topic's partition 0 are compressed."""
 
     def read(topic: str) -> set[str]:
         from kafkalite.core.protocol.records import batches
 
-        log = data_dir / f"{topic}-0" / f"{0:020}.log"
+        log = files / f"{topic}-0" / f"{0:020}.log"
         return {header.compression.name.lower() for _, header in batches(log.read_bytes())}
 
     return read

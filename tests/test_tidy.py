@@ -23,6 +23,7 @@ NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
 NATIVE_INTERFACE = (1, "ee775514fc3f")  # its number; digest of `native_interface`
 COMPACTION = ROOT / "kafkalite" / "compaction"
+SKIPS = ("skip", "skipif", "xfail", "importorskip", "SkipTest")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
@@ -180,3 +181,16 @@ def test_machines_never_import_one_another() -> None:
 def test_only_one_module_opens_kazoo() -> None:
     users = [dotted(p) for p in MODULES if any(n.split(".")[0] == "kazoo" for n in imports(p))]
     assert users in ([], ["kafkalite.core.zookeeper"])
+
+
+def test_what_may_skip_is_named_in_the_known_gaps() -> None:
+    told = (ROOT / "docs" / "KNOWN_GAPS.md").read_text()
+    for path in BESIDE:
+        skips = [
+            node
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.Attribute) and node.attr in SKIPS
+            if ast.unparse(node.value) in ("pytest", "pytest.mark", "unittest")
+        ]
+        name = str(path.relative_to(ROOT))
+        assert not skips or f"`{name}`" in told, f"{name} may skip from line {skips[0].lineno} on"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -255,10 +254,9 @@ def test_what_is_no_log(refused: Run, tmp_path: Path) -> None:
         other.unlink()
 
 
-@pytest.mark.skipif("KAFKALITE_TEST_BOOTSTRAP" in os.environ, reason="its files are elsewhere")
-def test_a_running_broker_s_directory_is_read(kafkalite: Run, data_dir: Path, topic: str) -> None:
+def test_a_running_broker_s_directory_is_read(kafkalite: Run, files: Path, topic: str) -> None:
     kafkalite("produce", topic, "--create", "-q", stdin=b"a\n")
-    (batch,) = kafkalite("log", "dump", str(data_dir / f"{topic}-0"), "--json").json_lines[:1]
+    (batch,) = kafkalite("log", "dump", str(files / f"{topic}-0"), "--json").json_lines[:1]
     assert (batch["what"], batch["records"]) == ("batch", 1)
 
 

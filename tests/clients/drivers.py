@@ -14,15 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-import pytest
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
-aiokafka = pytest.importorskip("aiokafka", reason="aiokafka is not installed")
-
-from aiokafka.errors import ProducerFenced  # noqa: E402
-from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor  # noqa: E402
-from kafka.errors import FencedInstanceIdError, ProducerFencedError  # noqa: E402
+import aiokafka
+import confluent_kafka
+import kafka
+from aiokafka.errors import ProducerFenced
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.errors import FencedInstanceIdError, ProducerFencedError
 
 SECONDS_MAX = 60.0
 METADATA_MS = 300  # how long a new topic may go unnoticed by a pattern

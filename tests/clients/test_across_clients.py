@@ -7,15 +7,14 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import Any, NamedTuple
 
+import aiokafka
+import confluent_kafka
+import kafka
 import pytest
 
 from kafkalite.core.consumer import Consumer
 from kafkalite.core.producer import Producer
 from kafkalite.core.types import TopicPartition
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
-aiokafka = pytest.importorskip("aiokafka", reason="aiokafka is not installed")
 
 SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000

@@ -7,15 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiokafka
+import confluent_kafka
+import confluent_kafka.admin as confluent
+import kafka
+import kafka.admin as kafka_python
 import pytest
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
-aiokafka = pytest.importorskip("aiokafka", reason="aiokafka is not installed")
-
-import confluent_kafka.admin as confluent  # noqa: E402
-import kafka.admin as kafka_python  # noqa: E402
-from aiokafka import admin as aio  # noqa: E402
+from aiokafka import admin as aio
 
 SECONDS_MAX = 30.0
 

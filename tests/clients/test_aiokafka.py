@@ -7,20 +7,18 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
+import aiokafka
 import pytest
-
-aiokafka = pytest.importorskip("aiokafka", reason="aiokafka is not installed")
-
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # noqa: E402
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # noqa: E402
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType  # noqa: E402
-from aiokafka.errors import (  # noqa: E402
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     for_code,
 )
-from aiokafka.structs import OffsetAndMetadata  # noqa: E402
+from aiokafka.structs import OffsetAndMetadata
 
 SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000

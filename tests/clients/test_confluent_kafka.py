@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import confluent_kafka
 import pytest
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-
-from confluent_kafka import (  # noqa: E402
+from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -20,7 +18,7 @@ from confluent_kafka import (  # noqa: E402
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # noqa: E402
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     NewTopic,

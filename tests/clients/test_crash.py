@@ -11,11 +11,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import confluent_kafka
 import pytest
-
-confluent_kafka = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
-
-from confluent_kafka import (  # noqa: E402
+from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_INVALID,
     Consumer,
@@ -24,15 +22,15 @@ from confluent_kafka import (  # noqa: E402
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # noqa: E402
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     NewTopic,
     ResourceType,
 )
 
-from kafkalite.core.producer import Producer as OurProducer  # noqa: E402
-from kafkalite.core.types import Columns  # noqa: E402
+from kafkalite.core.producer import Producer as OurProducer
+from kafkalite.core.types import Columns
 
 SECONDS_MAX = 60.0
 PARTITIONS = 4

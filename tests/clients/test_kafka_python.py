@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
+import kafka
 import pytest
-
-kafka = pytest.importorskip("kafka", reason="kafka-python is not installed")
-
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition  # noqa: E402
-from kafka.admin import ConfigResource, ConfigResourceType, NewTopic  # noqa: E402
-from kafka.errors import (  # noqa: E402
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+from kafka.errors import (
     InvalidTopicError,
     MessageSizeTooLargeError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
 )
-from kafka.structs import OffsetAndMetadata  # noqa: E402
+from kafka.structs import OffsetAndMetadata
 
 SECONDS_MAX = 30.0
 EPOCH_MS = 1_700_000_000_000

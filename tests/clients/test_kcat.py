@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
@@ -212,7 +213,6 @@ def test_a_static_member_returns_at_once(bootstrap: str, topic: str, group: str)
 
 @pytest.mark.needs("AddPartitionsToTxn", "EndTxn")
 def test_only_committed_records_are_read(bootstrap: str, topic: str) -> None:
-    confluent_kafka = pytest.importorskip("confluent_kafka", reason="it writes the transactions")
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
     producer.init_transactions(SECONDS_MAX)
     for value, end in (

@@ -18,9 +18,6 @@ from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import pytest
-
-pytest.importorskip("confluent_kafka.schema_registry")
-
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer

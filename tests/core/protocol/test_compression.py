@@ -9,7 +9,9 @@ import tracemalloc
 from contextlib import suppress
 
 import cramjam
+import lz4.frame
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -174,12 +176,10 @@ def test_zstd_frames_say_how_much_they_hold(size):
 
 def compressed_by_zstd(size: int) -> bytes:
     """As the reference library writes it in one go."""
-    zstandard = pytest.importorskip("zstandard")
     return zstandard.ZstdCompressor().compress(incompressible(size))
 
 
 def test_zstd_frames_that_say_nothing_of_their_size_are_read():
-    zstandard = pytest.importorskip("zstandard")
     packed = zstandard.ZstdCompressor(write_content_size=False).compress(b"kafka" * 50_000)
     assert compression._zstd_content_size(memoryview(packed)) == 0
     assert decompress(packed, Compression.ZSTD) == b"kafka" * 50_000
@@ -215,9 +215,8 @@ def test_lz4_with_checksums_and_independent_blocks_is_read():
 @pytest.mark.parametrize("store_size", [True, False])
 @pytest.mark.parametrize("block_checksum", [True, False])
 def test_lz4_frames_of_another_library_are_read(size, store_size, block_checksum):
-    frame = pytest.importorskip("lz4.frame")
     data = b"kafka" * size
-    packed = frame.compress(
+    packed = lz4.frame.compress(
         data, block_linked=False, store_size=store_size, block_checksum=block_checksum
     )
     assert decompress(packed, Compression.LZ4) == data

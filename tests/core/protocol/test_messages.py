@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kio.serial import entity_reader, entity_writer
 
 from kafkalite.core.protocol import codec, consumer_protocol, group_records
 from kafkalite.core.protocol.apis import API
@@ -34,8 +35,6 @@ from kafkalite.core.protocol.fields import (
 )
 from kafkalite.core.protocol.primitives import RECORDS, STRING, UUID, Fixed, Sized
 from kafkalite.errors import ErrorCode, WireError
-
-kio_serial = pytest.importorskip("kio.serial")
 
 SCHEMAS = [
     consumer_protocol.ConsumerProtocolSubscription,
@@ -176,11 +175,11 @@ def test_kio_reads_what_we_write_and_writes_what_we_read(
     kio = kio_class(cls, version)
     value = data.draw(values_of(cls, version))
     wire = encode(value, version)
-    theirs, size = kio_serial.entity_reader(kio)(wire, 0)
+    theirs, size = entity_reader(kio)(wire, 0)
     assert size == len(wire)
     assert same(value, theirs, version)
     buffer = io.BytesIO()
-    kio_serial.entity_writer(kio)(buffer, theirs)
+    entity_writer(kio)(buffer, theirs)
     assert buffer.getvalue() == wire
 
 

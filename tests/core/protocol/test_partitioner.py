@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from aiokafka import partitioner as aiokafka
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.partitioner import default as kafka
 
 from kafkalite.core.protocol import partitioner, record_codec, records_pure
 from kafkalite.core.protocol.partitioner import to_positive
@@ -35,8 +37,6 @@ def test_murmur2_is_java_s(twin, key, expected):
 @settings(deadline=None)
 @given(key=st.binary(max_size=100))
 def test_murmur2_agrees_with_other_clients(twin, key):
-    kafka = pytest.importorskip("kafka.partitioner.default")
-    aiokafka = pytest.importorskip("aiokafka.partitioner")
     assert twin.murmur2(key) == kafka.murmur2(key) & 0xFFFFFFFF == aiokafka.murmur2(key)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import aiokafka.record.default_records as aiokafka
+import aiokafka.record.memory_records as aiokafka_memory
+import kafka.record.default_records as kafka
+import kafka.record.memory_records as kafka_memory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,11 +13,6 @@ from hypothesis import strategies as st
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import check_produced, decode, decode_all, encode, patch
 from kafkalite.core.types import Columns
-
-aiokafka = pytest.importorskip("aiokafka.record.default_records")
-aiokafka_memory = pytest.importorskip("aiokafka.record.memory_records")
-kafka = pytest.importorskip("kafka.record.default_records")
-kafka_memory = pytest.importorskip("kafka.record.memory_records")
 
 blobs = st.none() | st.binary(max_size=50)
 rows = st.lists(
