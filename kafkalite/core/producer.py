@@ -32,6 +32,7 @@ from kafkalite.core.batching import check_lengths, record_bytes
 from kafkalite.core.chores import Chores
 from kafkalite.core.client import Client, client_of
 from kafkalite.core.lifetime import Lifetime
+from kafkalite.core.metadata import TopicInfo
 from kafkalite.core.network import BrokerConnection
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.produce import (
@@ -181,7 +182,6 @@ class Producer(Lifetime):
 
         Waits only for room in the buffer, and for the topic's metadata the first time.
         """
-        self._check_open()
         for name, part in (("key", key), ("value", value)):
             if part is not None and not isinstance(part, bytes):
                 raise TypeError(f"the {name} is {type(part).__name__}, not bytes or None")
@@ -190,7 +190,7 @@ class Producer(Lifetime):
         if not TIMESTAMP_MIN <= index(timestamp_ms) <= TIMESTAMP_MAX:
             raise ValueError(f"timestamp {timestamp_ms} does not fit 64 bits")
         size = record_bytes(key, value, headers)
-        info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
+        info = self._client.cluster.topics.get(topic) or await self._look_up(topic)
         if self._is_full(size):
             await self._room_for(size)
         target = self._router.one(info, key, partition, size)
@@ -219,7 +219,7 @@ class Producer(Lifetime):
             raise ValueError(f"{len(partitions):,} partitions for {len(columns):,} records")
         if not len(columns):
             return
-        info = self._client.cluster.topics.get(topic) or await self._client.topic(topic)
+        info = self._client.cluster.topics.get(topic) or await self._look_up(topic)
         since_yield = 0
         for target, chunk, size in self._router.columns(info, columns, partition, partitions):
             if self._is_full(size):
@@ -233,6 +233,11 @@ class Producer(Lifetime):
             self._pump()
             await asyncio.sleep(0)  # lets the sockets take what was written
 
+    async def _look_up(self, topic: str) -> TopicInfo:
+        """A topic not met before. To ask may make it: not before the start, nor after the end."""
+        self._check_open()
+        return await self._client.topic(topic)
+
     async def flush(self) -> None:
         """Waits until all that was handed in is acknowledged. Raises the first error since."""
         last = self._accumulator.close_open()
@@ -242,10 +247,6 @@ class Producer(Lifetime):
         error, self._first_error = self._first_error, None
         if error is not None:
             raise error
-
-    async def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has."""
-        return len((await self._client.topic(topic)).partitions)
 
     def _check_open(self) -> None:
         self._check_running()

@@ -29,9 +29,7 @@ HIDDEN: Final = "._"  # readers of Parquet pass by what begins so
 DAY: Final = "day"  # the column that the folders make
 NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
 FIRST_DAY, LAST_DAY = (pa.scalar(day, pa.date32()) for day in (date.min, date.max))
-WRITE_ROWS_MAX: Final = (
-    500_000  # held in memory by one task; beyond, the fullest day's are a row group
-)
+WRITE_ROWS_MAX: Final = 500_000  # waiting in one task; beyond, the fullest day's are written
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ Fails  with the first error of Spark, the log or the disk; the next load finishe
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ def _source_options(
     end: dict[TopicPartition, int] = {r.topic_partition: r.end for r in ranges}
     return {
         "kafka.bootstrap.servers": bootstrap_servers,
-        "assign": str(assigned).replace("'", '"'),
+        "assign": json.dumps(assigned),
         "startingOffsets": format_offsets(start),
         "endingOffsets": format_offsets(end),
         "key.format": load.key_format,

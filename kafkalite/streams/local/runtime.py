@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Protocol
 
-from kafkalite.core.types import Columns
 from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.serde.json import JsonSerde
 from kafkalite.serde.msgpack import MsgpackSerde
@@ -198,13 +197,6 @@ def is_portable(serde: Serde) -> bool:
     if isinstance(serde, WindowedSerde):
         return is_portable(serde.inner)
     return isinstance(serde, PORTABLE)
-
-
-def columns_of(batch: Batch) -> Columns:
-    """A batch of bytes for an output."""
-    assert batch.raw_keys is not None
-    assert batch.raw_values is not None
-    return Columns(batch.raw_keys, batch.raw_values, batch.timestamps, None, batch.headers)
 
 
 @singledispatch
