@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 from typing import Any
 
 import confluent_kafka
@@ -36,6 +37,7 @@ SECONDS_MAX = 60.0
 PARTITIONS = 4
 RECORDS_PER_ROUND = 20_000
 KILLS = 8
+FULL = "No space left on device"
 # Small segments, so that a crash finds several; a small index interval, so that they have entries.
 SEGMENTS = {"segment.bytes": "65536", "index.interval.bytes": "1024"}
 # A broker that is gone is asked again soon, and silently.
@@ -48,6 +50,7 @@ class Load:
     def __init__(self, bootstrap: str, topic: str, padding: int = 0) -> None:
         self._padding = b" " * padding
         config = {"enable.idempotence": True, "message.timeout.ms": 120_000, "linger.ms": 1}
+        config["queue.buffering.max.messages"] = 1_000_000  # more than any test sends
         self.acknowledged: dict[int, tuple[int, int]] = {}  # record -> partition, offset
         self.sent = 0
         self._topic = topic
@@ -254,9 +257,12 @@ def test_a_full_disk_and_kill_9_on_it_lose_nothing(
     load = Load(address, topic, padding=200)
     for _ in range(120_000):  # more than fits
         load.send()
-        if "No space left on device" in server.stderr:
+        if FULL in server.stderr:
             break
-    assert "No space left on device" in server.stderr
+    until = monotonic() + SECONDS_MAX
+    while FULL not in server.stderr:
+        assert monotonic() < until, server.stderr
+        sleep(0.01)
     server.kill()
     server = serve(small_disk / "data", address)
     filler.unlink()
