@@ -27,7 +27,7 @@ from typing import Final
 from broker import Side, sides
 
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, DirtyRange
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.protocol.compression import Compression

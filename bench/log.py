@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from uuid import UUID
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore

@@ -20,8 +20,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kafkalite.core.admin import Admin, NewTopic
-from kafkalite.core.producer import Producer
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.streams import Streams, tumbling

@@ -25,20 +25,20 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from kafkalite.compaction.duty import LogCleaner
-from kafkalite.core import image as images
-from kafkalite.core.broker import Broker
-from kafkalite.core.clock import Clock
-from kafkalite.core.cluster_store import ClusterStore
-from kafkalite.core.config import BrokerConfig
+from kafkalite.compaction.runner import LogCleaner
+from kafkalite.core.broker.broker import Broker
+from kafkalite.core.broker.clock import Clock
+from kafkalite.core.cluster import image as images
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.cluster.local import JOURNAL, LocalCoordination
+from kafkalite.core.cluster.store import ClusterStore
+from kafkalite.core.config.listeners import PLAINTEXT, Address, client_listener, parse_address
+from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
-from kafkalite.core.image import ClusterImage
-from kafkalite.core.listeners import PLAINTEXT, Address, client_listener, parse_address
-from kafkalite.core.local_coordination import JOURNAL, LocalCoordination
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.server import Server, ServerLimits
+from kafkalite.core.server.server import Server, ServerLimits
 from kafkalite.core.types import Node as NodeAddress
 from kafkalite.errors import ConfigError, StorageError
 

@@ -32,7 +32,7 @@ Settings = Mapping[str, str] | None
 
 # The fast tier is what runs in the test's own process or asks one broker; these begin processes of
 # their own for nearly every test, or wait for the clocks of other clients.
-SLOW_ROOMS = {"cli", "clients", "jvm"}
+SLOW_ROOMS = {"cli", "clients", "other_clients", "jvm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -68,7 +68,7 @@ def served(bootstrap: str) -> frozenset[str]:
     """The names of the APIs that the broker under test serves."""
 
     async def ask() -> frozenset[str]:
-        from kafkalite.core.admin import Admin
+        from kafkalite.clients.admin.client import Admin
         from kafkalite.core.protocol.apis import API, ApiKey
 
         async with Admin(bootstrap) as admin:
@@ -111,7 +111,7 @@ def make_topic(bootstrap: str, topic: str) -> Callable[..., str]:
     """`make_topic(partitions)` makes the topic `topic` and returns its name."""
 
     def make(partitions: int, configs: Settings = None) -> str:
-        from kafkalite.core.admin import Admin, NewTopic
+        from kafkalite.clients.admin.client import Admin, NewTopic
 
         new = NewTopic(topic, partitions, configs=dict(configs or {}))
 

@@ -22,10 +22,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from kafkalite.core.admin import Admin, NewTopic
-from kafkalite.core.client import Client
-from kafkalite.core.consumer import Consumer
-from kafkalite.core.producer import Producer
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import KafkaliteError, SchemaError
 from kafkalite.serde import SerdeContext, avro, string

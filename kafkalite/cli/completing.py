@@ -15,7 +15,7 @@ import typer
 from kafkalite.errors import KafkaliteError
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin
+    from kafkalite.clients.admin.client import Admin
 
 PATIENCE_MS: Final = 500
 SERVERS_VARIABLE: Final = "KAFKALITE_BOOTSTRAP_SERVERS"
@@ -39,8 +39,8 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 def _begin_so(
     ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Awaitable[list[str]]]
 ) -> list[str]:
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.client import Client
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.cluster import Client
 
     given = ctx.params.get("bootstrap_servers")
     servers = given or os.environ.get(SERVERS_VARIABLE, SERVERS)

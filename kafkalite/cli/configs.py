@@ -22,7 +22,7 @@ from kafkalite.cli.options import (
 from kafkalite.cli.output import ask, emit, print_json, print_table
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin, ConfigEntry, ConfigResource
+    from kafkalite.clients.admin.client import Admin, ConfigEntry, ConfigResource
 
 cli = program("Show and change the settings of topics and brokers.")
 
@@ -136,7 +136,7 @@ def alter(
 
 
 def _resource(what: What, name: str) -> ConfigResource:
-    from kafkalite.core.admin import EVERY_BROKER, ConfigResource, ResourceType
+    from kafkalite.clients.admin.client import EVERY_BROKER, ConfigResource, ResourceType
 
     if what is What.topic:
         return ConfigResource(ResourceType.TOPIC, name)
@@ -148,7 +148,7 @@ def _resource(what: What, name: str) -> ConfigResource:
 
 
 def _own(entry: ConfigEntry) -> bool:
-    from kafkalite.core.admin import ConfigSource
+    from kafkalite.clients.admin.client import ConfigSource
 
     return entry.source is not ConfigSource.DEFAULT
 

@@ -40,8 +40,8 @@ from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
 if TYPE_CHECKING:
     from kafkalite.cli.records_out import Lines
     from kafkalite.cli.standard_io import Stdout, Stop
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.consumer import Consumer
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.consumer.consumer import Consumer
     from kafkalite.core.types import Columns, TopicPartition
     from kafkalite.serde.serde import Codec
 
@@ -221,9 +221,9 @@ class Reading:
 async def _consume(plan: Plan) -> int | None:
     """Reads until there is an end. The signal that made one, if one did."""
     from kafkalite.cli.standard_io import Stdout, Stop
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.client import Client
-    from kafkalite.core.consumer import Consumer
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.cluster import Client
+    from kafkalite.clients.consumer.consumer import Consumer
 
     out = Stdout()
     with Stop().on_signals() as stop:

@@ -27,8 +27,8 @@ from kafkalite.cli.places import Bounds, Place, bounds_of, offsets_at, parse_pla
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin, GroupInfo
-    from kafkalite.core.consumer import OffsetAndMetadata
+    from kafkalite.clients.admin.client import Admin, GroupInfo
+    from kafkalite.clients.consumer.consumer import OffsetAndMetadata
     from kafkalite.core.types import TopicPartition
 
 cli = program("Show consumer groups and lag, move offsets, delete groups.")
@@ -264,7 +264,7 @@ async def _moved(
 
 
 async def _commit(admin: Admin, group: str, offsets: dict[TopicPartition, int]) -> None:
-    from kafkalite.core.consumer import OffsetAndMetadata
+    from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 
     await admin.alter_group_offsets(
         group, {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}

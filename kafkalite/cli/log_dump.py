@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from kafkalite.cli.log_files import Directory, FileKind, LogFile, opened
 from kafkalite.cli.records_out import json_headers
 from kafkalite.cli.values import json_columns
-from kafkalite.core.config import parse_properties
+from kafkalite.core.config.settings import parse_properties
 from kafkalite.core.log import checkpoints, inspection
 from kafkalite.core.log.epochs import parse_epochs
 from kafkalite.core.log.inspection import Batch, Fault

@@ -20,7 +20,7 @@ import typer
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin
+    from kafkalite.clients.admin.client import Admin
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def ask(bootstrap_servers: str, work: Callable[[Admin], Awaitable[T]]) -> T:
     """Runs `work` with an admin client of these servers."""
     import asyncio
 
-    from kafkalite.core.admin import Admin
+    from kafkalite.clients.admin.client import Admin
 
     async def with_admin() -> T:
         async with Admin(bootstrap_servers, client_id=CLIENT_ID) as admin:

@@ -34,7 +34,7 @@ from kafkalite.cli.progress import Progress
 
 if TYPE_CHECKING:
     from kafkalite.cli.standard_io import Stop
-    from kafkalite.core.producer import Producer
+    from kafkalite.clients.producer.producer import Producer
     from kafkalite.core.types import Columns
 
 cli = program("Measure how fast a broker takes and gives records.")
@@ -116,9 +116,9 @@ async def _produce(
     bootstrap_servers: str, load: Load, *, show: bool
 ) -> tuple[dict[str, Any], int | None]:
     from kafkalite.cli.standard_io import Stop
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.client import Client
-    from kafkalite.core.producer import Producer
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.cluster import Client
+    from kafkalite.clients.producer.producer import Producer
 
     async with Client(bootstrap_servers, client_id=CLIENT_ID) as client:
         await Admin(client).describe_topics([load.topic])
@@ -255,9 +255,9 @@ async def _consume(
     show: bool,
 ) -> tuple[dict[str, Any], int | None]:
     from kafkalite.cli.standard_io import Stop
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.client import Client
-    from kafkalite.core.consumer import Consumer
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.cluster import Client
+    from kafkalite.clients.consumer.consumer import Consumer
 
     async with Client(bootstrap_servers, client_id=CLIENT_ID) as client:
         admin = Admin(client)

@@ -29,7 +29,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin
+    from kafkalite.clients.admin.client import Admin
 
 UNIT_MS: Final = {
     "ms": 1,

@@ -28,8 +28,8 @@ from kafkalite.errors import ApiError, ConfigError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.cli.records_in import Batch, Shape
     from kafkalite.cli.standard_io import Stop
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.producer import Producer
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.producer.producer import Producer
     from kafkalite.core.types import Headers
 
 DELIVERY_TIMEOUT_MS: Final = 30_000
@@ -224,9 +224,9 @@ def _path(schema: Path | None, kind: Kind, flag: str) -> str | None:
 async def _produce(plan: Plan) -> tuple[dict[str, Any], int | None]:
     """Sends all there is. What came of it, and the signal that ended it, if one did."""
     from kafkalite.cli.standard_io import Source, Stop
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.client import Client
-    from kafkalite.core.producer import Producer
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.cluster import Client
+    from kafkalite.clients.producer.producer import Producer
 
     sources = [Source(path) for path in plan.files]
     sizes = [source.size_bytes for source in sources]
@@ -265,7 +265,7 @@ async def _produce(plan: Plan) -> tuple[dict[str, Any], int | None]:
 
 async def _check_topic(admin: Admin, plan: Plan) -> None:
     """That the topic is there, and the partition; makes the topic if it may."""
-    from kafkalite.core.admin import NewTopic
+    from kafkalite.clients.admin.client import NewTopic
 
     try:
         (topic,) = await admin.describe_topics([plan.topic])

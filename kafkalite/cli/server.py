@@ -141,7 +141,7 @@ def _settings(file: Path | None, listen: str | None, overrides: dict[str, str]) 
 
     A file may hold what Kafka does not know, a plugin's settings for example: that is only told.
     """
-    from kafkalite.core.config import parse_properties, split_known
+    from kafkalite.core.config.settings import parse_properties, split_known
 
     if file is None:
         return overrides
@@ -175,7 +175,7 @@ def _advertised_at(known: dict[str, str], listen: str, file: Path) -> dict[str, 
 
 def _log_dir(settings: dict[str, str]) -> Path:
     """Where the settings say that the log is kept."""
-    from kafkalite.core.config import BrokerConfig
+    from kafkalite.core.config.settings import BrokerConfig
 
     if not settings.keys() & {"log.dirs", "log.dir"}:
         raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")

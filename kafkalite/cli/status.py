@@ -14,8 +14,8 @@ from kafkalite.cli.output import ask, counted, emit, print_json, print_table, sh
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin
-    from kafkalite.core.metadata import TopicInfo
+    from kafkalite.clients.admin.client import Admin
+    from kafkalite.clients.metadata import TopicInfo
 
 EPILOG = examples(
     "kafkalite server status",

@@ -39,8 +39,8 @@ from kafkalite.cli.places import bounds_of, offsets_at, parse_place
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin, ConfigEntry
-    from kafkalite.core.metadata import PartitionInfo, TopicInfo
+    from kafkalite.clients.admin.client import Admin, ConfigEntry
+    from kafkalite.clients.metadata import PartitionInfo, TopicInfo
     from kafkalite.core.types import TopicPartition
 
 cli = program("List, describe, create, alter and delete topics.")
@@ -124,7 +124,7 @@ def describe(
 async def _described(
     admin: Admin, topic: TopicInfo, sizes: dict[TopicPartition, int], all_configs: bool
 ) -> dict[str, Any]:
-    from kafkalite.core.admin import ConfigResource, ConfigSource, ResourceType
+    from kafkalite.clients.admin.client import ConfigResource, ConfigSource, ResourceType
     from kafkalite.core.types import TopicPartition
 
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader_id >= 0]
@@ -216,7 +216,7 @@ def create(
     json: AsJson = False,
 ) -> None:
     """Create topics, all with the same settings."""
-    from kafkalite.core.admin import BROKER_DEFAULT, NewTopic
+    from kafkalite.clients.admin.client import BROKER_DEFAULT, NewTopic
 
     count = BROKER_DEFAULT if partitions is None else partitions
     factor = BROKER_DEFAULT if replication_factor is None else replication_factor
@@ -276,7 +276,7 @@ def alter(
         raise typer.BadParameter("nothing to change: give --partitions, --set or --unset")
 
     async def work(admin: Admin) -> None:
-        from kafkalite.core.admin import ConfigResource, ResourceType
+        from kafkalite.clients.admin.client import ConfigResource, ResourceType
 
         for name in topics:
             if changes:

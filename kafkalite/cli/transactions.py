@@ -27,7 +27,7 @@ from kafkalite.cli.places import parse_duration_ms
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.admin import Admin, ProducerInfo, TransactionInfo
+    from kafkalite.clients.admin.client import Admin, ProducerInfo, TransactionInfo
     from kafkalite.core.types import TopicPartition
 
 cli = program("Show transactions and producers, end what hangs.")

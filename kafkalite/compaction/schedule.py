@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from kafkalite.compaction.cleaner import DirtyRange
-from kafkalite.core.config_keys import LONG_MAX
+from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import Segment
 

@@ -1,1 +1,1 @@
-"""The log and its cluster: protocol, storage, machines, broker, clients.                   [P]"""
+"""The log and its cluster: protocol, storage, machines, broker. [P]"""

@@ -40,10 +40,10 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from kafkalite.core.admin import Admin, ConfigResource, NewTopic, ResourceType
-from kafkalite.core.client import Client
-from kafkalite.core.consumer import Consumer
-from kafkalite.core.producer import Producer
+from kafkalite.clients.admin.client import Admin, ConfigResource, NewTopic, ResourceType
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, KafkaliteError
 from kafkalite.serde.compatibility import Compatibility

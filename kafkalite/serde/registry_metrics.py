@@ -25,7 +25,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from kafkalite.core.metrics import LATENCY_BOUNDS_S, ApiMetrics, BrokerMetrics
+from kafkalite.core.broker.metrics import LATENCY_BOUNDS_S, ApiMetrics, BrokerMetrics
 
 Gauges = Callable[[], Mapping[str, float]]
 

@@ -31,9 +31,9 @@ from typing import Final
 
 import uvicorn
 
-from kafkalite.core.listeners import Address, parse_address
-from kafkalite.core.metrics import BrokerMetrics
-from kafkalite.core.retry import Backoff
+from kafkalite.clients.retry import Backoff
+from kafkalite.core.broker.metrics import BrokerMetrics
+from kafkalite.core.config.listeners import Address, parse_address
 from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
 from kafkalite.serde.registry_http import RegistryApp
 from kafkalite.serde.registry_log import SchemaLog

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kafkalite.core.admin import Admin
-from kafkalite.core.consumer import Consumer
+from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError, TopologyError
 from kafkalite.spark.ranges import OffsetRange

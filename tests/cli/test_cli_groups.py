@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.consumer import Consumer
+from kafkalite.clients.consumer.consumer import Consumer
 
 Run = Callable[..., Any]
 

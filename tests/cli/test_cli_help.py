@@ -131,7 +131,7 @@ def test_help_imports_neither_clients_nor_codecs() -> None:
         "import sys\n"
         "from kafkalite.cli.app import build\n"
         "build()\n"
-        "heavy = {'fastavro', 'cramjam', 'rich', 'orjson', 'kafkalite.core.client',"
+        "heavy = {'fastavro', 'cramjam', 'rich', 'orjson', 'kafkalite.clients.cluster',"
         " 'kafkalite.core.protocol.compiler'}\n"
         "print(sorted(heavy & sys.modules.keys()))\n"
     )

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.admin import Admin, NewTopic
-from kafkalite.core.client import Client
-from kafkalite.core.consumer import OffsetAndMetadata
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import OffsetAndMetadata
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.log.inspection import (
     Seen,
     check_transaction_index,
     offset_entries,
     time_entries,
 )
-from kafkalite.core.producer import Producer
 from kafkalite.core.protocol.records import batches
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.node import start_node

@@ -24,7 +24,7 @@ from kafkalite.cli.records_in import LINE_BYTES_MAX, LineReader, Shape, parse_li
 from kafkalite.cli.records_out import json_lines, template_lines, text_lines
 from kafkalite.cli.values import Kind as ValueKind
 from kafkalite.cli.values import open_codec
-from kafkalite.core.metadata import PartitionInfo, TopicInfo
+from kafkalite.clients.metadata import PartitionInfo, TopicInfo
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.transactional_producer import TransactionalProducer
+from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.errors import KafkaliteError
 
 Run = Callable[..., Any]

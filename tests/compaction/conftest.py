@@ -10,7 +10,7 @@ import pytest
 
 from kafkalite.compaction import cleaner, cleaning_pure, loops, passes, rewrite
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, DirtyRange
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import Storage
 from kafkalite.core.protocol.compression import Compression

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from kafkalite.compaction.duty import LOGS_PER_SLICE, LogCleaner, Throttle
-from kafkalite.core.config import BrokerConfig, LogConfig
+from kafkalite.compaction.runner import LOGS_PER_SLICE, LogCleaner, Throttle
+from kafkalite.core.config.settings import BrokerConfig, LogConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.partition_log import PartitionLog

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalite.core.cluster.producer_ids import ProducerIds
 from kafkalite.core.duties import Duties, Duty
 from kafkalite.core.pending import Pending, after, when_all
-from kafkalite.core.producer_ids import ProducerIds
 from kafkalite.errors import ApiError, ErrorCode
 
 

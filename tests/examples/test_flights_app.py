@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kafkalite.core.admin import Admin
-from kafkalite.core.consumer import Consumer
+from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.protocol.partitioner import partition_column
 from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
 from kafkalite.embedded import EmbeddedBroker

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.consumer import Consumer
+from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import SerdeContext, avro

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafkalite.core.metrics import BrokerMetrics
+from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode

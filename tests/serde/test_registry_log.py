@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.admin import Admin, ConfigResource, NewTopic, ResourceType
-from kafkalite.core.producer import Producer
+from kafkalite.clients.admin.client import Admin, ConfigResource, NewTopic, ResourceType
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import BrokerUnavailable, ConfigError, SchemaError
 from kafkalite.serde import SerdeContext, avro

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafkalite.cli.spark import Answer, ask, show
-from kafkalite.core.admin import Admin, NewTopic
-from kafkalite.core.producer import Producer
-from kafkalite.core.transactional_producer import TransactionalProducer
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.producer.producer import Producer
+from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ConfigError, SchemaError, SerdeError, StorageError

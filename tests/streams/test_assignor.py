@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalite.core.assignors import Subscription
+from kafkalite.clients.consumer.assignors import Subscription
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
 from kafkalite.streams.local.assignor import TaskAssignor, TaskId, read_owned, spread, tasks_of

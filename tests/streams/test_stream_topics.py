@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.admin import NewTopic
+from kafkalite.clients.admin.client import NewTopic
 from kafkalite.errors import TopologyError
 from kafkalite.streams import Streams, string
 from kafkalite.streams.flow import Stream

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.core.admin import Admin, NewTopic
-from kafkalite.core.consumer import Consumer
-from kafkalite.core.producer import Producer
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import KafkaliteError, ProcessingError, TopologyError

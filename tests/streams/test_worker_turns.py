@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.consumer import OffsetAndMetadata
+from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.serde import MemoryRegistry

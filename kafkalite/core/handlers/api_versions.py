@@ -20,7 +20,7 @@ from kafkalite.core.types import RequestContext
 from kafkalite.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 SOFTWARE_V: Final = 3
 SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
-from kafkalite.core.config import ConfigEntry, ConfigSource
-from kafkalite.core.config_changes import (
+from kafkalite.core.cluster.config_changes import (
     BROKER,
     EVERY_BROKER,
     LOGGERS,
@@ -23,6 +22,8 @@ from kafkalite.core.config_changes import (
     Result,
     check,
 )
+from kafkalite.core.cluster.placement import check_name
+from kafkalite.core.config.settings import ConfigEntry, ConfigSource
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
@@ -40,12 +41,11 @@ from kafkalite.core.protocol.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from kafkalite.core.topic_placement import check_name
 from kafkalite.core.types import RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4))

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalite.core.fetch_sessions import Asked, OpenFetch
+from kafkalite.core.broker.purgatory import DelayedFetch
+from kafkalite.core.broker.sessions import Asked, OpenFetch
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.log.segment import FileRecords
-from kafkalite.core.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import (
@@ -33,12 +33,12 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.produce import LeaderIdAndEpoch, NodeEndpoint
-from kafkalite.core.purgatory import DelayedFetch
+from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalite.core.coordinators import Coordinators
+from kafkalite.core.coordinators.runtime import Coordinators
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
@@ -22,7 +22,7 @@ from kafkalite.core.types import RequestContext
 from kafkalite.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

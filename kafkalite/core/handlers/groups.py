@@ -41,7 +41,7 @@ from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 SEVERAL_GROUPS_V: Final = 8
 GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8  # read, delete, describe: there is no authorizer

@@ -17,7 +17,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
@@ -31,11 +30,12 @@ from kafkalite.core.protocol.list_offsets import (
     OffsetForLeaderPartitionResult,
     OffsetForLeaderTopicResult,
 )
+from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 LATEST: Final = -1
 EARLIEST: Final = -2

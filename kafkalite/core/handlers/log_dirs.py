@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.partition import Partition
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
     DescribeLogDirsPartition,
@@ -19,11 +18,12 @@ from kafkalite.core.protocol.cluster import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.types import RequestContext
 from kafkalite.errors import ErrorCode, StorageError
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))

@@ -13,8 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
+from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
@@ -37,12 +38,11 @@ from kafkalite.core.protocol.metadata import (
 )
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import CreateTopicsResponse
-from kafkalite.core.topic_placement import check_name
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 B = TypeVar("B")
 P = TypeVar("P")

@@ -12,20 +12,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.handlers.group_errors import refuse
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.image import ClusterImage
-from kafkalite.core.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.pending import after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.offsets import OffsetCommitRequest
 from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
-from kafkalite.core.transactions import ProducerIdentity
+from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 LOADING_V: Final = 2  # of TxnOffsetCommit
 LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

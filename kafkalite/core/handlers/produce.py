@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from kafkalite.core.broker.purgatory import DelayedProduce
+from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.internal_topics import INTERNAL_TOPICS
-from kafkalite.core.partition import Partition
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.compression import Compression
@@ -33,13 +33,13 @@ from kafkalite.core.protocol.produce import (
     TopicProduceResponse,
 )
 from kafkalite.core.protocol.records import is_one_batch
-from kafkalite.core.purgatory import DelayedProduce
-from kafkalite.core.replication import ACKS_ALL, ACKS_NONE
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_NONE
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, RecordsRefused, UnanswerableError
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 RECORD_BATCH_V: Final = 3
 ATTRIBUTES_POSITION: Final = 22  # of the low byte, in a batch

@@ -19,7 +19,7 @@ from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 FIRST_EPOCH: Final = 0
 FENCED_V: Final = 4

@@ -20,7 +20,7 @@ from kafkalite.core.protocol.apis import API, ApiKey
 from kafkalite.core.types import RequestContext
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
     Handler = Callable[[Broker, Any, RequestContext], Any]
     H = TypeVar("H", bound=Handler)

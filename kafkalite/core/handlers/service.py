@@ -21,7 +21,7 @@ from kafkalite.core.types import RequestContext
 from kafkalite.errors import UnanswerableError
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 
 class BrokerService:

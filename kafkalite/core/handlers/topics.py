@@ -19,8 +19,8 @@ from kafkalite.core.protocol.cluster import (
 from kafkalite.core.types import RequestContext
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
-    from kafkalite.core.controller import ControllerRequest
+    from kafkalite.core.broker.broker import Broker
+    from kafkalite.core.cluster.controller import ControllerRequest
 
 
 CARRIED: Final[tuple[tuple[ApiKey, tuple[int, int], str], ...]] = (

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.handlers.producer_ids import fenced_for
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.pending import Pending, after, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.transactions import (
@@ -44,14 +44,14 @@ from kafkalite.core.protocol.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kafkalite.core.transaction_admin import described, listed, unknown_states
-from kafkalite.core.transaction_coordinator import AddPartitions
-from kafkalite.core.transaction_markers import Errors, Marker
+from kafkalite.core.transactions.admin import described, listed, unknown_states
+from kafkalite.core.transactions.coordinator import AddPartitions
+from kafkalite.core.transactions.markers import Errors, Marker
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
-    from kafkalite.core.broker import Broker
+    from kafkalite.core.broker.broker import Broker
 
 FENCED_V: Final = 2  # of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
 

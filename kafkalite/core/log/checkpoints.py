@@ -27,7 +27,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from kafkalite.core.config import parse_properties
+from kafkalite.core.config.settings import parse_properties
 from kafkalite.core.log.storage import Storage
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.epochs import LeaderEpochs
 from kafkalite.core.log.flushing import Durability, Flush
 from kafkalite.core.log.health import Health, refuse

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.storage import Storage

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.checkpoints import OffsetCheckpoint
 from kafkalite.core.log.flushing import Flush, run_all

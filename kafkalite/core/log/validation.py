@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from kafkalite.core.config import LogConfig
-from kafkalite.core.config_keys import LONG_MAX
+from kafkalite.core.config.keys import LONG_MAX
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.storage import Buffer
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgpack
 
-from kafkalite.core.assignors import Assignment, RebalanceProtocol, Subscription
+from kafkalite.clients.consumer.assignors import Assignment, RebalanceProtocol, Subscription
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
 

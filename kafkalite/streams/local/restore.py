@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kafkalite.core.client import Client
-from kafkalite.core.consumer import Consumer
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ProcessingError
 from kafkalite.streams.local.task import Task

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from kafkalite.core.admin import Admin, NewTopic
+from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.plan import Node, TopicPattern

@@ -22,10 +22,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kafkalite.core.admin import Admin
-from kafkalite.core.client import Client
-from kafkalite.core.consumer import Consumer, OffsetAndMetadata
-from kafkalite.core.producer import Producer
+from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry

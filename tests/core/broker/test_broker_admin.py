@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.config import parse_properties, split_known
+from kafkalite.core.config.settings import parse_properties, split_known
 from kafkalite.core.log import checkpoints
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
@@ -551,7 +551,7 @@ def test_levels_of_loggers_are_told_and_changed_until_the_process_ends(start: St
             root = told["root"]
             assert (root.config_source, root.read_only, root.synonyms) == (6, False, ())
             assert told[name].value == root.value == "WARN"  # inherited
-            assert "kafkalite.core.broker" in await describe(peer, LOGGERS, "1")
+            assert "kafkalite.core.broker.broker" in await describe(peer, LOGGERS, "1")
             done = ("NONE", None)
             assert await alter(peer, LOGGERS, "1", (name, 0, "DEBUG"), only=True) == done
             assert not logger.isEnabledFor(logging.DEBUG)

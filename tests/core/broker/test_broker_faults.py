@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core import upkeep
-from kafkalite.core.config import BrokerConfig
-from kafkalite.core.coordinators import partition_for
+from kafkalite.core.config.settings import BrokerConfig
+from kafkalite.core.coordinators.runtime import partition_for
 from kafkalite.core.log.flushing import Flush
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.protocol.offsets import (
@@ -28,7 +27,8 @@ from kafkalite.core.protocol.offsets import (
 )
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
-from kafkalite.core.replication import ACKS_ALL
+from kafkalite.core.replicas import upkeep
+from kafkalite.core.replicas.replication import ACKS_ALL
 from kafkalite.core.types import Columns
 from kafkalite.errors import ErrorCode, StorageError
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core import coordinators
-from kafkalite.core.coordinators import partition_for
-from kafkalite.core.groups import GroupState
+from kafkalite.core.coordinators import runtime
+from kafkalite.core.coordinators.runtime import partition_for
+from kafkalite.core.groups.group import GroupState
 from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -289,7 +289,7 @@ def test_a_long_log_is_loaded_in_slices_and_said_so(
             await find(peer, "g")
             for number in range(50):
                 await peer.ask(commit("g", number))
-        monkeypatch.setattr(coordinators, "LOAD_SLICE_BYTES", 1)
+        monkeypatch.setattr(runtime, "LOAD_SLICE_BYTES", 1)
         async with start() as running:
             assert not running.broker.groups._coordinators[0].is_ready
             peer = await running.connect()
@@ -347,7 +347,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten_however_many_they_are(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a batch may hold; who makes the topic again would go on at those left over."""
-    monkeypatch.setattr(coordinators, "PART_BYTES_MAX", 1_000)
+    monkeypatch.setattr(runtime, "PART_BYTES_MAX", 1_000)
 
     async def story() -> None:
         async with start(offsets_topic_num_partitions="1", message_max_bytes="2000") as running:

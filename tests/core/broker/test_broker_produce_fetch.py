@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.image import PartitionImage
+from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,

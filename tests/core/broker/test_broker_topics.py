@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
+from kafkalite.core.cluster.local import JOURNAL
 from kafkalite.core.handlers import ROUTES
-from kafkalite.core.local_coordination import JOURNAL
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.apis import API, ApiKey
 from kafkalite.core.protocol.cluster import (

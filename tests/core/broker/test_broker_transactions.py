@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.internal_topics import TRANSACTIONS_TOPIC
+from kafkalite.core.cluster.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
@@ -25,8 +25,8 @@ from kafkalite.core.protocol.offsets import (
 from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import DeleteTopicsRequest
-from kafkalite.core.transaction_coordinators import TransactionCoordinators
-from kafkalite.core.transactions import TransactionState
+from kafkalite.core.transactions.shards import TransactionCoordinators
+from kafkalite.core.transactions.transaction import TransactionState
 from kafkalite.core.types import Columns
 from kafkalite.errors import ApiError, ErrorCode
 

@@ -34,9 +34,9 @@ OFFSET = 17
 DYING = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from kafkalite.core.coordinators import Coordinators
-from kafkalite.core.transaction_log import decode_key, decode_value
-from kafkalite.core.transaction_markers import LocalMarkers
+from kafkalite.core.coordinators.runtime import Coordinators
+from kafkalite.core.transactions.records import decode_key, decode_value
+from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.node import start_node
 
 step, left = sys.argv[2], int(sys.argv[3])

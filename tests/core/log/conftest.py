@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from logs import ORDERS, MakeBatch, OpenLog
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.protocol.records import encode

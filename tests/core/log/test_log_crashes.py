@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from logs import LARGE, ORDERS, MakeBatch
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import (

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from logs import LARGE, ORDERS, MakeBatch, OpenLog, fill
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log import checkpoints, flushing
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.log.store import LogStore

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from logs import LARGE, ORDERS, MakeBatch, OpenLog, fill
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.checkpoints import RECOVERY_POINTS, read_offsets
 from kafkalite.core.log.index import OFFSET_ENTRY, RELATIVE_OFFSET_MAX, IndexCache
 from kafkalite.core.log.partition_log import PartitionLog

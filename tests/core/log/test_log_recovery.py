@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from logs import LARGE, ORDERS, MakeBatch, OpenLog
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import Storage
 from kafkalite.core.log.store import LogStore

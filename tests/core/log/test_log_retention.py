@@ -10,7 +10,7 @@ from random import Random
 import pytest
 from logs import LARGE, MakeBatch, OpenLog
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.storage import Storage

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from logs import LARGE, ORDERS, MakeBatch, fill
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.storage import FileStorage, Storage
 from kafkalite.core.log.store import LogStore
@@ -262,7 +262,7 @@ def test_a_power_cut_during_a_shutdown_is_no_clean_one(batch: MakeBatch) -> None
 WRITER = """
 import sys
 from uuid import UUID
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import encode

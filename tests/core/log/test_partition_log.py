@@ -19,7 +19,7 @@ from logs import (
     segment_names,
 )
 
-from kafkalite.core.config import LogConfig
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import Storage
 from kafkalite.core.protocol.compression import Compression

@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from kafkalite.core.config import BrokerConfig, LogConfig
+from kafkalite.core.config.settings import BrokerConfig, LogConfig
+from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.partition import Partition
 from kafkalite.core.protocol.records import encode
-from kafkalite.core.replication import PartitionReplication
-from kafkalite.core.shared_write import SharedWrite
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.replication import PartitionReplication
+from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.core.upkeep import Upkeep
 from kafkalite.errors import ApiError
 from kafkalite.testing.storage import MemoryStorage
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.core.config import LogConfig
-from kafkalite.core.config_keys import LONG_MAX
+from kafkalite.core.config.keys import LONG_MAX
+from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.validation import validated
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, crc32c, encode

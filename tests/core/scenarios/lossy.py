@@ -13,14 +13,14 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from kafkalite.core.config import LogConfig
-from kafkalite.core.coordinators import Coordinators
-from kafkalite.core.image import ClusterImage, PartitionImage, TopicImage
+from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kafkalite.core.config.settings import LogConfig
+from kafkalite.core.coordinators.runtime import Coordinators
 from kafkalite.core.log.partition_log import Appended
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.partition import Partition
 from kafkalite.core.protocol.primitives import Buffer
-from kafkalite.core.replication import PartitionReplication
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.replication import PartitionReplication
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.testing.storage import MemoryStorage

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kafkalite.core.machine import Record
+from kafkalite.core.coordinators.machine import Record
 from kafkalite.core.types import Outcome
 from kafkalite.errors import ErrorCode
 

@@ -1,0 +1,253 @@
+"""The admin client's calls about topics, their records and their offsets.                  [IO]
+
+Owns   nothing: every call is a request or a few.
+Never  returns from a change before brokers tell of it.
+Fails  with ApiError for the first topic or partition refused.
+Source KIP-4, KIP-107, KIP-195, KIP-396; apache/kafka `KafkaAdminClient`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from kafkalite.clients.admin.calls import TIMEOUT_MS, AdminCalls
+from kafkalite.clients.consumer.fetcher import OffsetAndTimestamp
+from kafkalite.clients.consumer.positions import CONSUMER_REPLICA_ID, EARLIEST, LATEST
+from kafkalite.clients.metadata import Cluster, TopicInfo
+from kafkalite.core.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kafkalite.core.protocol.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+from kafkalite.core.types import NO_OFFSET, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
+
+BROKER_DEFAULT: Final = -1
+MAX_TIMESTAMP: Final = -3  # asks for the record with the greatest timestamp (KIP-734)
+HIGH_WATERMARK: Final = -1  # as an offset to delete records below
+
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; −1 asks for the broker's default number.
+
+    `replica_assignment[i]` names the brokers that shall hold partition i, the leader first; the
+    two numbers are left at −1 then.
+    """
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    replica_assignment: Sequence[Sequence[int]] = ()
+
+
+class TopicCalls(AdminCalls):
+    """Topics, records, offsets."""
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> None:
+        """Creates topics, and returns once brokers tell of them."""
+        wanted = list(topics)
+        request = CreateTopicsRequest(
+            topics=tuple(_creatable(topic) for topic in wanted),
+            timeout_ms=TIMEOUT_MS,
+            validate_only=validate_only,
+        )
+        await self._ask_controller(
+            request,
+            lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.topics],
+        )
+        if not validate_only:
+            names = [topic.name for topic in wanted]
+            await self._until(
+                names, lambda now, t: now.partition_count(t) > 0, "is not told of yet"
+            )
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Deletes topics and all their records, and returns once brokers tell of them no more."""
+        wanted = tuple(names)
+        request = DeleteTopicsRequest(
+            topics=tuple(DeleteTopicState(name) for name in wanted),
+            topic_names=wanted,
+            timeout_ms=TIMEOUT_MS,
+        )
+        await self._ask_controller(
+            request,
+            lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.responses],
+        )
+        await self._until(wanted, lambda now, t: t not in now.topics, "is still told of")
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, validate_only: bool = False
+    ) -> None:
+        """Gives topics more partitions, so many in all, and returns once brokers tell of them."""
+        topics = tuple(CreatePartitionsTopic(name, n, None) for name, n in counts.items())
+        await self._ask_controller(
+            CreatePartitionsRequest(topics, TIMEOUT_MS, validate_only),
+            lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.results],
+        )
+        if not validate_only:
+            await self._until(
+                counts, lambda now, t: now.partition_count(t) >= counts[t], "has not grown yet"
+            )
+
+    async def _until(
+        self, names: Collection[str], is_so: Callable[[Cluster, str], bool], otherwise: str
+    ) -> None:
+        """Asks for these topics until brokers tell of each what a change has made of it.
+
+        A broker hears of the controller's changes with a delay, a long one where it has just
+        started. REQUEST_TIMED_OUT where it takes too long: the change is made all the same.
+        """
+
+        async def attempt() -> None:
+            cluster = await self._client.refresh(names)
+            for name in names:
+                if not is_so(cluster, name):
+                    raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name} {otherwise}")
+
+        await self._client.retrying("topics", attempt)
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return [topic.name for topic in await self.describe_topics()]
+
+    async def describe_topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Partitions, leaders and replicas of these topics, or of all; sorted by name."""
+        wanted = None if names is None else tuple(names)
+        cluster = await self._client.refresh(wanted)
+        for name in wanted or ():
+            if (code := cluster.errors.get(name, ErrorCode.NONE)) is not ErrorCode.NONE:
+                raise ApiError(code, f"topic {name}")
+        chosen = cluster.topics if wanted is None else wanted
+        return [cluster.topics[name] for name in sorted(chosen) if name in cluster.topics]
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Deletes the records below these offsets; HIGH_WATERMARK (−1): all there are.
+
+        Returns where each log starts now.
+        """
+
+        def request(topics: Mapping[str, Sequence[int]]) -> DeleteRecordsRequest:
+            return DeleteRecordsRequest(
+                tuple(
+                    DeleteRecordsTopic(
+                        t,
+                        tuple(DeleteRecordsPartition(p, before[TopicPartition(t, p)]) for p in ps),
+                    )
+                    for t, ps in topics.items()
+                ),
+                TIMEOUT_MS,
+            )
+
+        return await self._ask_leaders(
+            before,
+            request,
+            lambda r: (
+                (TopicPartition(t.name, p.partition_index), p.error_code, None, p.low_watermark)
+                for t in r.topics
+                for p in t.partitions
+            ),
+        )
+
+    async def list_offsets(
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each timestamp (epoch ms); None where there is none.
+
+        EARLIEST, LATEST and MAX_TIMESTAMP ask for the log's start, its end (under read_committed
+        the last stable offset) and the record with the greatest timestamp.
+        """
+        committed = isolation_level == "read_committed"
+
+        def request(topics: Mapping[str, Sequence[int]]) -> ListOffsetsRequest:
+            return ListOffsetsRequest(
+                replica_id=CONSUMER_REPLICA_ID,
+                isolation_level=int(committed),
+                topics=tuple(
+                    ListOffsetsTopic(
+                        t,
+                        tuple(
+                            ListOffsetsPartition(p, timestamp=timestamps[TopicPartition(t, p)])
+                            for p in ps
+                        ),
+                    )
+                    for t, ps in topics.items()
+                ),
+            )
+
+        return await self._ask_leaders(
+            timestamps,
+            request,
+            lambda r: (
+                (
+                    TopicPartition(t.name, p.partition_index),
+                    p.error_code,
+                    None,
+                    None
+                    if p.offset == NO_OFFSET
+                    else OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch),
+                )
+                for t in r.topics
+                for p in t.partitions
+            ),
+        )
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Where each partition's log starts."""
+        return await self._ends(partitions, EARLIEST, "read_uncommitted")
+
+    async def end_offsets(
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> dict[TopicPartition, int]:
+        """The offset after each partition's last record that a consumer may read."""
+        return await self._ends(partitions, LATEST, isolation_level)
+
+    async def _ends(
+        self, partitions: Iterable[TopicPartition], which: int, isolation_level: IsolationLevel
+    ) -> dict[TopicPartition, int]:
+        asked = dict.fromkeys(partitions, which)
+        found = await self.list_offsets(asked, isolation_level=isolation_level)
+        return {tp: there.offset for tp, there in found.items() if there is not None}
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            CreatableReplicaAssignment(index, tuple(brokers))
+            for index, brokers in enumerate(topic.replica_assignment)
+        ),
+        configs=tuple(CreatableTopicConfig(name, value) for name, value in topic.configs.items()),
+    )

@@ -1,0 +1,476 @@
+"""A client's view of a cluster: connections, metadata, coordinators.                       [IO]
+
+Producers, consumers and admins share a client or have one each. Connections are kept by address
+and lane: a lane is whatever may wait without holding up others, such as one consumer's fetches.
+
+Owns   the connections and their reconnects (exponential backoff), the current `Cluster`, who
+       coordinates which group.
+Never  retries a request that a broker may have carried out; `retrying` is for those who know that
+       theirs may be repeated.
+Fails  with BrokerUnavailable once nobody has answered for `unavailable_after_ms`, and with ApiError
+       when a broker refuses.
+Source KIP-144 (reconnects), KIP-699 (coordinators); apache/kafka `NetworkClient`, `Metadata`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from kafkalite.clients.connection import (
+    BrokerConnection,
+    open_connection,
+    show_address,
+    why_unavailable,
+)
+from kafkalite.clients.lifetime import Lifetime
+from kafkalite.clients.metadata import NO_LEADER, Cluster, TopicInfo, merge
+from kafkalite.clients.retry import Backoff
+from kafkalite.core.protocol.codec import Request
+from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
+from kafkalite.core.types import Node
+from kafkalite.errors import (
+    ApiError,
+    BrokerUnavailable,
+    ConfigError,
+    ErrorCode,
+    KafkaliteError,
+    WireError,
+)
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+CONTROL: Final = "control"  # the lane of short questions: metadata, offsets, administration
+GROUP_KEY: Final = 0  # what a coordinator is asked for by
+TRANSACTION_KEY: Final = 1
+KEY_KINDS: Final = {GROUP_KEY: "group", TRANSACTION_KEY: "transactional id"}
+PORT_MAX: Final = 65_535
+UNKNOWN_TOPIC_TRIES: Final = 5  # a topic that was just made is unknown for a moment
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One address and lane, connected or not."""
+
+    address: Address
+    backoff: Backoff
+    connection: BrokerConnection | None = None
+    connecting: asyncio.Task[BrokerConnection] | None = None
+    retry_at: float = 0
+    trouble: str = ""  # what came of the first attempt since the last that succeeded
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one attempt at a time
+
+    @property
+    def open(self) -> BrokerConnection | None:
+        """The connection while it lives."""
+        found = self.connection
+        return found if found is not None and found.is_open else None
+
+
+@dataclass(slots=True)
+class Timing:
+    """How long things may take, in ms."""
+
+    request_timeout_ms: int = 30_000
+    unavailable_after_ms: int = 5_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+
+
+class Client(Lifetime):
+    """Connections to one cluster, by its bootstrap servers. Use it as an async context manager.
+
+        async with Client("127.0.0.1:9092") as client:
+            print(client.cluster.nodes)
+
+    `bootstrap_servers` is `host:port,host:port` or a sequence of such. Times are in ms: a request
+    is given up after `request_timeout_ms`, a broker after `unavailable_after_ms` of refused
+    connections; metadata is asked for anew after `metadata_max_age_ms`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str = "kafkalite",
+        request_timeout_ms: int = 30_000,
+        unavailable_after_ms: int = 5_000,
+        metadata_max_age_ms: int = 300_000,
+    ) -> None:
+        self.client_id = client_id
+        self.timing = Timing(
+            request_timeout_ms=request_timeout_ms,
+            unavailable_after_ms=unavailable_after_ms,
+            metadata_max_age_ms=metadata_max_age_ms,
+        )
+        self.cluster = Cluster()
+        self._bootstrap = parse_bootstrap(bootstrap_servers)
+        self._random = random.Random()
+        self._slots: dict[tuple[Address, str], Slot] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._lanes = itertools.count(1)
+        self._closed = False
+
+    async def start(self) -> None:
+        """Finds the cluster. BrokerUnavailable if nobody answers at the bootstrap servers."""
+        if not self.cluster.nodes:
+            try:
+                await self.refresh(())
+            except BaseException:
+                await self.close()
+                raise
+
+    async def close(self) -> None:
+        """Closes all connections; whatever is in flight fails."""
+        self._closed = True
+        await self._close_slots(list(self._slots))
+
+    async def _close_slots(self, keys: Iterable[tuple[Address, str]]) -> None:
+        slots = [self._slots.pop(key) for key in keys]
+        for slot in slots:
+            if slot.connecting is not None:
+                slot.connecting.cancel()
+                await asyncio.gather(slot.connecting, return_exceptions=True)
+        for slot in slots:
+            if slot.connection is not None:
+                slot.connection.close()
+                await slot.connection.closed()
+
+    # ---- connections ----
+
+    def new_lane(self, what: str) -> str:
+        """A lane of one's own, for requests that may wait long."""
+        return f"{what}-{next(self._lanes)}"
+
+    async def close_lane(self, lane: str) -> None:
+        """Closes the connections of a lane."""
+        await self._close_slots([key for key in self._slots if key[1] == lane])
+
+    def open_connection(self, node_id: int, lane: str = CONTROL) -> BrokerConnection | None:
+        """The open connection to a broker, if there is one; never waits."""
+        node = self.cluster.nodes.get(node_id)
+        slot = self._slots.get(((node.host, node.port), lane)) if node is not None else None
+        return None if slot is None else slot.open
+
+    def connecting(self, node_id: int, lane: str = CONTROL) -> asyncio.Task[BrokerConnection]:
+        """The one attempt to connect to a broker, begun if need be. Await it shielded.
+
+        It fails with BrokerUnavailable after `unavailable_after_ms` of refusals.
+        """
+        node = self.cluster.nodes.get(node_id)
+        if node is None:
+            known = ", ".join(map(str, self.cluster.nodes.values())) or "none"
+            raise BrokerUnavailable(f"broker {node_id} is not in the cluster; known are: {known}")
+        slot = self._slot((node.host, node.port), lane)
+        if slot.connecting is None or slot.connecting.done():
+            slot.connecting = asyncio.create_task(self._connect_until([slot]))
+            slot.connecting.add_done_callback(_observed)
+        return slot.connecting
+
+    async def connect(self, node_id: int, lane: str = CONTROL) -> BrokerConnection:
+        """The open connection to a broker, once there is one."""
+        found = self.open_connection(node_id, lane)
+        if found is not None:
+            return found
+        return await asyncio.shield(self.connecting(node_id, lane))
+
+    async def connect_any(self) -> BrokerConnection:
+        """A connection to whichever broker answers; the bootstrap servers are asked last."""
+        nodes = [(node.host, node.port) for node in self.cluster.nodes.values()]
+        self._random.shuffle(nodes)
+        slots = [self._slot(a, CONTROL) for a in dict.fromkeys([*nodes, *self._bootstrap])]
+        for slot in slots:
+            if slot.open is not None:
+                return slot.open
+        return await self._connect_until(slots)
+
+    def _slot(self, address: Address, lane: str) -> Slot:
+        slot = self._slots.get((address, lane))
+        if slot is None:
+            timing = self.timing
+            backoff = Backoff(
+                timing.reconnect_backoff_ms, timing.reconnect_backoff_max_ms, self._random
+            )
+            slot = self._slots[address, lane] = Slot(address, backoff)
+        return slot
+
+    async def _connect_until(self, slots: Sequence[Slot]) -> BrokerConnection:
+        """Tries these in turn, again and again until time is up.
+
+        WireError or ApiError where one answers as no broker does, and the others do not either.
+        """
+        started = time.monotonic()
+        until = started + self.timing.unavailable_after_ms / 1000
+        while True:
+            refusal: KafkaliteError | None = None
+            for tried, slot in enumerate(sorted(slots, key=_retry_at)):
+                now = time.monotonic()  # a silent address leaves time for the others
+                try:
+                    if found := await self._try(slot, now + (until - now) / (len(slots) - tried)):
+                        return found
+                except (ApiError, WireError) as error:
+                    refusal = error
+            if refusal is not None:
+                raise refusal
+            pause = min(slot.retry_at for slot in slots) - time.monotonic()
+            if time.monotonic() + pause >= until:
+                break
+            await asyncio.sleep(max(pause, 0))
+        places = ", ".join(show_address(*slot.address) for slot in slots)
+        seconds = self.timing.unavailable_after_ms / 1000
+        troubles = ", ".join(sorted({slot.trouble for slot in slots if slot.trouble}))
+        why = f": {troubles}" if troubles else ""
+        raise BrokerUnavailable(f"nobody answers at {places} (tried for {seconds:g} s){why}")
+
+    async def _try(self, slot: Slot, until: float) -> BrokerConnection | None:
+        """One attempt, unless the slot was refused a moment ago."""
+        async with slot.lock:
+            now = time.monotonic()
+            if slot.open is not None or slot.retry_at > now:
+                return slot.open
+            try:
+                connection = await open_connection(
+                    *slot.address,
+                    client_id=self.client_id,
+                    request_timeout_ms=self.timing.request_timeout_ms,
+                    connect_timeout_ms=max(1, round((until - now) * 1000)),
+                )
+            except KafkaliteError as error:
+                slot.retry_at = time.monotonic() + slot.backoff.failed() / 1000
+                log.debug("%s", error)
+                if not isinstance(error, BrokerUnavailable):
+                    raise
+                if not slot.trouble:  # a later try may have been cut short
+                    slot.trouble = why_unavailable(error)
+                return None
+            if self._closed:
+                connection.close()
+                raise BrokerUnavailable("the client is closed")
+            slot.connection = connection
+            slot.backoff.succeeded()
+            slot.trouble = ""
+            return connection
+
+    # ---- requests ----
+
+    async def request(
+        self,
+        message: Request[R],
+        node_id: int | None = None,
+        *,
+        lane: str = CONTROL,
+        timeout_ms: int | None = None,
+    ) -> R:
+        """Asks one broker, or whichever answers. The answer's error codes are the caller's."""
+        if node_id is None:
+            connection = await self.connect_any()
+        else:
+            connection = await self.connect(node_id, lane)
+        return await connection.submit(message, timeout_ms)
+
+    async def retrying(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[T]],
+        codes: Collection[ErrorCode] | None = None,
+    ) -> T:
+        """Repeats `attempt` while it fails with what may pass, for `request_timeout_ms`.
+
+        What may pass are all retriable codes and broken connections, or just these `codes`.
+        Between two tries metadata is asked for anew. The last error is raised as it came.
+        """
+        backoff = Backoff(
+            self.timing.retry_backoff_ms, self.timing.retry_backoff_max_ms, self._random
+        )
+        until = time.monotonic() + self.timing.request_timeout_ms / 1000
+        while True:
+            try:
+                if backoff.failures:
+                    await self.refresh(())
+                return await attempt()
+            except (ApiError, BrokerUnavailable) as error:
+                pause = backoff.failed() / 1000
+                if not _may_pass(error, codes) or time.monotonic() + pause > until:
+                    raise
+                log.debug("%s: %s, trying again in %.3f s", what, error, pause)
+            await asyncio.sleep(pause)
+
+    # ---- metadata ----
+
+    async def refresh(self, topics: Collection[str] | None, *, create: bool = False) -> Cluster:
+        """Asks for the brokers and these topics; None asks for all topics.
+
+        With `create` a topic that does not exist is made, if the broker is set up to do so. What
+        the broker says of each topic is in the returned cluster's `topics` or `errors`.
+        """
+        asked = None if topics is None else tuple(MetadataRequestTopic(name=t) for t in topics)
+        request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
+        response = await self._ask_anyone(request)
+        self.cluster = merge(self.cluster, response, all_topics=topics is None)
+        self._forget_addresses()
+        return self.cluster
+
+    async def _ask_anyone(self, message: Request[R]) -> R:
+        """Asks brokers until one answers. BrokerUnavailable once none of them can be reached."""
+        until = time.monotonic() + self.timing.request_timeout_ms / 1000
+        while True:
+            connection = await self.connect_any()
+            try:
+                return await connection.submit(message)
+            except BrokerUnavailable as error:
+                if self._closed or time.monotonic() > until:
+                    raise
+                log.debug("%s, asking another broker", error)
+
+    def _forget_addresses(self) -> None:
+        """Closes connections to where no broker lives any more."""
+        homes = {(node.host, node.port) for node in self.cluster.nodes.values()}
+        homes.update(self._bootstrap)
+        for slot in self._slots.values():
+            if slot.address not in homes and slot.open is not None:
+                slot.open.close()
+
+    async def topic(self, name: str, *, create: bool = True) -> TopicInfo:
+        """A topic, known already or asked for.
+
+        ApiError UNKNOWN_TOPIC_OR_PARTITION once brokers have denied it five times in a row.
+        """
+        backoff = Backoff(
+            self.timing.retry_backoff_ms, self.timing.retry_backoff_max_ms, self._random
+        )
+        until = time.monotonic() + self.timing.request_timeout_ms / 1000
+        while True:
+            if (known := self.cluster.topics.get(name)) is not None:
+                return known
+            await self.refresh((name,), create=create)
+            if name in self.cluster.topics:
+                continue
+            code = self.cluster.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            denied = backoff.failures + 1 >= UNKNOWN_TOPIC_TRIES
+            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and denied:
+                raise ApiError(code, f"topic {name} does not exist")
+            if not code.is_retriable:
+                raise ApiError(code, f"topic {name}")
+            if time.monotonic() > until:
+                seconds = self.timing.request_timeout_ms / 1000
+                raise ApiError(code, f"topic {name} is not ready after {seconds:g} s")
+            await asyncio.sleep(backoff.failed() / 1000)
+
+    # ---- coordinators ----
+
+    async def coordinator(self, key: str, kind: int = GROUP_KEY) -> int:
+        """The node that coordinates a group, or with TRANSACTION_KEY a transactional id.
+
+        ApiError when no broker can say.
+        """
+        known = self._coordinators.get((kind, key))
+        if known is not None and known in self.cluster.nodes:
+            return known
+        what = f"coordinator of {KEY_KINDS[kind]} {key}"
+        return await self.retrying(what, lambda: self._find_coordinator(key, kind, what))
+
+    async def _find_coordinator(self, key: str, kind: int, what: str) -> int:
+        request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=(key,))
+        code, why, node = _coordinator_in(await self._ask_anyone(request))
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, f"{what}, {why}" if why else what)
+        nodes = {**self.cluster.nodes, node.node_id: node}
+        self.cluster = replace(self.cluster, nodes=nodes)
+        self._coordinators[kind, key] = node.node_id
+        return node.node_id
+
+    async def ask_coordinator(
+        self,
+        message: Request[R],
+        key: str,
+        kind: int = GROUP_KEY,
+        *,
+        lane: str = CONTROL,
+        timeout_ms: int | None = None,
+    ) -> R:
+        """Asks the coordinator of a key. The answer's error codes are the caller's.
+
+        One that is out of reach is looked for anew by whoever asks next.
+        """
+        node_id = await self.coordinator(key, kind)
+        try:
+            return await self.request(message, node_id, lane=lane, timeout_ms=timeout_ms)
+        except BrokerUnavailable:
+            self.forget_coordinator(key, kind)
+            raise
+
+    def forget_controller(self) -> None:
+        """The controller is out of reach; whoever needs it asks any broker."""
+        self.cluster = replace(self.cluster, controller_id=NO_LEADER)
+
+    def forget_coordinator(self, key: str, kind: int = GROUP_KEY) -> None:
+        """The coordinator has moved or is gone; whoever needs it looks for it anew."""
+        self._coordinators.pop((kind, key), None)
+
+
+def client_of(client: Client | str | Sequence[str], client_id: str) -> tuple[Client, bool]:
+    """The client that was handed in, or one for these bootstrap servers; and whether it is new."""
+    if isinstance(client, Client):
+        return client, False
+    return Client(client, client_id=client_id), True
+
+
+def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
+    """`host:port` pairs. ConfigError names the one that is none."""
+    listed = servers.split(",") if isinstance(servers, str) else servers
+    addresses: list[Address] = []
+    for text in filter(None, map(str.strip, listed)):
+        host, colon, port = text.rpartition(":")
+        is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX
+        if not (colon and is_port and _is_host(host)):
+            raise ConfigError(f"bootstrap server {text!r} is not host:port")
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not addresses:
+        raise ConfigError("no bootstrap server is given")
+    return tuple(dict.fromkeys(addresses))
+
+
+def _is_host(name: str) -> bool:
+    """Whether a host can have this name; what it looks up there is another matter."""
+    try:
+        return bool(name.encode("idna"))
+    except UnicodeError:
+        return False
+
+
+def _coordinator_in(response: FindCoordinatorResponse) -> tuple[ErrorCode, str, Node]:
+    """The answer's error code, message and node, in whichever version it came."""
+    found = response.coordinators[0] if response.coordinators else response
+    node = Node(found.node_id, found.host, found.port)
+    return found.error_code, found.error_message or "", node
+
+
+def _may_pass(error: ApiError | BrokerUnavailable, codes: Collection[ErrorCode] | None) -> bool:
+    if isinstance(error, ApiError):
+        return error.error_code.is_retriable if codes is None else error.error_code in codes
+    return codes is None
+
+
+def _retry_at(slot: Slot) -> float:
+    return slot.retry_at
+
+
+def _observed(task: asyncio.Task[Any]) -> None:
+    """A failure to connect is told to whoever waits for it; if nobody does, it is no news."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,1 @@
+"""The consumer: columns of records out of topics. [P]"""

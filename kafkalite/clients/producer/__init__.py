@@ -1,0 +1,1 @@
+"""The producer: records and columns in, acknowledged batches out. [P]"""

@@ -1,0 +1,200 @@
+"""The transactional producer: what it sends is read whole or not at all.                   [IO]
+
+    async with TransactionalProducer("127.0.0.1:9092", "billing-1") as producer:
+        async with producer.transaction():
+            await producer.send_columns("invoices", columns)
+            await producer.send_offsets({partition: 17}, consumer.group_metadata())
+
+Only consumers with `isolation_level="read_committed"` keep to it. Of all producers that have the
+same transactional id the last one counts: the others are fenced, and told so with PRODUCER_FENCED.
+
+Owns   the order of things at an end: all is acknowledged before a commit, nothing more is sent
+       once an abort begins.
+Fails  with ApiError: at `commit` with the first thing that failed in the transaction, which is then
+       to be aborted (`transaction()` does); with PRODUCER_FENCED for good.
+Source KIP-98, KIP-360, KIP-447; apache/kafka `KafkaProducer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.member import OffsetAndMetadata, offsets_to_commit
+from kafkalite.clients.consumer.membership import GroupMetadata
+from kafkalite.clients.producer.accumulator import Accumulator, Settled
+from kafkalite.clients.producer.producer import FLUSH_AFTER_ERROR_SECONDS, Producer
+from kafkalite.clients.producer.transaction import (
+    ABORTABLE,
+    ABORTING,
+    COMMITTING,
+    FENCED,
+    IN_TRANSACTION,
+)
+from kafkalite.clients.producer.transaction_requests import Transactional
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ConfigError, ErrorCode, KafkaliteError
+
+log = logging.getLogger(__name__)
+
+UNFINISHED: Final = frozenset({IN_TRANSACTION, ABORTABLE, ABORTING})
+
+
+class TransactionalProducer(Producer):
+    """Sends records in transactions. Use it as an async context manager.
+
+    `transactional_id` names the producer over restarts. A transaction that takes longer than
+    `transaction_timeout_ms` is aborted by its coordinator, and the producer fenced. `settings` are
+    those of `Producer`, without acks and idempotence, which transactions need.
+    """
+
+    def __init__(
+        self,
+        client: Client | str | Sequence[str],
+        transactional_id: str,
+        *,
+        transaction_timeout_ms: int = 60_000,
+        **settings: Any,
+    ) -> None:
+        for name in ("acks", "enable_idempotence"):
+            if name in settings:
+                raise ConfigError(f"{name} is {settings[name]!r}; transactions leave no choice")
+        if not transactional_id:
+            raise ConfigError("the transactional id is empty")
+        super().__init__(client, **settings)
+        self._settings = replace(self._settings, transactional=True)
+        self._accumulator = Accumulator(self._settings, self._random)
+        self._coordination = Transactional(self._client, transactional_id, transaction_timeout_ms)
+        self._transaction = self._coordination.transaction
+        self._transactional_id = transactional_id
+        self._may_send = self._transaction.may_send
+        self._adding = False
+
+    # ---- transactions ----
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """A transaction that is committed at the end of the block, aborted if that raises."""
+        self.begin()
+        try:
+            yield
+            await self.commit()
+        except BaseException:
+            if self._transaction.state in UNFINISHED:
+                try:  # the first error is the one to raise
+                    await self.abort()
+                except KafkaliteError as late:
+                    log.warning("%s", late)
+            raise
+
+    def begin(self) -> None:
+        """Begins a transaction; brokers learn of it with the first records."""
+        self._check_running()
+        self._transaction.begin()
+
+    async def commit(self) -> None:
+        """Sends what is buffered and commits. May be called again if the coordinator was silent.
+
+        ApiError: what failed in the transaction, which is to be aborted now.
+        """
+        self._check_running()
+        if self._transaction.state is not COMMITTING:
+            self._transaction.check_in_transaction()
+            await self.flush()
+            self._transaction.committing()
+        try:
+            await self._coordination.end(commit=True)
+        except ApiError as error:
+            if not error.error_code.is_retriable:
+                self._transaction.failed(error)
+            raise
+        self._transaction.ended()
+
+    async def abort(self) -> None:
+        """Drops what was not sent yet and aborts. May be called again if that failed."""
+        self._check_running()
+        self._transaction.aborting()
+        last = self._accumulator.close_open()
+        self._pump()
+        while not self._accumulator.has_settled(last):
+            await self._wait_for_progress()
+        self._first_error = None
+        await self._coordination.end(commit=False)
+        if self._transaction.needs_epoch:
+            self._accumulator.restart(*await self._coordination.identify())
+        self._transaction.ended()
+
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: GroupMetadata | str,
+    ) -> None:
+        """Commits a group's offsets with the transaction: `consumer.group_metadata()` says which
+        member does so, and keeps out one that the group has gone on without."""
+        self._check_running()
+        wanted = offsets_to_commit(offsets)
+        group = GroupMetadata(group) if isinstance(group, str) else group
+        try:
+            await self._coordination.send_offsets(wanted, group)
+        except ApiError as error:
+            self._transaction.failed(error)
+            raise
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Ends a commit that was broken off, aborts what is not committed, and disconnects."""
+        try:
+            if not self._closed:
+                async with asyncio.timeout(FLUSH_AFTER_ERROR_SECONDS):
+                    await self._end_transaction()
+        except (KafkaliteError, TimeoutError) as error:
+            log.warning("the transaction is left to time out: %s", error)
+        finally:
+            await super().close(flush=False)
+
+    async def _end_transaction(self) -> None:
+        if self._transaction.state is COMMITTING:
+            await self.commit()
+        elif self._transaction.state in UNFINISHED:
+            await self.abort()
+
+    # ---- the producer's steps ----
+
+    async def _identify(self) -> None:
+        self._accumulator.identify(*await self._coordination.identify())
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        self._transaction.check_in_transaction()
+
+    def _send_ready(self) -> None:
+        if self._transaction.state in (ABORTABLE, ABORTING, FENCED):
+            aborted = ApiError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction is aborted")
+            self._finish(self._accumulator.drop_waiting(self._transaction.error or aborted))
+        super()._send_ready()
+        if self._transaction.waiting and not self._adding:
+            self._adding = True
+            self._chores.run(self._add_waiting())
+
+    async def _add_waiting(self) -> None:
+        """Makes partitions a part of the transaction, until none waits to be."""
+        try:
+            while waiting := self._transaction.waiting:
+                await self._coordination.add(waiting)
+        except ApiError as error:
+            self._transaction.failed(error)
+            self._finish(self._accumulator.drop_waiting(error))
+        finally:
+            self._adding = False
+        self._pump()
+
+    def _finish(self, settled: list[Settled]) -> None:
+        for end in settled:
+            if end.error is not None:
+                self._transaction.needs_epoch = True
+                self._transaction.failed(end.error)
+        super()._finish(settled)

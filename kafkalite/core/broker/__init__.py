@@ -1,0 +1,1 @@
+"""The broker: what handlers act on. [P]"""

@@ -1,0 +1,308 @@
+"""The broker: what handlers act on, made of its parts.                                     [IO]
+
+    handler ──> partitions, coordinators, waiting          at once, or Pending
+       └──────> control: the controller's queue            one step at a time
+    agenda ───> waiting, coordinators' tick, duties        when their time has come
+
+All runs on one event loop. A handler runs to its end, so that partitions, coordinators and the
+image never change under it. What takes long (retention, loading, checkpoints) goes on in slices.
+
+Owns   the image in force and the settings in force; what follows from a change of either.
+Never  writes a file or a socket itself; knows no handler, which `handlers.service` finds.
+Fails  with ApiError where a client is to be told; a failing disk takes single partitions offline.
+Source apache/kafka `BrokerServer`, `BrokerMetadataPublisher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, Final
+
+from kafkalite.core.broker.agenda import Agenda
+from kafkalite.core.broker.loggers import Loggers
+from kafkalite.core.broker.metrics import BrokerMetrics
+from kafkalite.core.broker.notes import Notes
+from kafkalite.core.broker.sessions import FetchSessions
+from kafkalite.core.broker.waiting import Waiting
+from kafkalite.core.cluster.config_changes import in_force
+from kafkalite.core.cluster.controller import (
+    AllocateProducerIds,
+    Controller,
+    ControllerRequest,
+    ProducerIdBlock,
+)
+from kafkalite.core.cluster.image import (
+    ClusterImage,
+    ClusterRecord,
+    TopicImage,
+    is_broker_configs,
+    topic_of,
+)
+from kafkalite.core.cluster.internal_topics import creatable
+from kafkalite.core.cluster.producer_ids import ProducerIds
+from kafkalite.core.cluster.queue import ControllerQueue
+from kafkalite.core.cluster.store import ClusterStore
+from kafkalite.core.config.settings import BrokerConfig, TopicConfig
+from kafkalite.core.duties import Duty, Slices
+from kafkalite.core.groups.shards import group_coordinators
+from kafkalite.core.log.shared_write import SharedWrite
+from kafkalite.core.log.storage import WAITING_THREADS_MAX
+from kafkalite.core.log.store import LogStore
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.topics import (
+    CreatableTopicConfigs,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from kafkalite.core.replicas.manager import Partitions
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.upkeep import Upkeep
+from kafkalite.core.transactions.markers import LocalMarkers
+from kafkalite.core.transactions.shards import TransactionCoordinators
+from kafkalite.errors import ApiError, ConfigError
+
+log: Final = logging.getLogger(__name__)
+
+FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
+
+
+class Broker:
+    """One broker. `start` before the first request, `close` after the last."""
+
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        config: BrokerConfig,
+        image: ClusterImage,
+        cluster_store: ClusterStore,
+        logs: LogStore,
+        random: Random,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.node_id = node_id
+        self._static_config = config
+        self.config = config = self._in_force(image)
+        self._config_watchers: list[Callable[[BrokerConfig], None]] = []
+        self.now_ms = now_ms
+        self.logs = logs
+        self.metrics = BrokerMetrics()
+        self.loggers = Loggers()
+        self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
+        self.fetch_bytes_max: int = config["fetch.max.bytes"]
+        self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
+        self._threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "flush")
+        self._loop = asyncio.get_running_loop()
+        self._controller = Controller(config, random, self._describe_topic, image)
+        self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
+        self._agenda = Agenda(now_ms)
+        self._upkeep = Upkeep(self, config)
+        self.waiting = Waiting(self._agenda)
+        self.partitions = Partitions(self, self._upkeep)
+        self.producer_ids = ProducerIds(self._request_producer_ids)
+        self._notes = Notes(now_ms)
+        self.groups = group_coordinators(self, config, random)
+        self.markers = LocalMarkers(self, self.groups)
+        self.transactions = TransactionCoordinators(self, config, self.producer_ids, self.markers)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Opens the logs of all partitions that the image places here, and begins to work."""
+        self.partitions.hold_all()
+        self._control_queue.start()
+        for coordinators in (self.groups, self.transactions):
+            self._agenda.watch(f"the coordinators of {coordinators.topic}", coordinators.tick)
+        for duty in self._upkeep.duties():
+            self.add_duty(duty)
+        self._load_coordinators()
+
+    def _load_coordinators(self) -> None:
+        self.run_slices(self.groups.load_all(), "loading groups")
+        self.run_slices(self.transactions.load_all(), "loading transactions")
+
+    async def close(self) -> None:
+        """Stops working. The logs stay open: they are the composition root's to close."""
+        self._agenda.close()
+        await self._control_queue.close()
+        while flushes := self._upkeep.in_flight():
+            await asyncio.wait(flushes)
+        self._threads.shutdown()
+
+    # -- settings
+
+    def watch_config(self, watcher: Callable[[BrokerConfig], None]) -> None:
+        """Calls `watcher` with the settings in force: now, and whenever they change."""
+        self._config_watchers.append(watcher)
+        watcher(self.config)
+
+    async def _configure(self) -> None:
+        """Puts what was set for brokers in force, in all topics that fall back to it."""
+        self.config = self._controller.config = self._in_force(self.image)
+        for watcher in self._config_watchers:
+            watcher(self.config)
+        for name in tuple(self.image.topics):
+            if (topic := self.image.topics.get(name)) is not None:
+                await self.partitions.hold(topic)
+
+    def _in_force(self, image: ClusterImage) -> BrokerConfig:
+        config, complaint = in_force(self._static_config, image, self.node_id)
+        if complaint is not None:
+            log.error("settings changed while a broker ran are left out: %s", complaint)
+        return config
+
+    def topic_config(self, topic: TopicImage) -> TopicConfig:
+        """The topic's settings; the broker's alone where both do not go together any more."""
+        try:
+            return self.config.topic(topic.configs)
+        except ConfigError as error:
+            log.error("%s: its settings are left out: %s", topic.name, error)
+            return self.config.topic()
+
+    def gauges(self) -> dict[str, int]:
+        """What goes up and down, as it is now: beside `metrics`, for whoever shows it."""
+        return {
+            "partitions": len(self.partitions),
+            "offline_partitions": len(self.partitions.offline),
+            "waiting_requests": len(self.waiting),
+            "fetch_sessions": len(self.fetch_sessions),
+            "fetch_session_partitions": self.fetch_sessions.partition_count,
+        }
+
+    # -- what handlers ask for
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+        return self._controller.image
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that makes and unmakes topics."""
+        return self.node_id
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker holds. ApiError says what is wrong with the request."""
+        return self.partitions.get(topic, index)
+
+    def topics_held(self) -> Sequence[Sequence[Partition]]:
+        """The partitions held here, by topic."""
+        return self.partitions.by_topic()
+
+    def note(self, message: str) -> None:
+        """Logs one line for the operator, unless the same line was logged only just now."""
+        self._notes.note(message)
+
+    def note_storage_error(self, error: ApiError) -> None:
+        """Logs an error that a client was sent, if it is about our disk."""
+        self._notes.note_storage_error(error)
+
+    # -- time and work in slices
+
+    def wake_at(self, deadline_ms: int | None) -> None:
+        """Makes sure that everything due by `deadline_ms` is done then, or before."""
+        self._agenda.wake_at(deadline_ms)
+
+    def run_slices(self, slices: Slices, name: str, then: Callable[[], None] | None = None) -> None:
+        """Goes on with `slices`, one in each turn of the loop, then calls `then`."""
+        self._agenda.run_slices(slices, name, then)
+
+    def add_duty(self, duty: Duty) -> None:
+        """Takes on work that is to be done now and then."""
+        self._agenda.add_duty(duty)
+
+    # -- what becomes of appended records
+
+    def when_committed(
+        self,
+        partition: Partition,
+        offset: int,
+        then: Callable[[], None],
+        otherwise: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Calls `then` once the high watermark has reached `offset`, `otherwise` if it never will:
+        `Waiting.when_committed`."""
+        self.waiting.when_committed(partition, offset, then, otherwise)
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """Tells whoever waits for records of `partition`, once they count."""
+        if partition.log.flush_is_due:
+            self._upkeep.await_flush(partition, byte_count)
+        else:
+            self.waiting.advanced(partition, byte_count)
+
+    def flushed(self, partition: Partition, byte_count: int) -> None:
+        """What waited for a flush is acknowledged, and readers are told of `byte_count` bytes."""
+        partition.advance()
+        self.waiting.advanced(partition, byte_count)
+
+    def failed(self, partition: Partition) -> None:
+        """Nothing that waits for records of `partition` will come: its log has failed."""
+        self.waiting.failed(partition.topic_partition)
+
+    def gone(self, partition: Partition) -> None:
+        """The partition is no more: whatever waits for it is answered."""
+        self.waiting.gone(partition.topic_partition)
+
+    def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Runs `act`, which waits for a disk, in another thread."""
+        return self._loop.run_in_executor(self._threads, act)
+
+    def try_again(self) -> None:
+        """Opens the logs that could not be opened or have failed, where that may help, and loads
+        the coordinators that have resigned for want of them."""
+        self.partitions.try_again()
+        self._load_coordinators()
+
+    # -- the controller
+
+    def control(self, request: ControllerRequest) -> Pending[Any]:
+        """Hands a request to the controller; answered once its records are in force."""
+        return self._control_queue.submit(request)
+
+    def create_topics(self, names: Iterable[str]) -> Pending[CreateTopicsResponse]:
+        """Makes topics as the broker's defaults say; internal ones as Kafka does."""
+        count = len(self.image.brokers)
+        topics = tuple(creatable(name, self.config, count) for name in names)
+        return self.control(CreateTopicsRequest(topics))
+
+    async def replay(self, records: Sequence[ClusterRecord]) -> None:
+        """Puts durable records of the cluster in force."""
+        before = self.image.topics
+        self._controller.replay(records)
+        names = dict.fromkeys(topic_of(record.path) for record in records)
+        gone: list[str] = []
+        for name in names:
+            if name is None:
+                continue
+            old, new = before.get(name), self.image.topics.get(name)
+            if old is not None and (new is None or new.topic_id != old.topic_id):
+                gone.append(name)
+                self.partitions.drop(old)
+            if new is not None:
+                await self.partitions.hold(new)
+        if gone:
+            self.groups.topics_deleted(gone)
+            self.transactions.topics_deleted(gone)
+        if any(is_broker_configs(record.path) for record in records):
+            await self._configure()
+
+    def _request_producer_ids(self) -> None:
+        def allocated(answer: ProducerIdBlock | ApiError) -> None:
+            if isinstance(answer, ApiError):
+                self.producer_ids.refuse(answer)
+            else:
+                self.producer_ids.add_block(answer.first, answer.size)
+
+        self.control(AllocateProducerIds()).when_done(allocated)
+
+    def _describe_topic(self, topic: TopicImage) -> Iterator[CreatableTopicConfigs]:
+        for entry in self.topic_config(topic).describe():
+            value = None if entry.is_sensitive else entry.value
+            yield CreatableTopicConfigs(
+                entry.key.name, value, entry.is_read_only, int(entry.source), entry.is_sensitive
+            )

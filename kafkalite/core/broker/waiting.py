@@ -1,0 +1,147 @@
+"""Who waits for records of a partition, and the answers that are due to them.              [IO]
+
+    park ──> purgatory ──advanced, gone, time is up──> finished ──> tokens are called, in order
+
+What completes while requests are being answered is told after them (`hold`, `settle`): an answer
+may let a connection go on, whose next request completes more.
+
+Owns   the order in which tokens are called: that in which their time came.
+Never  calls a token from within the append that completes it.
+Fails  by telling the operator of a token that failed; the others are called all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from kafkalite.core.broker.agenda import NEVER_MS, Agenda
+from kafkalite.core.broker.purgatory import DelayedProduce, Operation, Purgatory
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.types import TopicPartition
+
+log: Final = logging.getLogger(__name__)
+
+UNREACHABLE: Final = 1 << 62  # beyond what anybody waits for
+
+
+class Waiting:
+    """All that waits for partitions of one broker."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self.purgatory: Final[Purgatory[TopicPartition]] = Purgatory()
+        self._agenda = agenda
+        self._loop = asyncio.get_running_loop()
+        self._finished: deque[Operation[TopicPartition]] = deque()
+        self._is_answering = False  # `settle` will follow
+        self._is_finishing = False
+        agenda.watch("requests that wait", self._expire)
+
+    def __len__(self) -> int:
+        return len(self.purgatory)
+
+    # -- who waits
+
+    def park(
+        self,
+        operation: Operation[TopicPartition],
+        keys: Sequence[TopicPartition],
+        deadline_ms: int,
+    ) -> bool:
+        """Lets `operation` wait; its token is called once it is complete or its time is up.
+
+        False, and nothing happens, where too many wait already.
+        """
+        parked = self.purgatory.park(operation, keys, deadline_ms)
+        self._agenda.wake_at(deadline_ms)
+        return parked
+
+    def forget(self, operation: Operation[TopicPartition]) -> None:
+        """Nobody waits for `operation` any more."""
+        self.purgatory.cancel(operation)
+
+    def when_committed(
+        self,
+        partition: Partition,
+        offset: int,
+        then: Callable[[], None],
+        otherwise: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Calls `then` once the high watermark has reached `offset`: at once if it has, but after
+        those whose time came before it and who have not been called yet.
+
+        `otherwise` where it never will: the log has failed, or the topic is gone.
+        """
+        is_committed = partition.log.high_watermark >= offset
+        if is_committed and not self._finished:
+            then()
+            return
+        key = partition.topic_partition
+
+        def left() -> None:
+            (then if partition.log.high_watermark >= offset else otherwise)()
+
+        operation: DelayedProduce[TopicPartition] = DelayedProduce(left, {key: offset})
+        if is_committed:
+            self._finish((operation,))
+            return
+        parked = self.purgatory.park(operation, (key,), NEVER_MS)
+        assert parked, f"{len(self.purgatory)} wait: one for each connection at most"
+
+    # -- what they wait for
+
+    def advanced(self, partition: Partition, byte_count: int) -> None:
+        """`byte_count` bytes more of `partition` count, or its high watermark has moved."""
+        where = partition.topic_partition
+        if self.purgatory.waits_on(where):
+            high_watermark = partition.log.high_watermark
+            self._finish(self.purgatory.advance(where, high_watermark, byte_count))
+
+    def failed(self, where: TopicPartition) -> None:
+        """Nothing that is waited for will come: the log has failed."""
+        self._finish(self.purgatory.advance(where, UNREACHABLE, UNREACHABLE))
+
+    def gone(self, where: TopicPartition) -> None:
+        """The same of a partition that is no more."""
+        self._finish(self.purgatory.drop(where))
+
+    def _expire(self, now_ms: int) -> int | None:
+        self._finish(self.purgatory.expire(now_ms))
+        return self.purgatory.next_deadline_ms()
+
+    # -- answers
+
+    def hold(self) -> None:
+        """A request is about to be answered: tokens of what it completes wait for `settle`."""
+        self._is_answering = True
+
+    def settle(self) -> None:
+        """Calls the tokens of what the requests answered since have completed."""
+        self._is_answering = False
+        if self._finished:
+            self._finish_now()
+
+    def _finish(self, operations: Iterable[Operation[TopicPartition]]) -> None:
+        """Calls the tokens of what has waited, after whatever runs now."""
+        is_idle = not self._finished
+        self._finished.extend(operations)
+        if is_idle and self._finished and not self._is_answering:
+            self._loop.call_soon(self._finish_now)
+
+    def _finish_now(self) -> None:
+        """Calls them all. An answer may let a connection go on, and that call this again."""
+        if self._is_finishing:
+            return
+        self._is_finishing = True
+        for _ in range(len(self._finished)):
+            operation = self._finished.popleft()
+            try:
+                operation.token()
+            except Exception:
+                log.exception("an answer that had waited")
+        self._is_finishing = False
+        if self._finished:
+            self._loop.call_soon(self._finish_now)

@@ -1,0 +1,290 @@
+"""The cluster's shared state for a broker that stands alone: a journal in its data directory. [D]
+
+    journal   a line for each transaction, in their order:
+              crc32 (8 hex digits) " " JSON [[path, value in base64 or null, version], …] "\n"
+
+A transaction is one line, written with one append and one fsync. What a crash leaves of the last
+line does not match its checksum and is cut off: the transaction did not happen. A journal that is
+mostly history is replaced, atomically, by one with a single line that holds the whole tree.
+
+Owns   the tree, the journal file, and who watches what. Ephemeral paths live in memory alone, since
+       the session that owns them is this process.
+Fails  with StorageError when the disk refuses: a full one until it has room, a failed sync for
+       good. A line that is damaged but not the last is refused with the line's number, for then
+       acknowledged transactions are lost.
+Source ZooKeeper's transaction log and snapshots, in one file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
+
+from kafkalite.core.cluster.coordination import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Delete,
+    Entry,
+    Operation,
+    Set,
+    Watcher,
+    parent_of,
+)
+from kafkalite.core.log.storage import Storage
+from kafkalite.errors import (
+    CoordinationError,
+    NodeExists,
+    NoSuchNode,
+    StorageError,
+    VersionMismatch,
+)
+
+JOURNAL: Final = "coordination.journal"
+CHECKSUM_CHARACTERS: Final = 8
+HISTORY_BYTES_MIN: Final = 1 << 20  # below it, a journal is not worth compacting
+Changes = dict[str, Entry | None]
+
+
+class Tree:
+    """The paths in memory, and what a transaction does to them."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {"/": Entry(b"")}
+        self._children: dict[str, set[str]] = {"/": set()}
+
+    def get(self, path: str) -> Entry:
+        """The value at `path`; NoSuchNode if there is none."""
+        try:
+            return self.entries[path]
+        except KeyError:
+            raise NoSuchNode(f"{path} does not exist") from None
+
+    def children(self, path: str) -> list[str]:
+        """The names directly below `path`."""
+        self.get(path)
+        return sorted(self._children.get(path, ()))
+
+    def check(self, operations: Sequence[Operation]) -> Changes:
+        """What `operations` would change; raises for the first that fails, and changes nothing."""
+        changes: Changes = {}
+        for operation in operations:
+            path = operation.path
+            known = changes[path] if path in changes else self.entries.get(path)
+            if isinstance(operation, Create):
+                self._check_create(operation, known, changes)
+                changes[path] = Entry(operation.value, 0, operation.is_ephemeral)
+                continue
+            if known is None:
+                raise NoSuchNode(f"{path} does not exist")
+            if operation.version not in (ANY_VERSION, known.version):
+                raise VersionMismatch(
+                    f"{path} is in version {known.version}, expected {operation.version}"
+                )
+            if isinstance(operation, Set):
+                changes[path] = Entry(operation.value, known.version + 1, known.is_ephemeral)
+            elif isinstance(operation, Delete):
+                if any(self._is_there(f"{path}/{c}", changes) for c in self._children_in(path)):
+                    raise NodeExists(f"{path} has children")
+                changes[path] = None
+            else:
+                assert isinstance(operation, Check)
+        return changes
+
+    def apply(self, changes: Changes) -> None:
+        """Makes changes that were checked."""
+        for path, entry in changes.items():
+            parent, _, name = path.rpartition("/")
+            siblings = self._children.setdefault(parent or "/", set())
+            if entry is None:
+                self.entries.pop(path, None)
+                self._children.pop(path, None)
+                siblings.discard(name)
+            else:
+                self.entries[path] = entry
+                siblings.add(name)
+
+    def _children_in(self, path: str) -> set[str]:
+        return self._children.get(path, set())
+
+    def _is_there(self, path: str, changes: Changes) -> bool:
+        return changes[path] is not None if path in changes else path in self.entries
+
+    def _check_create(self, operation: Create, known: Entry | None, changes: Changes) -> None:
+        path = operation.path
+        if not path.startswith("/") or path.endswith("/") or "//" in path:
+            raise CoordinationError(f"{path!r} is no path")
+        if known is not None:
+            raise NodeExists(f"{path} exists")
+        parent = parent_of(path)
+        above = changes[parent] if parent in changes else self.entries.get(parent)
+        if above is None:
+            raise NoSuchNode(f"{parent} does not exist, so {path} cannot be made")
+        if above.is_ephemeral:
+            raise CoordinationError(f"{parent} is ephemeral and can have no children")
+
+
+class LocalCoordination:
+    """The `Coordination` port over a file of `storage`."""
+
+    def __init__(self, storage: Storage, path: str = JOURNAL) -> None:
+        self._storage = storage
+        self._path = path
+        self._tree = Tree()
+        self._watchers: dict[str, list[Watcher]] = {}
+        self._live_bytes = 0  # of the journal when it was last written anew
+        self._broken: StorageError | None = None
+        self._load()
+        self._file = storage.open(path)
+
+    # -- the port
+
+    async def get(self, path: str) -> Entry:
+        """The value at `path`. NoSuchNode if there is none."""
+        return self._tree.get(path)
+
+    async def children(self, path: str) -> list[str]:
+        """The names directly below `path`, sorted. NoSuchNode if the path does not exist."""
+        return self._tree.children(path)
+
+    async def transact(self, operations: Sequence[Operation]) -> None:
+        """Runs all operations or none; durable when it returns."""
+        changes = self._tree.check(operations)
+        durable = {
+            path: after
+            for path, each in changes.items()
+            if (after := _durable(each)) or _durable(self._tree.entries.get(path))
+        }
+        if durable:
+            self._append(_line(durable))
+        self._tree.apply(changes)
+        written = {each.path for each in operations if isinstance(each, Set)}
+        for path in changes:
+            self._tell(path)
+            if path not in written:
+                self._tell(parent_of(path))
+
+    def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
+        """Calls `watcher` whenever the value at `path` or the set of its children changes."""
+        self._watchers.setdefault(path, []).append(watcher)
+        return lambda: self._watchers[path].remove(watcher)
+
+    async def close(self) -> None:
+        """Ends the session. The journal needs nothing more: each transaction is durable."""
+        self._file.close()
+
+    # -- the journal
+
+    def _load(self) -> None:
+        """Replays the journal, and cuts off a last line that a crash left torn."""
+        try:
+            data = self._storage.read_small(self._path) or b""
+        except OSError as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        position = number = 0
+        while position < len(data):
+            number += 1
+            end = data.find(b"\n", position)
+            changes = _parse(data[position:end]) if end >= 0 else None
+            if changes is None:
+                self._cut(data, position, number)
+                return
+            self._tree.apply(changes)
+            position = end + 1
+        self._live_bytes = len(data)
+
+    def _cut(self, data: bytes, position: int, number: int) -> None:
+        if data.find(b"\n", position) not in (-1, len(data) - 1):
+            raise StorageError(f"{self._path}: line {number} is damaged, and others follow it")
+        try:
+            torn = self._storage.open(self._path)
+            torn.truncate(position)
+            torn.close()
+        except OSError as error:
+            raise StorageError(f"{self._path}: {error}") from error
+        self._live_bytes = position
+
+    def _append(self, line: bytes) -> None:
+        """Makes one line durable, or takes back what of it was written.
+
+        After a failed sync nobody knows what the journal holds, and it takes no more: a second
+        sync would succeed and mean nothing.
+        """
+        if self._broken is not None:
+            raise self._broken
+        size_before = self._file.size_bytes
+        try:
+            self._file.append(line)
+        except OSError as error:
+            self._take_back(size_before, error)
+        try:
+            self._file.sync()
+            if not size_before:
+                self._storage.sync_directory(parent_of(f"/{self._path}")[1:])
+        except OSError as error:
+            self._broken = StorageError(f"{self._path} takes no more changes: {error}")
+            raise self._broken from error
+        if self._file.size_bytes > HISTORY_BYTES_MIN + 2 * self._live_bytes:
+            self._compact(line)
+
+    def _take_back(self, size: int, error: OSError) -> NoReturn:
+        refusal = StorageError(f"{self._path}: {error}")
+        try:
+            self._file.truncate(size)
+        except OSError:
+            self._broken = refusal  # nobody knows what the journal holds now
+        raise refusal from error
+
+    def _compact(self, last_line: bytes) -> None:
+        """Replaces the journal by one line that holds the tree as `last_line` makes it."""
+        last = _parse(last_line[:-1])
+        assert last is not None
+        whole: Changes = {
+            path: entry
+            for path, entry in (self._tree.entries | last).items()
+            if path != "/" and _durable(entry)
+        }
+        data = _line(whole)
+        self._live_bytes = len(data)
+        try:
+            self._file.close()
+            self._storage.replace(self._path, data)
+        except OSError:  # a full disk: whichever journal is there now has every transaction
+            self._live_bytes = self._file.size_bytes // 2  # again when it has grown
+        try:
+            self._file = self._storage.open(self._path)
+        except OSError as error:
+            self._broken = StorageError(f"{self._path} takes no more changes: {error}")
+
+    def _tell(self, path: str) -> None:
+        for watcher in tuple(self._watchers.get(path, ())):
+            watcher(path)
+
+
+def _durable(entry: Entry | None) -> Entry | None:
+    """What of a path the journal holds."""
+    return None if entry is None or entry.is_ephemeral else entry
+
+
+def _line(changes: Changes) -> bytes:
+    entries = [
+        [path, None if entry is None else base64.b64encode(entry.value).decode(),
+         0 if entry is None else entry.version]
+        for path, entry in changes.items()
+    ]  # fmt: skip
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(line: bytes) -> Changes | None:
+    """The changes of a line without its end; None if it is torn or damaged."""
+    checksum, text = line[:CHECKSUM_CHARACTERS], line[CHECKSUM_CHARACTERS + 1 :]
+    if checksum != b"%08x" % zlib.crc32(text):
+        return None
+    return {
+        path: None if value is None else Entry(base64.b64decode(value), version)
+        for path, value, version in json.loads(text)
+    }

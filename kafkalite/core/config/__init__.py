@@ -1,0 +1,1 @@
+"""The settings of brokers and topics: what there is, what is set, what is in force. [P]"""

@@ -1,0 +1,463 @@
+"""The coordinators of this broker, one machine for each partition of their topic.          [D]
+
+A coordinator is a fold of its partition: made on first need by replaying the log, then kept in
+step by replaying each record that it asked to append. A step's records are appended, replayed once
+they are committed, and only then are its replies sent and its effects run.
+
+    (none) ──first need──> LOADING ──end of the log──> READY ──leadership or topic lost──> gone
+                              └──what nobody expects in a log──> gone, and not tried again
+
+Groups and transactions are both kept so; they differ in their machines (`Machine`), in their
+topics, and in the effects that their machines ask for.
+
+Owns   which name belongs to which partition, and the carrying out of what the machines ask for.
+Never  looks into a machine; never blocks for long: loading goes on in slices on the host's loop.
+Fails  with ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. A record that does not read is
+       counted and skipped; a coordinator whose log cannot be read, or loses records, resigns.
+Source KIP-98; apache/kafka `CoordinatorRuntime`, `GroupMetadataManager`, `TransactionStateManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.coordinators.machine import AppendInTransaction, Machine, Record
+from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol import records
+from kafkalite.core.protocol.records import BatchHeader, ControlType
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.replication import ACKS_ALL
+from kafkalite.core.types import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Columns,
+    Node,
+    Outcome,
+    Reply,
+    RequestContext,
+)
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, WireError
+
+LOAD_SLICE_BYTES: Final = 262_144
+LOAD_SLICES_AT_ONCE: Final = 4  # on first need; a longer log is loaded while others get their turn
+PART_BYTES_MAX: Final = 262_144  # of records that answer nobody, such as those of offsets forgotten
+INT_MIN_AS_UNSIGNED: Final = 1 << 31
+FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
+
+M = TypeVar("M", bound=Machine)
+
+
+class Host(Protocol):
+    """What the coordinators ask of their broker."""
+
+    node_id: int
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+
+    def now_ms(self) -> int:
+        """The time, epoch ms."""
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """A partition that this broker holds; ApiError if it does not."""
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """Wakes whoever waits for records of `partition`."""
+
+    def when_committed(
+        self,
+        partition: Partition,
+        offset: int,
+        then: Callable[[], None],
+        otherwise: Callable[[], None],
+    ) -> None:
+        """Calls `then` once the high watermark has reached `offset`, in the log's order, or
+        `otherwise` where it never will: at once, if nothing before it is still to be called."""
+
+    def wake_at(self, deadline_ms: int | None) -> None:
+        """Makes sure that `tick` is called then, or before."""
+
+    def run_slices(self, slices: Iterator[None], name: str) -> None:
+        """Goes on with `slices` on the loop, one at a time."""
+
+    def note(self, message: str) -> None:
+        """Tells the operator."""
+
+
+def partition_for(name: str, partition_count: int) -> int:
+    """The partition of a coordinators' topic that keeps a group or a transactional id.
+
+    As the JVM has it: abs(String.hashCode) modulo the number of partitions, where the one int
+    without abs counts 0.
+    """
+    code = 0
+    utf_16 = name.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(utf_16), 2):
+        code = (31 * code + (utf_16[position] << 8 | utf_16[position + 1])) & 0xFFFFFFFF
+    if code == INT_MIN_AS_UNSIGNED:
+        return 0
+    return min(code, (1 << 32) - code) % partition_count
+
+
+@dataclass(slots=True, eq=False)
+class Coordinator(Generic[M]):
+    """A machine and how far it is."""
+
+    machine: M
+    partition: Partition
+    leader_epoch: int  # in which this broker began to coordinate
+    is_ready: bool = False
+    is_gone: bool = False
+
+
+class Coordinators(Generic[M]):
+    """All coordinators of one topic that this broker runs, by partition.
+
+    `make` makes the machine of a partition, empty; `run` carries out an effect that only the kind
+    of machine knows, once the records of its step are committed.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        topic: str,
+        make: Callable[[], M],
+        run: Callable[[Coordinator[M], object], None] | None = None,
+    ) -> None:
+        self.topic: Final = topic
+        self._host = host
+        self._make = make
+        self._run = run
+        self._coordinators: dict[int, Coordinator[M]] = {}
+
+    # -- where names are kept
+
+    @property
+    def exists(self) -> bool:
+        """Whether the topic has been made."""
+        return self.topic in self._host.image.topics
+
+    def index_of(self, name: str) -> int:
+        """The partition that keeps a name; NOT_COORDINATOR before the topic exists."""
+        topic = self._host.image.topics.get(self.topic)
+        if topic is None:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{name}: {self.topic} does not exist")
+        return partition_for(name, len(topic.partitions))
+
+    def node_of(self, name: str) -> Node | None:
+        """The broker that coordinates a name, None while there is none."""
+        if not self.exists:
+            return None
+        index = self.index_of(name)
+        leader = self._host.image.topics[self.topic].partitions[index].leader
+        if leader == self._host.node_id and self._partition(index) is None:
+            return None
+        return self._host.image.brokers.get(leader)
+
+    def led_here(self) -> list[int]:
+        """The partitions that this broker leads."""
+        topic = self._host.image.topics.get(self.topic)
+        partitions = () if topic is None else topic.partitions
+        return [i for i, each in enumerate(partitions) if each.leader == self._host.node_id]
+
+    # -- requests
+
+    def handle(self, index: int, request: Any, context: RequestContext) -> Any:
+        """The coordinator's response, or a `Pending` one. ApiError: not here, or not yet."""
+        coordinator = self.ready(index)
+        pending: Pending[Any] = Pending()
+        self.step(coordinator, request, replace(context, token=pending))
+        if pending.response is not None:
+            return pending.response
+        self._host.wake_at(coordinator.machine.next_deadline_ms())  # for those who wait
+        return pending
+
+    def step(self, coordinator: Coordinator[M], request: Any, context: RequestContext) -> None:
+        """One step of a machine; whoever asks has its token in `context`."""
+        outcome = coordinator.machine.handle(request, context, self._host.now_ms())
+        self.carry_out(coordinator, outcome)
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Topics are gone; the coordinators' own may be one of them."""
+        if self.topic in names:
+            for coordinator in tuple(self._coordinators.values()):
+                self._resign(coordinator)
+        for coordinator in tuple(self._coordinators.values()):
+            if coordinator.is_ready:
+                outcome = coordinator.machine.topics_deleted(names, self._host.now_ms())
+                self.carry_out(coordinator, outcome)
+
+    def complete_transaction(
+        self, index: int, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> None:
+        """A transaction's marker in a partition of the topic is committed.
+
+        A coordinator that is still being loaded comes upon it in the log.
+        """
+        coordinator = self._coordinators.get(index)
+        if coordinator is not None and coordinator.is_ready:
+            coordinator.machine.complete_transaction(producer_id, producer_epoch, commit=commit)
+
+    def tick(self, now_ms: int) -> int | None:
+        """Does all that is due; returns when something is due next."""
+        deadlines = []
+        for coordinator in tuple(self._coordinators.values()):
+            deadline_ms = coordinator.machine.next_deadline_ms() if coordinator.is_ready else None
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                try:
+                    self.carry_out(coordinator, coordinator.machine.tick(now_ms))
+                except Exception:  # a fault of ours: made anew from its log, and others have time
+                    self._resign(coordinator)
+                    raise
+                deadline_ms = coordinator.machine.next_deadline_ms()
+            if deadline_ms is not None:
+                deadlines.append(deadline_ms)
+        return min(deadlines, default=None)
+
+    # -- beginning and end
+
+    def load_all(self) -> Iterator[None]:
+        """Loads every partition that holds records and has no coordinator, one after the other:
+        members of groups and open transactions of which nobody asks any more have deadlines too.
+        """
+        for index in self.led_here():
+            if self._is_to_be_loaded(index):
+                coordinator = self._begin_loading(index)
+                yield
+                while not (coordinator.is_ready or coordinator.is_gone):
+                    yield
+
+    def _is_to_be_loaded(self, index: int) -> bool:
+        partition = None if index in self._coordinators else self._partition(index)
+        if partition is None:
+            return False
+        log = partition.log
+        return log.failure is None and log.log_end_offset > log.log_start_offset
+
+    def _partition(self, index: int) -> Partition | None:
+        """A partition of the topic; None while it is offline, as the operator was told."""
+        try:
+            return self._host.partition(self.topic, index)
+        except ApiError:
+            return None
+
+    def _resign(self, coordinator: Coordinator[M]) -> None:
+        """Drops a coordinator: whoever waits there is sent to look for another."""
+        index = coordinator.partition.topic_partition.partition
+        if self._coordinators.get(index) is coordinator:
+            del self._coordinators[index]
+            coordinator.is_gone = True
+            self._reply(coordinator.machine.resign(self._host.now_ms()).replies)
+
+    def ready(self, index: int) -> Coordinator[M]:
+        """The coordinator of a partition, loaded. ApiError: not here, or not yet."""
+        coordinator = self._coordinators.get(index)
+        if coordinator is None:
+            coordinator = self._begin_loading(index)
+        if coordinator.is_gone:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, f"{self.topic}-{index} cannot be loaded")
+        if not coordinator.is_ready:
+            raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{index}")
+        coordinator.partition.replication.check_leader()
+        return coordinator
+
+    def all_ready(self) -> list[Coordinator[M]]:
+        """The coordinators of all partitions led here, but those that cannot be loaded.
+
+        ApiError COORDINATOR_LOAD_IN_PROGRESS: not yet.
+        """
+        found: list[Coordinator[M]] = []
+        for index in self.led_here():
+            try:
+                found.append(self.ready(index))
+            except ApiError as error:
+                if error.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+        return found
+
+    def _begin_loading(self, index: int) -> Coordinator[M]:
+        """A new coordinator: ready when this returns, or given up, where the log is short."""
+        try:
+            partition = self._host.partition(self.topic, index)
+        except ApiError as error:
+            raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
+        coordinator = Coordinator(self._make(), partition, partition.replication.leader_epoch)
+        self._coordinators[index] = coordinator
+        self._host.run_slices(self._load(coordinator), f"loading {self.topic}-{index}")
+        return coordinator
+
+    def _load(self, coordinator: Coordinator[M]) -> Iterator[None]:
+        """Makes a coordinator ready, if its log can be read and it does not resign meanwhile."""
+        try:
+            yield from self._replay_log(coordinator)
+        except (ApiError, OSError) as error:
+            self._host.note(f"{coordinator.partition.topic_partition} cannot be loaded: {error}")
+            self._resign(coordinator)
+        except Exception:
+            coordinator.is_gone = True  # it stays: what does not read now never will
+            raise
+        if not coordinator.is_gone:
+            coordinator.is_ready = True
+            self.carry_out(coordinator, coordinator.machine.loaded(self._host.now_ms()))
+
+    def _replay_log(self, coordinator: Coordinator[M]) -> Iterator[None]:
+        """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile.
+
+        Also what is not committed yet, as after a kill, when it waits for a flush: nobody will say
+        when it is. It yields only after LOAD_SLICES_AT_ONCE, for most logs are not longer.
+        """
+        partition, skipped, slices = coordinator.partition, 0, 0
+        offset = partition.log.log_start_offset
+        while offset < (end_offset := _end_to_load(partition.log)) and not coordinator.is_gone:
+            found = partition.log.read(offset, LOAD_SLICE_BYTES, end_offset)
+            data = b"" if found is None else found.read()
+            headers = list(records.batches(data))
+            if not headers:
+                break
+            skipped += self._replay(coordinator.machine, data, headers)
+            offset = max(offset, headers[-1][1].next_offset)
+            slices += 1
+            if slices >= LOAD_SLICES_AT_ONCE:
+                yield
+        if skipped:
+            self._host.note(f"{partition.topic_partition}: {skipped} records do not read, skipped")
+
+    def _replay(self, machine: M, data: bytes, batches: list[tuple[int, BatchHeader]]) -> int:
+        """Replays batches; returns how many of their records do not read."""
+        skipped = 0
+        last: dict[bytes, bytes | None] = {}
+        for position, header in batches:
+            try:
+                columns = records.decode(data, position)
+                if header.is_control:
+                    self._replay_marker(machine, header, columns)
+                elif machine.only_last_counts:
+                    last.update(zip(columns.keys, columns.values, strict=True))
+                else:
+                    producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+                    pairs = zip(columns.keys, columns.values, strict=True)
+                    skipped += self._replay_records(machine, pairs, producer_id)
+            except CorruptBatchError:
+                skipped += header.record_count
+        return skipped + self._replay_records(machine, last.items(), NO_PRODUCER_ID)
+
+    def _replay_records(
+        self, machine: M, pairs: Iterable[tuple[bytes, bytes | None]], producer_id: int
+    ) -> int:
+        now_ms, skipped = self._host.now_ms(), 0
+        for key, value in pairs:
+            try:
+                machine.replay(key or b"", value, now_ms, producer_id=producer_id)
+            except WireError:
+                skipped += 1
+        return skipped
+
+    @staticmethod
+    def _replay_marker(machine: M, header: BatchHeader, columns: Columns) -> None:
+        for key, value in zip(columns.keys, columns.values, strict=True):
+            marker = records.parse_end_transaction_marker(key, value)
+            if marker is not None:
+                commit = marker.control_type is ControlType.COMMIT
+                machine.complete_transaction(
+                    header.producer_id, header.producer_epoch, commit=commit
+                )
+
+    # -- what the machines ask for
+
+    def carry_out(self, coordinator: Coordinator[M], outcome: Outcome[Record]) -> None:
+        """Appends a step's records; once committed, replays them, replies and runs the effects."""
+        host, partition, machine = self._host, coordinator.partition, coordinator.machine
+        if not outcome.records:
+            self._finish(coordinator, outcome)
+            return
+        if not (outcome.replies or outcome.effects) and len(parts := _parts(outcome.records)) > 1:
+            for part in parts:
+                self.carry_out(coordinator, Outcome(part))
+            return
+        now_ms = host.now_ms()
+        transaction = _transaction_of(outcome)
+        batch = _encode(outcome.records, transaction, now_ms)
+        try:
+            appended = partition.append(batch, ACKS_ALL, now_ms, from_client=False)
+        except ApiError as error:
+            host.note(
+                f"{partition.topic_partition}: {len(outcome.records)} records refused: {error}"
+            )
+            instead = machine.append_failed(outcome, error.error_code, now_ms)
+            assert not instead.records, f"{self.topic}: {instead.records}"
+            self._finish(coordinator, instead)
+            return
+        host.appended(partition, len(batch))
+        producer_id = NO_PRODUCER_ID if transaction is None else transaction.producer_id
+
+        def committed() -> None:
+            if not coordinator.is_gone:
+                for key, value in outcome.records:
+                    machine.replay(key, value, now_ms, producer_id=producer_id)
+            self._finish(coordinator, outcome)
+
+        def lost() -> None:
+            instead = machine.append_failed(outcome, ErrorCode.KAFKA_STORAGE_ERROR, host.now_ms())
+            self._reply(instead.replies)
+            self._resign(coordinator)
+
+        host.when_committed(partition, appended.last_offset + 1, committed, lost)
+
+    def _finish(self, coordinator: Coordinator[M], outcome: Outcome[Record]) -> None:
+        """Replies and effects of a step whose records, if any, are in force."""
+        self._reply(outcome.replies)
+        if coordinator.is_gone:
+            return
+        for effect in outcome.effects:
+            if not isinstance(effect, AppendInTransaction):
+                assert self._run is not None, f"{self.topic}: nobody runs {effect}"
+                self._run(coordinator, effect)
+        self._host.wake_at(coordinator.machine.next_deadline_ms())
+
+    @staticmethod
+    def _reply(replies: Iterable[Reply]) -> None:
+        for reply in replies:
+            reply.token.complete(reply.response)
+
+
+def _end_to_load(log: PartitionLog) -> int:
+    """Up to where a log counts for a new coordinator; of a failed one nobody knows the end."""
+    return log.log_end_offset if log.failure is None else log.high_watermark
+
+
+def _parts(steps: tuple[Record, ...]) -> list[tuple[Record, ...]]:
+    """Records of PART_BYTES_MAX and a little more each: nobody waits for all of them to be written
+    or none, and a batch that is too large would be refused again and again."""
+    first, size, parts = 0, 0, []
+    for number, (key, value) in enumerate(steps, start=1):
+        size += len(key) + len(value or b"")
+        if size >= PART_BYTES_MAX or number == len(steps):
+            parts.append(steps[first:number])
+            first, size = number, 0
+    return parts
+
+
+def _transaction_of(outcome: Outcome[Record]) -> AppendInTransaction | None:
+    return next((e for e in outcome.effects if isinstance(e, AppendInTransaction)), None)
+
+
+def _encode(
+    steps: tuple[Record, ...], transaction: AppendInTransaction | None, now_ms: int
+) -> bytearray:
+    """One batch of a step's records, in the transaction to which they belong."""
+    keys, values = zip(*steps, strict=True)
+    columns = Columns(keys, values, [now_ms] * len(keys))
+    return bytearray(
+        records.encode(
+            columns,
+            producer_id=NO_PRODUCER_ID if transaction is None else transaction.producer_id,
+            producer_epoch=NO_EPOCH if transaction is None else transaction.producer_epoch,
+            base_sequence=-1 if transaction is None else FIRST_SEQUENCE,
+            transactional=transaction is not None,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Consumer groups and their offsets: the machine of one __consumer_offsets partition. [P]"""

@@ -1,0 +1,255 @@
+"""The coordinator of the groups of one `__consumer_offsets` partition.                     [P]
+
+How the runtime drives it is drawn in `machine`.
+
+Everything that a group must survive a restart with is a record, and `replay` alone writes it; what
+it writes may make something due, so ask for `next_deadline_ms` after every call.
+
+Owns   the groups and offsets of one partition, and when offsets expire.
+Never  reads a clock, writes a log or answers a socket; asks randomness only of the `Random` it got.
+Fails  with error codes in responses; `replay` with WireError on a record that is none.
+Source KIP-211 (expiry); apache/kafka `GroupCoordinatorShard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from random import Random
+from typing import Any, Final
+
+from kafkalite.core.coordinators.append_errors import with_append_error
+from kafkalite.core.coordinators.deadlines import Deadlines
+from kafkalite.core.coordinators.machine import Record, Step
+from kafkalite.core.groups.admin import GroupAdmin
+from kafkalite.core.groups.group import EMPTY, STABLE, Group, GroupConfig
+from kafkalite.core.groups.membership import Membership
+from kafkalite.core.groups.offset_requests import OffsetRequests
+from kafkalite.core.groups.offsets import Offsets, OffsetsConfig
+from kafkalite.core.groups.rebalance import Rebalances
+from kafkalite.core.groups.records import (
+    GroupRecordKey,
+    decode_group,
+    decode_key,
+    decode_offset,
+    group_tombstone,
+)
+from kafkalite.core.protocol.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from kafkalite.core.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
+from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
+from kafkalite.core.types import (
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    NOTHING,
+    Outcome,
+    Reply,
+    RequestContext,
+    TopicPartition,
+)
+from kafkalite.errors import ErrorCode
+
+DEFAULT_GROUP_CONFIG: Final = GroupConfig()
+DEFAULT_OFFSETS_CONFIG: Final = OffsetsConfig()
+
+
+class GroupCoordinator:
+    """The machine of one `__consumer_offsets` partition."""
+
+    only_last_counts = False  # an offset in a transaction leaves the one before it in force
+
+    def __init__(
+        self,
+        random: Random,
+        config: GroupConfig = DEFAULT_GROUP_CONFIG,
+        offsets_config: OffsetsConfig = DEFAULT_OFFSETS_CONFIG,
+    ) -> None:
+        self._check_interval_ms = offsets_config.offsets_retention_check_interval_ms
+        self._offsets = Offsets(offsets_config)
+        self._rebalances = Rebalances(config, self._offsets.has_any)
+        self._membership = Membership(self._rebalances, config, random)
+        self._groups = self._rebalances.groups
+        self._expiry: Deadlines[str] = Deadlines()  # group id -> when to look at its offsets
+        requests = OffsetRequests(self._rebalances, self._offsets)
+        admin = GroupAdmin(self._rebalances, self._offsets)
+        self._handlers: dict[type, Callable[[Any, RequestContext, Step], None]] = {
+            JoinGroupRequest: self._membership.join,
+            SyncGroupRequest: self._membership.sync,
+            LeaveGroupRequest: self._membership.leave,
+            OffsetCommitRequest: requests.commit,
+            TxnOffsetCommitRequest: requests.commit_in_transaction,
+            OffsetFetchRequest: requests.fetch,
+            OffsetDeleteRequest: requests.delete,
+            DescribeGroupsRequest: admin.describe,
+            ListGroupsRequest: admin.list,
+            DeleteGroupsRequest: admin.delete,
+        }
+
+    # -- requests
+
+    def handle(self, request: Any, context: RequestContext, now_ms: int) -> Outcome[Record]:
+        """What a request comes to. JoinGroup and SyncGroup may be answered by a later step.
+
+        A request about several groups concerns those of this partition: the rim splits it.
+        Raises TypeError for a request that is not about groups or their offsets.
+        """
+        if type(request) is HeartbeatRequest:
+            response = self._membership.heartbeat(request, now_ms)
+            return Outcome(replies=(Reply(context.token, response),))
+        handler = self._handlers.get(type(request))
+        if handler is None:
+            raise TypeError(f"{type(request).__name__} is no request to a group coordinator")
+        step = Step(now_ms)
+        handler(request, context, step)
+        return step.outcome()
+
+    def topics_deleted(self, names: Collection[str], now_ms: int) -> Outcome[Record]:
+        """Forgets what groups committed in topics that are gone."""
+        gone = frozenset(names)
+        step = Step(now_ms)
+        for group_id in self._offsets.group_ids():
+            step.append(*self._offsets.forget(group_id, lambda p: p.topic in gone))
+        return step.outcome()
+
+    # -- time
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do, or a little before; None while nothing can fall due."""
+        deadlines = (self._rebalances.next_deadline_ms(), self._expiry.next_ms())
+        return min((ms for ms in deadlines if ms is not None), default=None)
+
+    def tick(self, now_ms: int) -> Outcome[Record]:
+        """Does all that is due: sessions, rebalances; and expiry, unless somebody is answered: an
+        answer must not fail with records that it has nothing to do with."""
+        step = Step(now_ms)
+        self._rebalances.tick(step)
+        if step.replies:
+            return step.outcome()
+        for group_id in self._expiry.due(now_ms):
+            group = self._groups.get(group_id)
+            if group is not None:
+                self._expire(group, step)
+        return step.outcome()
+
+    def _expire(self, group: Group, step: Step) -> None:
+        """Forgets offsets that nobody will ask for, and the group if nothing is left of it."""
+        gone, next_ms = self._expired(group, step.now_ms)
+        idle = group.state is EMPTY and not group.pending_members
+        if idle and self._offsets.has_only(group.group_id, gone):
+            step.append(*self._offsets.forget(group.group_id), group_tombstone(group.group_id))
+            group.records_in_flight += 1
+        elif gone:
+            step.append(*self._offsets.forget(group.group_id, gone.__contains__))
+        soonest_ms = step.now_ms + self._check_interval_ms
+        self._expiry.set(group.group_id, max(soonest_ms, next_ms or soonest_ms))
+
+    def _expired(self, group: Group, now_ms: int) -> tuple[set[TopicPartition], int | None]:
+        """Expired partitions, and when the next ones are.
+
+        Retention begins when a group becomes empty; with each commit where there never were
+        members, or where members no longer read the topic. While members rebalance, who knows.
+        """
+        since_ms: int | None = None
+        if group.protocol_type is not None:
+            if group.state is EMPTY and group.state_timestamp_ms != NO_TIMESTAMP:
+                since_ms = group.state_timestamp_ms
+            elif group.state is not EMPTY and (group.state is not STABLE or group.topics is None):
+                return set(), None
+        return self._offsets.expired(
+            group.group_id, now_ms, retained_since_ms=since_ms, is_read=group.is_subscribed
+        )
+
+    def _expire_later(self, group_id: str, now_ms: int, expires_ms: int = NO_TIMESTAMP) -> None:
+        """Looks at the group's offsets once something may have expired, but not all the time."""
+        look_ms = max(now_ms + self._check_interval_ms, expires_ms)
+        planned_ms = self._expiry.time(group_id)
+        if planned_ms is None or look_ms < planned_ms:
+            self._expiry.set(group_id, look_ms)
+
+    # -- the log
+
+    def replay(
+        self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID
+    ) -> None:
+        """Notes one record of the log, of this coordinator or of one before it.
+
+        `producer_id` is that of a record in a transactional batch, −1 in any other.
+        """
+        kind = decode_key(key)
+        if kind is None:
+            return
+        if isinstance(kind, GroupRecordKey):
+            self._replay_group(kind.group_id, value, now_ms)
+        else:
+            self._replay_offset(*kind, value, now_ms, producer_id)
+        if kind.group_id not in self._groups:
+            self._expiry.cancel(kind.group_id)
+
+    def _replay_group(self, group_id: str, value: bytes | None, now_ms: int) -> None:
+        stored = None if value is None else decode_group(value)
+        self._rebalances.replay(group_id, stored, now_ms)
+        if stored is not None and not stored.members:
+            self._expire_later(group_id, now_ms)
+
+    def _replay_offset(
+        self,
+        group_id: str,
+        partition: TopicPartition,
+        value: bytes | None,
+        now_ms: int,
+        producer_id: int,
+    ) -> None:
+        offset = None if value is None else decode_offset(value)
+        self._offsets.replay(group_id, partition, offset, producer_id)
+        if offset is not None:
+            self._rebalances.keep(group_id)
+            self._expire_later(group_id, now_ms, offset.expire_timestamp_ms)
+        elif (group := self._groups.get(group_id)) is not None:
+            self._rebalances.forget_if_vacant(group)
+
+    def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
+        """Notes a transaction's marker, in the log's order with the records.
+
+        The marker may be of a newer epoch than the offsets: then the producer was fenced.
+        """
+        for group_id in self._offsets.complete_transaction(producer_id, commit=commit):
+            if (group := self._groups.get(group_id)) is not None:
+                self._rebalances.forget_if_vacant(group)
+
+    def loaded(self, now_ms: int) -> Outcome[Record]:
+        """The whole log has been replayed: from now on members have a full session."""
+        for group in self._groups.values():
+            self._rebalances.renew_sessions(group, now_ms)
+        return NOTHING
+
+    def append_failed(
+        self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
+    ) -> Outcome[Record]:
+        """What to answer instead of `outcome`, whose records did not get into the log."""
+        step = Step(now_ms)
+        for reply in outcome.replies:
+            step.reply(reply.token, with_append_error(reply.response, error))
+        for key, value in outcome.records:
+            kind = decode_key(key)
+            assert kind is not None, f"{key!r} is no key of ours"
+            if isinstance(kind, GroupRecordKey):
+                group_value = None if value is None else decode_group(value)
+                self._rebalances.append_failed(kind.group_id, group_value, step)
+            else:
+                self._offsets.not_written(kind.group_id, kind.partition)
+            if (group := self._groups.get(kind.group_id)) is not None:
+                self._rebalances.forget_if_vacant(group)
+        return step.outcome()
+
+    def resign(self, now_ms: int) -> Outcome[Record]:
+        """Answers all who wait. The machine is of no use afterwards."""
+        step = Step(now_ms)
+        self._rebalances.resign(step)
+        return step.outcome()

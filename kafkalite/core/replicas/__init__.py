@@ -1,0 +1,1 @@
+"""One broker's replicas: their logs, what others may see of them, their upkeep. [P]"""

@@ -1,0 +1,184 @@
+"""The partitions that a broker holds: opened, found, mended and let go as the image says.  [IO]
+
+    image ──hold──> a log and its replication ──drop──> gone; who waits is told
+              └──> offline: the log cannot be opened; tried again now and then
+
+Owns   which partitions are held here, and why others that are placed here are not.
+Never  writes a file itself; opening many logs goes on in slices.
+Fails  with ApiError where a client asks for a partition that is not here; one log's trouble is
+       told to the operator and is no other's.
+Source apache/kafka `ReplicaManager`, `BrokerMetadataPublisher`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImage
+from kafkalite.core.config.settings import LogConfig, TopicConfig
+from kafkalite.core.log.store import LogStore
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.replication import PartitionReplication
+from kafkalite.core.replicas.upkeep import Upkeep
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ErrorCode, StorageError
+
+log: Final = logging.getLogger(__name__)
+
+PARTITIONS_PER_SLICE: Final = 16
+
+
+class Host(Protocol):
+    """What the partitions ask of their broker."""
+
+    node_id: int
+    logs: LogStore
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+
+    def now_ms(self) -> int:
+        """The time, epoch ms."""
+
+    def topic_config(self, topic: TopicImage) -> TopicConfig:
+        """The topic's settings."""
+
+    def note(self, message: str) -> None:
+        """Tells the operator, in one line."""
+
+    def gone(self, partition: Partition) -> None:
+        """The partition is no more: whatever waits for it is answered."""
+
+
+class Partitions:
+    """All partitions that one broker holds."""
+
+    def __init__(self, host: Host, upkeep: Upkeep) -> None:
+        self.offline: dict[TopicPartition, str] = {}  # whose log could not be opened, and why
+        self._host = host
+        self._upkeep = upkeep
+        self._held: dict[str, dict[int, Partition]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    def get(self, topic: str, index: int) -> Partition:
+        """A partition that this broker holds. ApiError says what is wrong with the request."""
+        try:
+            return self._held[topic][index]
+        except KeyError:
+            pass
+        host = self._host
+        if (why := self.offline.get(TopicPartition(topic, index))) is not None:
+            code, words = ErrorCode.KAFKA_STORAGE_ERROR, why
+        elif host.image.partition(topic, index) is None:
+            code, words = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+        else:
+            code, words = ErrorCode.NOT_LEADER_OR_FOLLOWER, f"not held by broker {host.node_id}"
+        raise ApiError(code, f"{topic}-{index}: {words}")
+
+    def by_topic(self) -> Sequence[Sequence[Partition]]:
+        """The partitions held here, by topic."""
+        return [tuple(held.values()) for held in self._held.values()]
+
+    # -- as the image says
+
+    def hold_all(self) -> None:
+        """Opens the logs of all partitions that the image places here; removes the logs of topics
+        that are gone, as where a crash came between record and files."""
+        for topic in self._host.image.topics.values():
+            self._hold_whole(topic)
+        logs, image = self._host.logs, self._host.image
+        strays = [where for where in logs.unopened() if image.partition(*where) is None]
+        for where in strays:
+            log.warning("%s belongs to no topic and is removed", where)
+        logs.delete_unopened(*strays)
+
+    async def hold(self, topic: TopicImage) -> None:
+        """Opens or makes the logs of a topic that are placed here, with the settings that it has
+        now. Making a log takes a while; others get their turn."""
+        config = self._host.topic_config(topic)
+        every = range(len(topic.partitions))
+        for first in every[::PARTITIONS_PER_SLICE]:
+            self._hold(topic, config, every[first : first + PARTITIONS_PER_SLICE])
+            await asyncio.sleep(0)
+
+    def _hold_whole(self, topic: TopicImage) -> None:
+        """The same at once."""
+        self._hold(topic, self._host.topic_config(topic), range(len(topic.partitions)))
+
+    def _hold(self, topic: TopicImage, config: TopicConfig, indexes: range) -> None:
+        log_config = config.log
+        held = self._held.setdefault(topic.name, {})
+        for index in indexes:
+            image = topic.partitions[index]
+            if self._host.node_id not in image.replicas:
+                continue
+            partition = held.get(index) or self._open(topic, index, log_config)
+            if partition is not None:
+                held[index] = partition
+                partition.log.config = log_config
+                self._replay(partition, image)
+
+    def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition | None:
+        """A partition with its log; None where that cannot be opened, as the operator is told."""
+        host, where = self._host, TopicPartition(topic.name, index)
+        try:
+            opened = host.logs.open(where, topic.topic_id, config, host.now_ms())
+        except StorageError as error:
+            if self.offline.get(where) != str(error):
+                log.error("%s is offline: %s", where, error)
+            self.offline[where] = str(error)
+            return None
+        if self.offline.pop(where, None):
+            log.warning("%s is online again", where)
+        if opened.loss is not None:
+            log.warning("%s: %s", where, opened.loss)
+        return Partition(where, opened, PartitionReplication(where, host.node_id))
+
+    def _replay(self, partition: Partition, image: PartitionImage) -> None:
+        """Takes a new image; what was found in the log may have to be flushed before it counts."""
+        partition.replay(image)
+        if partition.log.flush_is_due:
+            self._upkeep.await_flush(partition, partition.log.size_bytes)
+
+    def drop(self, topic: TopicImage) -> None:
+        """Lets go of a topic that is gone; whoever waits for it is told."""
+        for index in range(len(topic.partitions)):
+            self.offline.pop(TopicPartition(topic.name, index), None)
+        held = self._held.pop(topic.name, {})
+        for partition in held.values():
+            self._host.gone(partition)
+        try:
+            self._host.logs.delete(*(partition.log for partition in held.values()))
+        except StorageError as error:
+            log.error("%s", error)
+
+    # -- second tries
+
+    def try_again(self) -> None:
+        """Opens the logs that could not be opened or have failed, where that may help."""
+        for name in {where.topic for where in self.offline}:
+            self._hold_whole(self._host.image.topics[name])
+        for held in self.by_topic():
+            for partition in held:
+                if partition.log.can_reopen and not self._upkeep.is_flushing(partition):
+                    self._reopen(partition)
+
+    def _reopen(self, partition: Partition) -> None:
+        where = partition.topic_partition
+        try:
+            partition.log = self._host.logs.reopen(partition.log, self._host.now_ms())
+        except StorageError as error:
+            self._host.note(str(error))
+            return
+        log.warning("%s takes records again", where)
+        if partition.log.loss is not None:
+            log.warning("%s: %s", where, partition.log.loss)
+        partition.replication = PartitionReplication(where, self._host.node_id)
+        image = self._host.image.topics[where.topic].partitions[where.partition]
+        self._replay(partition, image)

@@ -1,0 +1,74 @@
+"""One partition on this broker: its log, and whether and how far others may see it.         [D]
+
+Owns   the high watermark's way from replication to the log.
+Fails  with ApiError: who does not lead, what the log refuses.
+Source apache/kafka `Partition`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kafkalite.core.cluster.image import PartitionImage
+from kafkalite.core.log.partition_log import Appended, PartitionLog
+from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.replicas.replication import PartitionReplication
+from kafkalite.core.types import NO_EPOCH, TopicPartition
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """What the broker knows of one partition that it holds."""
+
+    topic_partition: TopicPartition
+    log: PartitionLog
+    replication: PartitionReplication
+
+    def append(
+        self, records: Buffer, acks: int, now_ms: int, *, from_client: bool = True
+    ) -> Appended:
+        """Appends one batch as the leader. ApiError says why it was not stored."""
+        replication, log = self.replication, self.log
+        replication.check_produce(acks, log.config.min_insync_replicas)
+        appended = log.append_as_leader(
+            records, replication.leader_epoch, now_ms, from_client=from_client
+        )
+        if replication.appended(log.acknowledged_end):
+            log.high_watermark = replication.high_watermark
+        return appended
+
+    def advance(self) -> None:
+        """More of the log counts than before: it was flushed."""
+        if self.replication.appended(self.log.acknowledged_end):
+            self.log.high_watermark = self.replication.high_watermark
+
+    def replay(self, image: PartitionImage) -> None:
+        """Takes a new image of the partition."""
+        self.replication.replay(image, self.log.acknowledged_end)
+        self.log.high_watermark = self.replication.high_watermark
+
+    def read(
+        self,
+        offset: int,
+        bytes_max: int,
+        isolation_level: int = READ_UNCOMMITTED,
+        current_leader_epoch: int = NO_EPOCH,
+    ) -> FileRecords | None:
+        """Whole batches from the one that holds `offset` on, of what the reader may see.
+
+        The first batch comes even if it is larger than `bytes_max`; None where there is none.
+        """
+        self.replication.check_leader(current_leader_epoch)
+        return self.log.read(offset, bytes_max, self.end(isolation_level))
+
+    def end(self, isolation_level: int) -> int:
+        """The first offset that a consumer may not see yet."""
+        log = self.log
+        if isolation_level == READ_COMMITTED:
+            return log.last_stable_offset
+        return log.high_watermark

@@ -1,0 +1,468 @@
+"""The listening socket and its connections.                                                [IO]
+
+          bytes                     requests                  responses, or Pending
+    peer ───────> ServerConnection ──────────> Service.answer ──────────────────────> Outbox
+
+One request of a connection is answered at a time, in order. While its answer is pending or not yet
+sent, nothing more of that connection is read than one buffer, which is all the back pressure there
+is to know about: a peer that does not read its answers is not asked for more questions. Large
+requests are received as long as the buffers of those under way have not taken
+`queued_max_request_bytes`; who comes later waits, unread, in order, and whoever has not sent all in
+RECEIVE_SECONDS_MAX has to go.
+
+Owns   sockets: how many, for how long idle, and their ends.
+Never  knows an API. No task is made for a request and no line is logged for one.
+Fails  by closing the one connection at fault, with one line that names the peer and the reason.
+Source asyncio.BufferedProtocol; apache/kafka `SocketServer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, Final, Protocol, cast
+
+from kafkalite.core.broker.metrics import ApiMetrics, BrokerMetrics
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.connection import (
+    FRAME_BYTES_MAX,
+    RequestHeader,
+    RequestReceived,
+    ServerConnection,
+    UnknownApi,
+)
+from kafkalite.core.server.outbox import Outbox
+from kafkalite.core.server.request_room import RequestRoom
+from kafkalite.errors import KafkaliteError, UnanswerableError
+
+log: Final = logging.getLogger(__name__)
+
+REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
+CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
+QUEUED_BYTES_MAX: Final = 10 * FRAME_BYTES_MAX
+DRAIN_SECONDS_MAX: Final = 5.0
+RECEIVE_SECONDS_MAX: Final = 30.0  # a large request for whose room others wait: as clients time out
+REASON_CHARACTERS_MAX: Final = 500
+NEVER: Final = -1
+
+
+class Service(Protocol):
+    """Whoever answers requests."""
+
+    @property
+    def metrics(self) -> BrokerMetrics:
+        """Where what is served is counted."""
+
+    def answer(self, request: RequestReceived, client_host: str) -> Any:
+        """A response; a `Pending` one; None where none is due.
+
+        UnanswerableError or WireError where only hanging up is left.
+        """
+
+    def settle(self) -> None:
+        """Some requests were answered: now whoever waited for what they did."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """What peers may take up; the names are those of Kafka's settings."""
+
+    socket_request_max_bytes: int = FRAME_BYTES_MAX
+    max_connections: int = 2**31 - 1
+    max_connections_per_ip: int = 2**31 - 1
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connections_max_idle_ms: int = 600_000  # NEVER: no limit
+    queued_max_request_bytes: int = QUEUED_BYTES_MAX  # buffers of large requests being received
+    socket_send_buffer_bytes: int = -1  # -1: the system's own, which grows with the need
+    socket_receive_buffer_bytes: int = -1
+    backlog: int = 50
+
+
+class Server:
+    """Listens on one address and serves whoever connects."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limits = limits
+        self.service: Service  # from `start` on
+        self.metrics: BrokerMetrics  # the service's
+        self.connections: set[_Connection] = set()
+        self.connections_by_host: Counter[str] = Counter()
+        self._listener: asyncio.Server | None = None
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Event = asyncio.Event()
+        self._due: deque[_Connection] = deque()  # those that can go on answering
+        self.room: RequestRoom[_Connection] = RequestRoom(limits.queued_max_request_bytes)
+        self._room_check: asyncio.TimerHandle | None = None  # while others wait
+        self._in_turn = False
+
+    async def bind(self, host: str, port: int) -> tuple[str, int]:
+        """Takes the address without accepting yet; returns it, port 0 replaced by a free one.
+
+        OSError when the address is taken or is not ours.
+        """
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: _Connection(self, loop),
+            host,
+            port,
+            backlog=self.limits.backlog,
+            start_serving=False,
+        )
+        bound = self._listener.sockets[0].getsockname()
+        return bound[0], bound[1]
+
+    async def start(self, service: Service) -> None:
+        """Begins to accept; `service` answers."""
+        assert self._listener is not None, "bind first"
+        self.service, self.metrics = service, service.metrics
+        await self._listener.start_serving()
+        if self.limits.connections_max_idle_ms != NEVER:
+            self._check_for_idle(asyncio.get_running_loop())
+
+    def stop_accepting(self) -> None:
+        """Closes the listening socket; connections go on."""
+        if self._listener is not None:
+            self._listener.close()
+        for check in (self._idle_check, self._room_check):
+            if check is not None:
+                check.cancel()
+
+    async def close(self) -> None:
+        """Hangs up on everyone, once what was answered is sent, or DRAIN_SECONDS_MAX later."""
+        self.stop_accepting()
+        for connection in tuple(self.connections):
+            connection.finish()
+        if self.connections:
+            try:
+                async with asyncio.timeout(DRAIN_SECONDS_MAX):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                log.warning("%d connections did not drain and are cut", len(self.connections))
+                for connection in tuple(self.connections):
+                    connection.abort()
+                await asyncio.sleep(0)
+
+    def admit(self, connection: _Connection, host: str) -> str | None:
+        """Takes a new connection in; why not, if it is one too many."""
+        limits = self.limits
+        of_host = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
+        refusal = None
+        if len(self.connections) >= limits.max_connections:
+            refusal = f"max.connections is {limits.max_connections}"
+        elif self.connections_by_host[host] >= of_host:
+            refusal = f"max.connections.per.ip is {of_host}"
+        self.connections.add(connection)
+        self.connections_by_host[host] += 1
+        self._all_gone.clear()
+        return refusal
+
+    def forget(self, connection: _Connection, host: str) -> None:
+        """Notes that a connection is gone."""
+        self.connections.discard(connection)
+        self.unreserve(connection)
+        self.connections_by_host[host] -= 1
+        if not self.connections_by_host[host]:
+            del self.connections_by_host[host]
+        if not self.connections:
+            self._all_gone.set()
+
+    def reserve(self, connection: _Connection, byte_count: int, whole: int) -> bool:
+        """Whether `connection` may have a buffer of `byte_count` bytes now for its large request,
+        which has `whole`; if not, it is told to go on later."""
+        loop = asyncio.get_running_loop()
+        if self.room.take(connection, byte_count, whole, loop.time()):
+            return True
+        if self._room_check is None:
+            self._check_for_room(loop)
+        return self._let_in(connection)
+
+    def unreserve(self, connection: _Connection) -> None:
+        """The large request of `connection` is answered, or will never come."""
+        self.room.give_back(connection)
+        self._let_in()
+
+    def _let_in(self, asking: _Connection | None = None) -> bool:
+        """Tells those who waited and have room now; whether `asking`, who knows, is among them."""
+        if not self.room.is_wanted:
+            return False
+        let_in = self.room.let_in(asyncio.get_running_loop().time())
+        for connection in let_in:
+            if connection is not asking:
+                connection.receive_on()
+        return asking in let_in
+
+    def _check_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
+        """While some wait, nobody keeps room for longer than a request may take to come."""
+        self._room_check = None
+        if self.room.is_wanted:
+            for connection in self.room.overdue(loop.time() - RECEIVE_SECONDS_MAX):
+                connection.give_up()
+            delay = RECEIVE_SECONDS_MAX / 8
+            self._room_check = loop.call_later(delay, self._check_for_room, loop)
+
+    def go_on(self, connection: _Connection) -> None:
+        """`connection` has requests, or room for their answers: it gets its turn.
+
+        Answering one may let others go on, in this very call: a chain of them is no recursion.
+        """
+        self._due.append(connection)
+        if not self._in_turn:
+            self._take_turns()
+
+    def _take_turns(self) -> None:
+        self._in_turn = True
+        try:
+            for _ in range(CONNECTIONS_PER_TURN):
+                if not self._due:  # also where others spoke before this turn, and all was done
+                    return
+                self._due.popleft().work()
+                if not self._due:
+                    self.service.settle()  # may make others due
+            self.service.settle()
+        finally:
+            self._in_turn = False
+        asyncio.get_running_loop().call_soon(self._take_turns)
+
+    def _check_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        idle_seconds = self.limits.connections_max_idle_ms / 1_000
+        for connection in tuple(self.connections):
+            connection.close_if_idle_since(loop.time() - idle_seconds)
+        self._idle_check = loop.call_later(idle_seconds / 4, self._check_for_idle, loop)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One peer."""
+
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._loop = loop
+        self._frames = ServerConnection(server.limits.socket_request_max_bytes)
+        self._pending: Pending[Any] | None = None
+        self._is_reading = True
+        self._is_closing = False
+        self._has_reserved = False  # room for the large request that is being received, or waits
+        self._metrics = server.metrics
+        self._last_active = loop.time()
+        self._peer = self._client_host = "?"
+
+    # -- what asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._outbox = Outbox(self._loop, self._transport, self._on_sent)
+        address = transport.get_extra_info("peername") or ("?", 0)
+        self._client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        with suppress(OSError):  # the peer is gone already, as the next read will tell
+            self._set_options(transport.get_extra_info("socket"))
+        self._metrics.connections_accepted += 1
+        refusal = self._server.admit(self, self._client_host)
+        if refusal is not None:
+            self._metrics.connections_refused += 1
+            self._hang_up(f"one connection too many: {refusal}")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.get_buffer(sizehint)
+
+    def buffer_updated(self, byte_count: int) -> None:
+        self._last_active = self._loop.time()
+        self._frames.buffer_updated(byte_count)
+        if self._can_go_on():
+            self._server.go_on(self)
+        else:
+            self._read(False)  # enough: what has come is answered first
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes, after what is unsent
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        self._outbox.close()
+        self._frames.drop()  # not when the collector comes by: it and the transport are a circle
+        if self._pending is not None:
+            self._pending.abandon()
+            self._pending = None
+        self._server.forget(self, self._client_host)
+
+    def pause_writing(self) -> None:
+        self._outbox.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume_writing()
+
+    # -- requests
+
+    def _can_go_on(self) -> bool:
+        """Whether the last request is answered and its answer sent."""
+        return self._pending is None and self._outbox.is_empty and not self._is_closing
+
+    def work(self) -> None:
+        """Answers what has arrived, until something must be waited for."""
+        if not self._can_go_on():
+            return
+        outbox = self._outbox
+        outbox.hold()
+        try:
+            try:
+                has_more = self._answer_some()
+            finally:
+                outbox.release()
+        except KafkaliteError as error:
+            self._metrics.connections_failed += 1
+            self._hang_up(str(error))
+            return
+        except Exception:
+            self._fail()
+            return
+        if has_more:
+            self._read(False)
+            self._server.go_on(self)
+        elif has_more is not None:
+            self._read(self._has_room())
+
+    def _has_room(self) -> bool:
+        """Whether what comes next may be received; if not, `receive_on` tells when."""
+        wanted = self._frames.large_room_bytes
+        if not wanted:
+            return True
+        self._has_reserved = True
+        return self._server.reserve(self, wanted, self._frames.large_bytes)
+
+    def _answer_some(self) -> bool | None:
+        """Answers REQUESTS_PER_TURN requests at the most. Whether there are more; None while
+        that is of no interest: the last answer is not there yet, or not sent."""
+        next_event = self._frames.next_event
+        for _ in range(REQUESTS_PER_TURN):
+            request = next_event()
+            if request is None:
+                return False
+            self._serve(request)
+            if self._has_reserved and not self._frames.large_bytes:
+                self._has_reserved = False
+                self._server.unreserve(self)
+            if not self._can_go_on():
+                return None
+        return True
+
+    def receive_on(self) -> None:
+        """There is room now for more of the large request that has begun to arrive."""
+        self._last_active = self._loop.time()
+        self._read(True)
+
+    def _serve(self, request: RequestReceived | UnknownApi) -> None:
+        if isinstance(request, UnknownApi):
+            raise UnanswerableError(f"API key {request.api_key} is unknown")
+        began, header = perf_counter(), request.header
+        counters = self._metrics.of(header.api_key)
+        counters.requests += 1
+        counters.request_bytes += len(request.body)
+        response = self._server.service.answer(request, self._client_host)
+        if isinstance(response, Pending):
+            if response.response is None:
+                self._pending = response
+                response.when_done(lambda done: self._on_answer(header, done, counters, began))
+                return
+            response = response.response
+        if response is not None:
+            self._send(header, response, counters, began)
+
+    def _on_answer(
+        self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
+    ) -> None:
+        """What was waited for is there. Called from within whatever made it so."""
+        self._pending = None
+        self._last_active = self._loop.time()
+        try:
+            self._send(header, response, counters, began)
+        except Exception:
+            self._fail()
+            return
+        if self._outbox.is_empty:
+            self._on_sent()
+
+    def _send(
+        self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
+    ) -> None:
+        parts, size = self._frames.send(header, response)
+        self._outbox.send(cast(Any, parts))
+        counters.answered(response, size, perf_counter() - began)
+
+    def _on_sent(self) -> None:
+        """There is room again for the next answer."""
+        self._last_active = self._loop.time()
+        if self._is_closing:
+            self._transport.close()
+        else:
+            self._server.go_on(self)
+
+    # -- the end
+
+    def finish(self) -> None:
+        """Hangs up once what is answered is sent; what is pending will not be answered."""
+        self._is_closing = True
+        if self._pending is not None:
+            self._pending.abandon()
+            self._pending = None
+        if self._outbox.is_empty:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Cuts the connection."""
+        self._transport.abort()
+
+    def give_up(self) -> None:
+        """Hangs up on a peer that keeps others waiting for the room that its request takes."""
+        self._metrics.connections_failed += 1
+        size = self._frames.large_bytes
+        self._hang_up(f"a request of {size} bytes takes over {RECEIVE_SECONDS_MAX:g} s to come")
+        self.abort()  # not after what it may have left unread
+
+    def close_if_idle_since(self, deadline: float) -> None:
+        """Hangs up on a peer that was silent for too long, also on one that waits for an answer:
+        while it does, nobody would notice that it is gone. Who reads an answer slowly is not."""
+        if max(self._last_active, self._outbox.last_sent) < deadline:
+            self._metrics.connections_idle += 1
+            log.info("%s: idle for connections.max.idle.ms, closed", self._peer)
+            self.finish() if self._outbox.is_empty else self.abort()
+
+    def _hang_up(self, reason: str) -> None:
+        log.warning("%s: closed: %s", self._peer, _one_line(reason))
+        self._is_closing = True
+        self._transport.close()
+
+    def _fail(self) -> None:
+        """A fault of ours: told once in full, and only this connection pays for it."""
+        self._metrics.connections_failed += 1
+        log.exception("%s: closed: an unexpected error", self._peer)
+        self._is_closing = True
+        self._transport.abort()
+
+    def _read(self, wanted: bool) -> None:
+        if wanted is not self._is_reading and not self._transport.is_closing():
+            self._is_reading = wanted
+            change: Callable[[], None] = (
+                self._transport.resume_reading if wanted else self._transport.pause_reading
+            )
+            change()
+
+    def _set_options(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        limits = self._server.limits
+        for option, size in (
+            (socket.SO_SNDBUF, limits.socket_send_buffer_bytes),
+            (socket.SO_RCVBUF, limits.socket_receive_buffer_bytes),
+        ):
+            if size > 0:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+def _one_line(words: str) -> str:
+    """Words in which a peer may have had a say: no lines of its own, and not without end."""
+    short = words if len(words) <= REASON_CHARACTERS_MAX else f"{words[:REASON_CHARACTERS_MAX]}…"
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in short)

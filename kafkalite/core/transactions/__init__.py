@@ -1,0 +1,1 @@
+"""Transactions: the machine of one __transaction_state partition, and its markers. [P]"""

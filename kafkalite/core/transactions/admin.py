@@ -1,0 +1,75 @@
+"""What an operator is told of transactions.                                                [P]
+
+Source KIP-664, KIP-994 (by duration); apache/kafka `TransactionStateManager.listTransactionStates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from kafkalite.core.protocol.transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    TransactionTopic,
+)
+from kafkalite.core.protocol.transactions import TransactionState as DescribedTransaction
+from kafkalite.core.transactions.coordinator import Entry
+from kafkalite.core.transactions.transaction import DEAD, DECIDED, TransactionState
+from kafkalite.core.types import NO_EPOCH, TopicPartition, by_topic
+from kafkalite.errors import ErrorCode
+
+STATES: Final = {state.label: state for state in TransactionState}
+
+
+def described(entries: Mapping[str, Entry], transactional_id: str) -> DescribedTransaction:
+    """How one transactional id stands; of a decided transaction, what still needs its marker."""
+    entry = entries.get(transactional_id)
+    if entry is None or not _is_known(entry):
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+        return DescribedTransaction(code, transactional_id)
+    transaction = entry.transaction
+    partitions: Iterable[TopicPartition] = transaction.partitions
+    if transaction.state in DECIDED:
+        partitions = entry.markers_missing
+    topics = by_topic(sorted(partitions))
+    return DescribedTransaction(
+        ErrorCode.NONE,
+        transactional_id,
+        transaction.state.label,
+        transaction.timeout_ms,
+        transaction.start_ms,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        tuple(TransactionTopic(name, tuple(numbers)) for name, numbers in topics.items()),
+    )
+
+
+def listed(
+    entries: Mapping[str, Entry], request: ListTransactionsRequest, now_ms: int
+) -> Iterator[ListedTransaction]:
+    """The transactional ids that the request's filters let through."""
+    states = {STATES[name] for name in request.state_filters if name in STATES}
+    producer_ids = frozenset(request.producer_id_filters)
+    longest_ms = request.duration_filter  # -1: any
+    for transactional_id, entry in entries.items():
+        transaction = entry.transaction
+        if (
+            _is_known(entry)
+            and (not request.state_filters or transaction.state in states)
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and (longest_ms < 0 or now_ms - transaction.start_ms > longest_ms)
+        ):
+            label = transaction.state.label
+            yield ListedTransaction(transactional_id, transaction.producer_id, label)
+
+
+def unknown_states(request: ListTransactionsRequest) -> tuple[str, ...]:
+    """Filters that name no state."""
+    return tuple(name for name in request.state_filters if name not in STATES)
+
+
+def _is_known(entry: Entry) -> bool:
+    """Whether the log speaks of the id, and will go on to."""
+    going = entry.pending is not None and entry.pending.state is DEAD
+    return entry.transaction.producer_epoch != NO_EPOCH and not going

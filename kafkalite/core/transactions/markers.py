@@ -1,0 +1,144 @@
+"""Markers: how a partition is told that a producer's transaction is committed or aborted.   [D]
+
+    coordinator ──> write ──> the partitions held here: one control batch each ──> done(errors)
+
+A marker takes one offset. Once it is committed, the last stable offset may pass it; in a partition
+of `__consumer_offsets` it also decides the offsets that groups committed in the transaction.
+
+Owns   nothing.
+Never  asks whose transaction it is: the partition's log checks the epochs.
+Fails  with an error code per partition.
+Source KIP-98; apache/kafka `KafkaApis.handleWriteTxnMarkersRequest`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
+from kafkalite.core.coordinators.runtime import Host
+from kafkalite.core.protocol.records import (
+    ControlType,
+    EndTransactionMarker,
+    encode_end_transaction_marker,
+)
+from kafkalite.core.replicas.replication import ACKS_ALL
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
+
+MARKERS_PER_SLICE: Final = 64  # then others get their turn
+# What a marker makes readable are not its own bytes but those of the whole transaction before it:
+# whoever waits looks again, and goes on waiting if it is not enough.
+ALL_THERE_IS: Final = 1 << 40
+
+Errors = Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of one producer's transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+
+
+class MarkerWriter(Protocol):
+    """Whoever brings markers to the leaders of partitions."""
+
+    def write(
+        self,
+        marker: Marker,
+        partitions: Collection[TopicPartition],
+        done: Callable[[Errors], None],
+    ) -> None:
+        """Calls `done`, at once or later, with what became of each partition's marker."""
+
+
+class Groups(Protocol):
+    """The group coordinators, to whom a marker in their log means something."""
+
+    def complete_transaction(
+        self, index: int, producer_id: int, producer_epoch: int, *, commit: bool
+    ) -> None:
+        """A transaction's marker in partition `index` of `__consumer_offsets` is committed."""
+
+
+class LocalMarkers:
+    """Writes markers to partitions that this broker leads."""
+
+    def __init__(self, host: Host, groups: Groups) -> None:
+        self._host: Final = host
+        self._groups: Final = groups
+
+    def write(
+        self,
+        marker: Marker,
+        partitions: Collection[TopicPartition],
+        done: Callable[[Errors], None],
+    ) -> None:
+        """See `MarkerWriter`. A partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
+        errors: dict[TopicPartition, ErrorCode] = {}
+
+        def learned(where: TopicPartition, error: ErrorCode) -> None:
+            errors[where] = error
+            if len(errors) == len(partitions):
+                done(errors)
+
+        def write_all() -> Iterator[None]:
+            batch = _encode(marker, self._host.now_ms())
+            for number, where in enumerate(sorted(partitions), start=1):
+                self._write_one(marker, batch, where, learned)
+                if number % MARKERS_PER_SLICE == 0:
+                    yield
+
+        if not partitions:
+            done(errors)
+        self._host.run_slices(write_all(), f"markers of producer {marker.producer_id}")
+
+    def _write_one(
+        self,
+        marker: Marker,
+        batch: bytes,
+        where: TopicPartition,
+        learned: Callable[[TopicPartition, ErrorCode], None],
+    ) -> None:
+        host = self._host
+        try:
+            partition = host.partition(*where)
+            appended = partition.append(batch, ACKS_ALL, host.now_ms(), from_client=False)
+        except ApiError as error:
+            if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                host.note(f"{where}: the marker of producer {marker.producer_id}: {error}")
+            learned(where, error.error_code)
+            return
+        host.appended(partition, ALL_THERE_IS)
+
+        def committed() -> None:
+            if where.topic == OFFSETS_TOPIC:
+                self._groups.complete_transaction(
+                    where.partition,
+                    marker.producer_id,
+                    marker.producer_epoch,
+                    commit=marker.commit,
+                )
+            learned(where, ErrorCode.NONE)
+
+        def lost() -> None:
+            learned(where, ErrorCode.KAFKA_STORAGE_ERROR)
+
+        host.when_committed(partition, appended.last_offset + 1, committed, lost)
+
+
+def _encode(marker: Marker, now_ms: int) -> bytes:
+    """The control batch, the same for every partition until its log sets the offset."""
+    kind = ControlType.COMMIT if marker.commit else ControlType.ABORT
+    return encode_end_transaction_marker(
+        EndTransactionMarker(kind, marker.coordinator_epoch),
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        timestamp_ms=now_ms,
+    )

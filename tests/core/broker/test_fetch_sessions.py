@@ -1,0 +1,240 @@
+"""Fetch sessions: epochs, news, forgetting, eviction, and a reader that is never left behind."""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkalite.core.broker.sessions import EVICTION_MS, ID_MAX, FetchSessions, OpenFetch
+from kafkalite.core.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from kafkalite.errors import ErrorCode
+
+ID, OTHER_ID = UUID(int=7), UUID(int=8)
+
+
+def request(
+    session_id: int, epoch: int, *partitions: int, forget: tuple[int, ...] = (), topic: str = "t"
+) -> FetchRequest:
+    topics = (FetchTopic(topic, ID, tuple(FetchPartition(p) for p in partitions)),)
+    forgotten = (ForgottenTopic(topic, ID, forget),)
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=topics if partitions else (),
+        forgotten_topics_data=forgotten if forget else (),
+    )
+
+
+def data(index: int, high_watermark: int = 0, records: bytes = b"") -> PartitionData:
+    return PartitionData(index, ErrorCode.NONE, high_watermark, log_start_offset=0, records=records)
+
+
+class Told:
+    """Sessions whose partitions all have the same to tell."""
+
+    def __init__(self, slots_max: int = 10) -> None:
+        self.sessions = FetchSessions(slots_max, Random(1))
+
+    def open(self, asked: FetchRequest, now_ms: int = 0, by_id: bool = False) -> OpenFetch:
+        opened = self.sessions.open(asked, {ID: "t"}, by_id, now_ms)
+        assert isinstance(opened, OpenFetch), opened
+        return opened
+
+    def ask(
+        self,
+        asked: FetchRequest,
+        has: dict[int, PartitionData] | None = None,
+        now_ms: int = 0,
+    ) -> FetchResponse:
+        opened = self.open(asked, now_ms)
+        found = [
+            (has or {}).get(each.partition.partition) or data(each.partition.partition)
+            for each in opened.asked.values()
+        ]
+        return self.sessions.answer(opened, found, now_ms)
+
+    def refusal(self, asked: FetchRequest, by_id: bool = False) -> ErrorCode:
+        opened = self.sessions.open(asked, {}, by_id, 0)
+        assert isinstance(opened, ErrorCode)
+        return opened
+
+
+def told(response: FetchResponse) -> list[int]:
+    return [p.partition_index for topic in response.responses for p in topic.partitions]
+
+
+def test_only_news_is_told() -> None:
+    it = Told()
+    first = it.ask(request(0, 0, 0, 1, 2))
+    assert first.session_id > 0
+    assert told(first) == [0, 1, 2]
+    session = first.session_id
+    assert told(it.ask(request(session, 1))) == []
+    assert told(it.ask(request(session, 2), {1: data(1, 5)})) == [1]
+    assert told(it.ask(request(session, 3), {1: data(1, 5)})) == []
+    assert told(it.ask(request(session, 4), {1: data(1, 5, b"abc"), 2: data(2)})) == [1]
+    moved = PartitionData(0, high_watermark=0, log_start_offset=3, records=b"")
+    assert told(it.ask(request(session, 5), {0: moved, 1: data(1, 5)})) == [0]
+
+
+def test_an_error_is_always_told_and_so_is_its_end() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0)).session_id
+    failed = PartitionData(0, ErrorCode.KAFKA_STORAGE_ERROR, -1, records=b"")
+    assert told(it.ask(request(session, 1), {0: failed})) == [0]
+    assert told(it.ask(request(session, 2), {0: failed})) == [0]
+    assert told(it.ask(request(session, 3))) == [0]
+    assert told(it.ask(request(session, 4))) == []
+
+
+def test_a_request_adds_changes_and_forgets() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0, 1)).session_id
+    assert told(it.ask(request(session, 1, 2, forget=(0,)))) == [2]
+    changed = FetchRequest(
+        session_id=session,
+        session_epoch=2,
+        topics=(FetchTopic("t", partitions=(FetchPartition(1, fetch_offset=9),)),),
+    )
+    wanted = [each.partition for each in it.open(changed).asked.values()]
+    assert [(w.partition, w.fetch_offset) for w in wanted] == [(1, 9), (2, 0)]
+
+
+def test_a_session_without_partitions_is_closed() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0)).session_id
+    response = it.ask(request(session, 1, forget=(0,)))
+    assert (response.session_id, len(it.sessions)) == (0, 0)
+
+
+def test_partitions_with_records_go_to_the_end() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0, 1, 2)).session_id
+    it.ask(request(session, 1), {0: data(0, 1, b"x")})
+    order = [each.partition.partition for each in it.open(request(session, 2)).asked.values()]
+    assert order == [1, 2, 0]
+
+
+def test_refusals() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0)).session_id
+    assert it.refusal(request(session ^ 1, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert it.refusal(request(0, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert it.refusal(request(session, 2)) is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert it.refusal(request(session, 1), by_id=True) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert told(it.ask(request(session, 1))) == []  # a refusal changes nothing
+
+
+def test_a_session_that_went_on_elsewhere_gives_no_answer_twice() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0)).session_id
+    slow = it.open(request(session, 1))
+    it.open(request(session, 2))
+    answer = it.sessions.answer(slow, [data(0)], 0)
+    assert (answer.error_code, answer.session_id) == (
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        session,
+    )
+
+
+def test_full_requests_close_the_session_they_name() -> None:
+    it = Told()
+    first = it.ask(request(0, 0, 0)).session_id
+    second = it.ask(request(first, 0, 0)).session_id
+    assert it.refusal(request(first, 1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert it.ask(request(second, -1, 0)).session_id == 0
+    assert not len(it.sessions)
+
+
+def test_epochs_wrap_to_1() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0)).session_id
+    it.sessions._sessions[session].epoch = ID_MAX
+    it.ask(request(session, ID_MAX))
+    assert told(it.ask(request(session, 1))) == []
+
+
+def test_topics_by_id() -> None:
+    it = Told()
+    unknown = FetchRequest(
+        session_epoch=0, topics=(FetchTopic("", OTHER_ID, (FetchPartition(0),)),)
+    )
+    opened = it.open(unknown, by_id=True)
+    assert [each.topic for each in opened.asked.values()] == [None]
+    answer = it.sessions.answer(opened, [data(0)], 0)
+    assert answer.responses[0].topic_id == OTHER_ID
+    # It has a name by now, which stays the session's even when another topic takes it.
+    later = request(answer.session_id, 1)
+    for epoch, names in ((1, {OTHER_ID: "u"}), (2, {})):
+        later = request(answer.session_id, epoch)
+        again = it.sessions.open(later, names, True, 0)
+        assert isinstance(again, OpenFetch)
+        assert [each.topic for each in again.asked.values()] == ["u"]
+
+
+def test_what_stands_twice_counts_once() -> None:
+    it = Told()
+    assert told(it.ask(request(0, -1, 0, 0, 1))) == [0, 1]
+
+
+def test_a_full_cache_gives_no_session_unless_another_deserves_to_go() -> None:
+    it = Told(slots_max=2)
+    large = it.ask(request(0, 0, 0, 1, 2), now_ms=0).session_id
+    small = it.ask(request(0, 0, 0, 1), now_ms=1).session_id
+    assert it.ask(request(0, 0, 0, 1, 2, 3), now_ms=2).session_id == 0  # both are new
+    old_ms = EVICTION_MS + 2
+    it.ask(request(large, 1), now_ms=old_ms)
+    it.ask(request(small, 1), now_ms=old_ms)  # both are in use
+    assert it.ask(request(0, 0, 0), now_ms=old_ms).session_id == 0  # not more than the small one
+    assert it.ask(request(0, 0, 0, 1), now_ms=old_ms).session_id > 0
+    assert it.refusal(request(small, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert it.ask(request(0, 0, 5), now_ms=2 * old_ms).session_id > 0  # the large one is stale
+    assert it.refusal(request(large, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(it.sessions), it.sessions.evictions) == (2, 2)
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    assert Told(slots_max=0).ask(request(0, 0, 0)).session_id == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=30))
+def test_a_reader_that_believes_what_it_is_told_knows_everything(
+    steps: list[tuple[int, bool, bool]],
+) -> None:
+    """High watermarks and errors as the reader pieces them together are those of the broker."""
+    it = Told()
+    marks = dict.fromkeys(range(4), 0)
+    failing: set[int] = set()
+    believed: dict[int, tuple[int, ErrorCode]] = {}
+
+    def now() -> dict[int, PartitionData]:
+        return {
+            p: PartitionData(p, ErrorCode.KAFKA_STORAGE_ERROR, -1, records=b"")
+            if p in failing
+            else data(p, marks[p])
+            for p in marks
+        }
+
+    def learn(response: FetchResponse) -> None:
+        for topic in response.responses:
+            for p in topic.partitions:
+                believed[p.partition_index] = (p.high_watermark, p.error_code)
+
+    first = it.ask(request(0, 0, *marks), now())
+    learn(first)
+    for epoch, (partition, grows, fails) in enumerate(steps, start=1):
+        marks[partition] += grows
+        (failing.add if fails else failing.discard)(partition)
+        truth = now()
+        learn(it.ask(request(first.session_id, epoch), truth))
+        assert believed == {p: (d.high_watermark, d.error_code) for p, d in truth.items()}

@@ -1,0 +1,578 @@
+"""Sockets: order, back pressure, limits, and peers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import struct
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from kafkalite.core.broker.metrics import BrokerMetrics
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.connection import FIRST_BYTES_MAX, ClientConnection, RequestReceived
+from kafkalite.core.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
+from kafkalite.core.protocol.metadata import MetadataRequest
+from kafkalite.core.server import server as server_module
+from kafkalite.core.server.outbox import INLINE_BYTES_MAX
+from kafkalite.core.server.server import CONNECTIONS_PER_TURN, Server, ServerLimits
+from kafkalite.errors import ErrorCode, UnanswerableError
+
+
+@dataclass
+class FileStretch:
+    path: Path
+    position: int
+    size_bytes: int
+    has_fileno: bool = True
+    fd: int = -1
+
+    def fileno(self) -> int | None:
+        if self.fd < 0:
+            self.fd = os.open(self.path, os.O_RDONLY)
+        return self.fd if self.has_fileno else None
+
+    def read(self) -> bytes:
+        return self.path.read_bytes()[self.position : self.position + self.size_bytes]
+
+
+@dataclass
+class FakeService:
+    """ApiVersions is answered at once, Heartbeat when told, Fetch from files, Metadata fails."""
+
+    waiting: list[Pending[Any]] = field(default_factory=list)
+    files: list[FileStretch] = field(default_factory=list)
+    asked: list[ApiKey] = field(default_factory=list)
+    metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
+    settles: Callable[[], None] = lambda: None
+    refusal: str = ""
+
+    def answer(self, request: RequestReceived, client_host: str) -> Any:
+        key = request.header.api_key
+        self.asked.append(key)
+        if key is ApiKey.API_VERSIONS:
+            return ApiVersionsResponse(throttle_time_ms=len(self.asked))
+        if key is ApiKey.HEARTBEAT:
+            pending: Pending[Any] = Pending()
+            self.waiting.append(pending)
+            return pending
+        if key is ApiKey.FETCH:
+            partitions = tuple(PartitionData(i, records=f) for i, f in enumerate(self.files))
+            return FetchResponse(responses=(FetchableTopicResponse("t", partitions=partitions),))
+        if self.refusal:
+            raise UnanswerableError(self.refusal)
+        raise RuntimeError("a fault of the service")
+
+    def settle(self) -> None:
+        self.settles()
+
+
+class Peer:
+    """A client without manners of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.frames = ClientConnection("test")
+
+    def send(self, request: Any, version: int) -> None:
+        self.writer.write(b"".join(self.frames.send(request, version)[1]))  # type: ignore[arg-type]
+
+    async def receive(self) -> Any:
+        while (event := self.frames.next_event()) is None:
+            data = await self.reader.read(1 << 20)
+            if not data:
+                raise EOFError
+            self.frames.receive_data(data)
+        return event.message
+
+    async def is_hung_up_on(self) -> bool:
+        try:
+            return not await self.reader.read(1)
+        except ConnectionError:
+            return True
+
+
+Connect = Callable[[], Awaitable[Peer]]
+
+
+@asynccontextmanager
+async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Server, Connect]]:
+    server = Server(ServerLimits(**limits))
+    host, port = await server.bind("127.0.0.1", 0)
+    await server.start(service)
+    peers: list[Peer] = []
+
+    async def connect() -> Peer:
+        peers.append(Peer(*await asyncio.open_connection(host, port)))
+        return peers[-1]
+
+    try:
+        yield server, connect
+    finally:
+        for peer in peers:
+            peer.writer.close()
+        await server.close()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Lets the loop run until something is so."""
+    for _ in range(20_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to be")
+
+
+def test_answers_come_in_order_also_when_one_must_wait() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            peer = await connect()
+            peer.send(ApiVersionsRequest(), 1)
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            for _ in range(100):
+                peer.send(ApiVersionsRequest(), 1)
+            assert (await peer.receive()).throttle_time_ms == 1
+            await until(lambda: service.waiting)
+            assert service.asked == [ApiKey.API_VERSIONS, ApiKey.HEARTBEAT]
+            service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
+            assert (await peer.receive()).error_code is ErrorCode.ILLEGAL_GENERATION
+            assert [(await peer.receive()).throttle_time_ms for _ in range(100)] == [*range(3, 103)]
+
+    asyncio.run(story())
+
+
+def test_a_turn_that_comes_after_all_was_done_does_nothing() -> None:
+    """More connections can go on than have room in one turn, and others speak before the next."""
+
+    async def story() -> None:
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            waiting = [await connect() for _ in range(CONNECTIONS_PER_TURN + 10)]
+            first, second = await connect(), await connect()
+            for peer in waiting:
+                peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: len(service.waiting) == len(waiting))
+
+            def settle() -> None:
+                while service.waiting:
+                    service.waiting.pop().complete(HeartbeatResponse())
+
+            service.settles = settle
+            for peer in (first, second):
+                peer.send(ApiVersionsRequest(), 0)
+            for peer in (first, second, *waiting):
+                await peer.receive()
+        assert complaints == []
+
+    asyncio.run(story())
+
+
+def test_what_is_served_is_counted() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, max_connections=2) as (_, connect):
+            peer = await connect()
+            for _ in range(3):
+                peer.send(ApiVersionsRequest(), 1)
+                await peer.receive()
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
+            await peer.receive()
+            rude, late = await connect(), await connect()
+            assert await late.is_hung_up_on()
+            rude.writer.write(b"\xff" * 8)
+            assert await rude.is_hung_up_on()
+        metrics = service.metrics
+        versions, heartbeat = metrics.api[ApiKey.API_VERSIONS], metrics.api[ApiKey.HEARTBEAT]
+        assert (versions.requests, versions.latency.count, versions.errors) == (3, 3, {})
+        assert (versions.request_bytes, versions.response_bytes) == (0, 3 * 18)
+        assert heartbeat.errors == {ErrorCode.ILLEGAL_GENERATION: 1}
+        assert heartbeat.request_bytes == 10  # "g", 1, "m"
+        assert metrics.connections_accepted == 3
+        assert (metrics.connections_refused, metrics.connections_failed) == (1, 1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("size", [10, INLINE_BYTES_MAX, 3_000_000])
+@pytest.mark.parametrize("has_fileno", [True, False])
+def test_file_parts_arrive_whole_and_in_place(tmp_path: Path, size: int, has_fileno: bool) -> None:
+    async def story() -> None:
+        data = Random(size).randbytes(size + 100)
+        path = tmp_path / "file"
+        path.write_bytes(data)
+        service = FakeService(files=[FileStretch(path, n, size, has_fileno) for n in (0, 50, 100)])
+        async with serving(service) as (_, connect):
+            peer = await connect()
+            for _ in range(3):
+                peer.send(FetchRequest(), 11)
+            for _ in range(3):
+                (topic,) = (await peer.receive()).responses
+                assert [bytes(p.records) for p in topic.partitions] == [
+                    data[n : n + size] for n in (0, 50, 100)
+                ]
+        for file in service.files:
+            if file.fd >= 0:
+                os.close(file.fd)
+
+    asyncio.run(story())
+
+
+def test_a_peer_that_does_not_read_is_not_served_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "file"
+        path.write_bytes(bytes(32 << 20))
+        service = FakeService(files=[FileStretch(path, 0, 32 << 20)])
+        async with serving(service) as (_, connect):
+            slow, other = await connect(), await connect()
+            for _ in range(5):
+                slow.send(FetchRequest(), 11)
+            await until(lambda: service.asked)
+            for _ in range(20):
+                other.send(ApiVersionsRequest(), 0)
+                await other.receive()
+            assert service.asked.count(ApiKey.FETCH) == 1
+            await slow.receive()
+            await until(lambda: service.asked.count(ApiKey.FETCH) == 2)
+
+    asyncio.run(story())
+
+
+def test_a_file_that_ends_early_costs_the_connection(tmp_path: Path) -> None:
+    async def story() -> None:
+        path = tmp_path / "file"
+        path.write_bytes(bytes(100_000))
+        service = FakeService(files=[FileStretch(path, 0, 200_000)])
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.send(FetchRequest(), 11)
+            with pytest.raises((EOFError, ConnectionError)):
+                await peer.receive()
+            await until(lambda: not server.connections)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (struct.pack(">i", -1), "a frame of -1 bytes"),
+        (struct.pack(">i", 1_000_001), "a frame of 1000001 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
+        (struct.pack(">ihhi", 8, 999, 0, 1), "API key 999 is unknown"),
+        (struct.pack(">ih", 2, 18), "a request of 2 bytes"),
+        (struct.pack(">ihhih", 10, 18, 0, 1, 500), "runs past"),
+    ],
+)
+def test_nonsense_ends_its_connection_with_one_line(
+    sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with serving(FakeService(), socket_request_max_bytes=1_000_000) as (_, connect):
+            good, bad = await connect(), await connect()
+            bad.writer.write(sent)
+            assert await bad.is_hung_up_on()
+            good.send(ApiVersionsRequest(), 0)
+            await good.receive()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(story())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("127.0.0.1:")
+    assert reason in line
+
+
+def test_what_a_peer_says_makes_no_lines_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            for words in ("a topic\n2026 INFO all is well\x1b[2J", "x" * 100_000):
+                service.refusal = words
+                peer = await connect()
+                peer.send(MetadataRequest(), 1)
+                assert await peer.is_hung_up_on()
+
+    asyncio.run(story())
+    first, second = (record.getMessage() for record in caplog.records)
+    assert first.endswith("closed: a topic\\n2026 INFO all is well\\x1b[2J")
+    assert len(second) < 600
+
+
+def test_a_fault_of_the_service_is_told_once_and_ends_one_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with serving(FakeService()) as (_, connect):
+            good, bad = await connect(), await connect()
+            bad.send(MetadataRequest(), 1)
+            assert await bad.is_hung_up_on()
+            good.send(ApiVersionsRequest(), 0)
+            await good.receive()
+
+    asyncio.run(story())
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert "a fault of the service" in str(record.exc_info[1])
+
+
+def test_a_peer_that_leaves_abandons_its_pending_request() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            left: list[bool] = []
+            service.waiting[0].when_abandoned(lambda: left.append(True))
+            peer.writer.close()
+            await until(lambda: not server.connections)
+            assert left == [True]
+            service.waiting[0].complete(HeartbeatResponse())  # nobody listens, nothing breaks
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_ip"])
+def test_one_connection_too_many_is_closed(limit: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with serving(FakeService(), **{limit: 2}) as (server, connect):
+            first, second = await connect(), await connect()
+            await until(lambda: len(server.connections) == 2)
+            assert await (await connect()).is_hung_up_on()
+            first.writer.close()
+            await until(lambda: len(server.connections) == 1)
+            again = await connect()
+            for peer in (second, again):
+                peer.send(ApiVersionsRequest(), 0)
+                await peer.receive()
+
+    asyncio.run(story())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert limit.replace("_", ".") in line
+
+
+def test_the_idle_are_closed_also_those_who_wait_for_an_answer() -> None:
+    """As Kafka does. Of one that has sent more behind its question nothing is read any more, so
+    that nobody would ever know that it is gone."""
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, connections_max_idle_ms=50) as (server, connect):
+            idle, waiting = await connect(), await connect()
+            waiting.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            waiting.send(ApiVersionsRequest(), 0)
+            waiting.writer.transport.abort()
+            assert await idle.is_hung_up_on()
+            await until(lambda: not server.connections)
+            assert service.waiting[0].is_abandoned
+
+    asyncio.run(story())
+
+
+def test_who_reads_an_answer_slowly_is_not_idle(tmp_path: Path) -> None:
+    """As with Kafka, where a socket that takes more of an answer counts as active."""
+
+    async def story() -> None:
+        path = tmp_path / "file"
+        path.write_bytes(bytes(32 << 20))
+        service = FakeService(files=[FileStretch(path, 0, 32 << 20)])
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.send(FetchRequest(), 11)
+            await until(lambda: service.asked)
+            (connection,) = server.connections
+            asked_at = connection._last_active
+            while connection._outbox.last_sent <= asked_at:
+                peer.frames.receive_data(await peer.reader.read(1 << 16))
+                await asyncio.sleep(0)
+            connection.close_if_idle_since(connection._outbox.last_sent)
+            (topic,) = (await peer.receive()).responses
+            assert len(topic.partitions[0].records) == 32 << 20
+            connection.close_if_idle_since(asyncio.get_running_loop().time())
+            assert await peer.is_hung_up_on()
+
+    asyncio.run(story())
+
+
+def test_closing_sends_what_was_answered_and_drops_what_waits() -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (server, connect):
+            peer, waiting = await connect(), await connect()
+            waiting.send(HeartbeatRequest("g", 1, "m"), 0)
+            peer.send(ApiVersionsRequest(), 0)
+            await until(lambda: len(service.asked) == 2)
+            await server.close()
+            await peer.receive()
+            assert await peer.is_hung_up_on()
+            assert await waiting.is_hung_up_on()
+            assert service.waiting[0].is_abandoned
+            with pytest.raises(ConnectionError):
+                await connect()
+
+    asyncio.run(story())
+
+
+def large(size: int) -> bytes:
+    """A Heartbeat request of `size` bytes, most of them the client's id and what follows it."""
+    return struct.pack(">ihhih", size, ApiKey.HEARTBEAT, 0, 1, 0) + bytes(size - 10)
+
+
+def test_large_requests_take_no_more_memory_than_they_may(tmp_path: Path) -> None:
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, queued_max_request_bytes=300_000) as (server, connect):
+            first, second, third = [await connect() for _ in range(3)]
+            small = await connect()
+            request = large(200_000)
+            for peer in (first, second):
+                peer.writer.write(request[:100_000])
+            await until(lambda: len(server.room.holders) == 2)
+            third.writer.write(request)
+            await until(lambda: server.room.waiting)
+            small.send(ApiVersionsRequest(), 0)
+            await small.receive()  # who asks for little is not held up
+            assert service.asked == [ApiKey.API_VERSIONS]
+            first.writer.write(request[100_000:])  # leaves 200,000: the third is let in
+            await until(lambda: service.asked.count(ApiKey.HEARTBEAT) == 2)
+            second.writer.close()
+            await until(lambda: not server.room.holders)
+            assert (server.room.taken, server.room.waiting) == (0, ())
+
+    asyncio.run(story())
+
+
+def test_who_does_not_send_what_it_announced_keeps_others_waiting_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "RECEIVE_SECONDS_MAX", 0.05)
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, queued_max_request_bytes=200_000) as (server, connect):
+            silent, honest = await connect(), await connect()
+            request = large(200_000)
+            silent.writer.write(request[:50_000])
+            await until(lambda: server.room.holders)
+            await asyncio.sleep(0.2)
+            assert len(server.room.holders) == 1, "in nobody's way"
+            honest.writer.write(request)
+            assert await silent.is_hung_up_on()
+            await until(lambda: service.waiting)
+
+    asyncio.run(story())
+    assert "a request of 200000 bytes takes over 0.05 s to come" in caplog.text
+
+
+def test_the_memory_of_a_broken_request_is_free_at_once() -> None:
+    """Not when the garbage collector looks at old objects, which may be never."""
+
+    async def story() -> None:
+        async with serving(FakeService()) as (server, connect):
+            peer = await connect()
+            peer.writer.write(large(20_000_000)[:5_000_000])
+            await until(lambda: server.room.taken > 5_000_000)
+            (connection,) = server.connections
+            buffer = weakref.ref(connection._frames._view)
+            peer.writer.transport.abort()
+            await until(lambda: not server.connections)
+            assert buffer() is None
+            assert server.room.taken == 0
+
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()
+
+
+def test_who_waits_for_room_and_leaves_is_forgotten() -> None:
+    async def story() -> None:
+        async with serving(FakeService(), queued_max_request_bytes=1) as (server, connect):
+            holder, waiter = await connect(), await connect()
+            request = large(200_000)
+            holder.writer.write(request[:50_000])
+            await until(lambda: server.room.holders)
+            waiter.writer.write(request[:50_000])
+            await until(lambda: server.room.waiting)
+            for connection in server.room.waiting:
+                connection.abort()
+            await until(lambda: not server.room.waiting)
+            assert len(server.room.holders) == 1
+
+    asyncio.run(story())
+
+
+def test_who_announces_much_and_sends_little_is_in_nobodys_way() -> None:
+    """What counts is the memory that is taken, not what sizes promise."""
+
+    async def story() -> None:
+        service = FakeService()
+        limit = 20 * FIRST_BYTES_MAX
+        async with serving(service, queued_max_request_bytes=limit) as (server, connect):
+            for _ in range(15):
+                (await connect()).writer.write(large(90_000_000)[:50_000])
+            await until(lambda: len(server.room.holders) == 15)
+            assert server.room.taken == 15 * FIRST_BYTES_MAX
+            honest = await connect()
+            honest.writer.write(large(15_000_000))
+            await until(lambda: service.waiting)
+            assert (server.room.taken, server.room.waiting) == (15 * FIRST_BYTES_MAX, ())
+
+    asyncio.run(story())
+
+
+def test_large_requests_that_all_need_more_room_than_there_is_come_to_their_end() -> None:
+    async def story() -> None:
+        service = FakeService()
+        limit = 3 * FIRST_BYTES_MAX
+        async with serving(service, queued_max_request_bytes=limit) as (server, connect):
+            for _ in range(6):
+                (await connect()).writer.write(large(7_000_000))
+            await until(lambda: len(service.waiting) == 6)
+            assert (server.room.taken, server.room.waiting) == (0, ())
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_hostile_bytes_harm_nobody_else(seed: int) -> None:
+    async def story() -> None:
+        random = Random(seed)
+        async with serving(FakeService(), socket_request_max_bytes=10_000) as (server, connect):
+            good = await connect()
+            whole = b"".join(ClientConnection("x").send(ApiVersionsRequest("a", "b"), 3)[1])  # type: ignore[arg-type]
+            for _ in range(40):
+                bad = await connect()
+                data = bytearray(whole * 2)
+                for _ in range(random.randrange(4)):
+                    data[random.randrange(len(data))] = random.randrange(256)
+                bad.writer.write(data[: random.randrange(1, len(data) + 1)])
+                bad.writer.close()
+                good.send(ApiVersionsRequest(), 0)
+                await good.receive()
+            await until(lambda: len(server.connections) == 1)
+
+    asyncio.run(story())
