@@ -122,6 +122,15 @@ def test_pure_modules_touch_no_clock_socket_or_disk(path: Path) -> None:
     assert not impure, f"{dotted(path)} is pure and imports {sorted(impure)}"
 
 
+def test_below_the_rim_nothing_in_core_imports_the_rim() -> None:
+    """A log needs the `Storage` port, for instance, not the module that opens files."""
+    rim = {dotted(path) for path in MODULES if kind(path) == "IO"}
+    for path in MODULES:
+        if re.match(r"kafkalite\.(core|compaction)", dotted(path)) and kind(path) != "IO":
+            found = imports(path) & rim
+            assert not found, f"{dotted(path)} [{kind(path)}] imports {sorted(found)}"
+
+
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_sizes_fit_a_reader(path: Path) -> None:
     lines = path.read_text().count("\n")

@@ -37,8 +37,8 @@ from kafkalite.compaction.offset_map import slots_for
 from kafkalite.compaction.passes import Ahead, Filling, Mapping, Pace, Take
 from kafkalite.compaction.retain import Cleaned, LastBatch, Transactions
 from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.port import Reader
 from kafkalite.core.log.segment import Segment
-from kafkalite.core.log.storage import Reader
 from kafkalite.core.protocol.records import BATCH_HEADER_BYTES, read_header
 from kafkalite.errors import CorruptBatchError, KafkaliteError, StorageError
 

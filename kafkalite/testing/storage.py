@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, TypeVar
 
-from kafkalite.core.log.storage import Buffer
+from kafkalite.core.log.port import Buffer
 from kafkalite.errors import DataDirectoryInUse
 
 T = TypeVar("T")

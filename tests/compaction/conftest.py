@@ -12,7 +12,7 @@ from kafkalite.compaction import cleaner, cleaning_pure, loops, passes, rewrite
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, DirtyRange
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (
     BatchHeader,

@@ -49,8 +49,8 @@ from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig, TopicConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.groups.shards import group_coordinators
+from kafkalite.core.log.port import WAITING_THREADS_MAX
 from kafkalite.core.log.shared_write import SharedWrite
-from kafkalite.core.log.storage import WAITING_THREADS_MAX
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.topics import (

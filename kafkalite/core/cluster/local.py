@@ -34,7 +34,7 @@ from kafkalite.core.cluster.coordination import (
     Watcher,
     parent_of,
 )
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.errors import (
     CoordinationError,
     NodeExists,

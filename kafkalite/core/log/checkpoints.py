@@ -28,7 +28,7 @@ from typing import Final
 from uuid import UUID
 
 from kafkalite.core.config.settings import parse_properties
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET
 from kafkalite.errors import StorageError
 

@@ -19,8 +19,8 @@ from typing import Final
 from kafkalite.core.log.checkpoints import PARTITION_METADATA
 from kafkalite.core.log.epochs import CHECKPOINT_NAME, LeaderEpochs
 from kafkalite.core.log.place import Place
+from kafkalite.core.log.port import Storage
 from kafkalite.core.log.segment import Segment
-from kafkalite.core.log.storage import Storage
 from kafkalite.errors import StorageError
 
 SYNC_EACH_MAX: Final = 64  # of more logs, each sync costs more than one of everything

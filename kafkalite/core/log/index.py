@@ -23,7 +23,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from kafkalite.core.log.storage import File
+from kafkalite.core.log.port import File
 
 OFFSET_ENTRY: Final = Struct(">ii")
 TIME_ENTRY: Final = Struct(">qi")

@@ -21,6 +21,7 @@ from typing import Final
 
 from kafkalite.core.log.epochs import LeaderEpochs
 from kafkalite.core.log.place import Place
+from kafkalite.core.log.port import TEMPORARY_SUFFIX
 from kafkalite.core.log.producer_state import ProducerState
 from kafkalite.core.log.segment import (
     DELETED_SUFFIX,
@@ -34,7 +35,6 @@ from kafkalite.core.log.segment import (
     offset_of,
 )
 from kafkalite.core.log.snapshots import Snapshots, replay
-from kafkalite.core.log.storage import TEMPORARY_SUFFIX
 from kafkalite.core.protocol.records import BatchHeader
 from kafkalite.errors import CorruptBatchError
 

@@ -31,12 +31,12 @@ from kafkalite.core.log.health import Health, refuse
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import Loaded, load
 from kafkalite.core.log.place import Place
+from kafkalite.core.log.port import Buffer, Storage
 from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
 from kafkalite.core.log.retention import deletable
 from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
 from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots
-from kafkalite.core.log.storage import Buffer, Storage
 from kafkalite.core.log.transaction_index import AbortedTransaction
 from kafkalite.core.log.validation import validated
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc

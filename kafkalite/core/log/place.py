@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.index import IndexCache
+from kafkalite.core.log.port import Storage
 from kafkalite.core.log.segment import Segment
-from kafkalite.core.log.storage import Storage
 from kafkalite.core.types import TopicPartition
 
 

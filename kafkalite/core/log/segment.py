@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
-from kafkalite.core.log.storage import Buffer, File, Reader, Storage
+from kafkalite.core.log.port import Buffer, File, Reader, Storage
 from kafkalite.core.log.transaction_index import TransactionIndex
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.records import (

@@ -26,7 +26,7 @@ from kafkalite.core.log.checkpoints import OffsetCheckpoint
 from kafkalite.core.log.flushing import Flush, run_all
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import TEMPORARY_SUFFIX, Storage
+from kafkalite.core.log.port import TEMPORARY_SUFFIX, Storage
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kafkalite.core.log.storage import File
+from kafkalite.core.log.port import File
 from kafkalite.errors import StorageError
 
 _VERSION: Final = 0

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.config.settings import LogConfig
-from kafkalite.core.log.storage import Buffer
+from kafkalite.core.log.port import Buffer
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (
     BatchHeader,

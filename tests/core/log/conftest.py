@@ -11,7 +11,8 @@ from logs import ORDERS, MakeBatch, OpenLog
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import FileStorage, Storage
+from kafkalite.core.log.port import Storage
+from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.types import Columns
 from kafkalite.testing.storage import MemoryStorage

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.core.protocol.records import batches, decode_all
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError

@@ -15,7 +15,8 @@ from logs import LARGE, ORDERS, MakeBatch, OpenLog, fill
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log import checkpoints, flushing
-from kafkalite.core.log.storage import FileStorage, Storage
+from kafkalite.core.log.port import Storage
+from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import (
     ControlType,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from logs import LARGE, MakeBatch, OpenLog, commit, offsets, patched, read_all, segment_names
 
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.errors import CorruptBatchError
 from kafkalite.testing.storage import MemoryStorage
 

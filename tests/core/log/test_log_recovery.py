@@ -14,7 +14,7 @@ from logs import LARGE, ORDERS, MakeBatch, OpenLog
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import (
     ControlType,

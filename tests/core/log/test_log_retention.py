@@ -12,8 +12,8 @@ from logs import LARGE, MakeBatch, OpenLog
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.port import Storage
 from kafkalite.core.log.segment import Segment
-from kafkalite.core.log.storage import Storage
 from kafkalite.core.protocol.records import batches, decode_all
 from kafkalite.errors import ApiError, ErrorCode, StorageError
 from kafkalite.testing.storage import MemoryStorage, PowerLoss

@@ -16,7 +16,8 @@ from logs import LARGE, ORDERS, MakeBatch, fill
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log import checkpoints
-from kafkalite.core.log.storage import FileStorage, Storage
+from kafkalite.core.log.port import Storage
+from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import decode_all
 from kafkalite.core.types import TopicPartition

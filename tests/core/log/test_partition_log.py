@@ -21,7 +21,7 @@ from logs import (
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
-from kafkalite.core.log.storage import Storage
+from kafkalite.core.log.port import Storage
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (
     ControlType,

@@ -13,7 +13,8 @@ from random import Random
 
 import pytest
 
-from kafkalite.core.log.storage import FileStorage, Storage
+from kafkalite.core.log.port import Storage
+from kafkalite.core.log.storage import FileStorage
 from kafkalite.errors import DataDirectoryInUse
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
