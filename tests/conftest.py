@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from kafkalite.core.broker.turns import MeasuredLoop, Turns, turns_of
 from kafkalite.embedded import READY, EmbeddedBroker
 
 # An empty group waits three seconds for more members by default; no test has the time.
@@ -86,6 +87,30 @@ def skipped_where_not_served(request: pytest.FixtureRequest) -> None:
         if missing:
             end = pytest.skip if ELSEWHERE else pytest.fail
             end(f"the broker does not serve {', '.join(missing)}")
+
+
+@pytest.fixture
+def run_measured() -> Callable[..., None]:
+    """`run_measured(main)` runs `main(turns)` on a loop that measures its turns; there
+    `with turns.watch() as watch:` finds the longest of a block, `watch.longest_s`.
+
+    Other processes may take the processor from a turn: with `time.thread_time` as the clock, what
+    the loop's own thread works is counted, and not what it waits for.
+    """
+
+    def run(
+        main: Callable[[Turns], Coroutine[Any, Any, None]],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        async def measured() -> None:
+            turns = turns_of(asyncio.get_running_loop())
+            assert turns is not None
+            await main(turns)
+
+        with asyncio.Runner(loop_factory=lambda: MeasuredLoop(clock)) as runner:
+            runner.run(measured())
+
+    return run
 
 
 @pytest.fixture

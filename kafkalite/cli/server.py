@@ -86,7 +86,10 @@ def start(
     say_which_codec(cleaner=True)
     log_to_stderr()
     _allow_many_files()
-    asyncio.run(_run(where, listen, settings, registry, exit_with_parent, json))
+    from kafkalite.core.broker.turns import MeasuredLoop
+
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        runner.run(_run(where, listen, settings, registry, exit_with_parent, json))
 
 
 cli.command(epilog=EPILOG)(status)

@@ -26,6 +26,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from kafkalite.core.broker.metrics import LATENCY_BOUNDS_S, ApiMetrics, BrokerMetrics
+from kafkalite.core.broker.metrics import Histogram as Durations
 
 Gauges = Callable[[], Mapping[str, float]]
 
@@ -95,6 +96,12 @@ class _Broker(Collector):
             ("bytes_out", "Bytes of batches given to consumers."),
         ):
             yield CounterMetricFamily(f"kafkalite_{name}", words, getattr(broker, name))
+        if broker.loop_turns is not None:
+            turns = HistogramMetricFamily(
+                "kafkalite_loop_turn_seconds", "One turn of the broker's event loop."
+            )
+            turns.add_metric([], _buckets(broker.loop_turns), broker.loop_turns.sum_s)
+            yield turns
         yield from _apis({key.name: counted for key, counted in list(broker.api.items())})
 
 
@@ -118,9 +125,12 @@ def _apis(apis: Mapping[str, ApiMetrics]) -> Iterator[Metric]:
     for api, counted in apis.items():
         for code, count in list(counted.errors.items()):
             errors.add_metric([api, code.name], count)
-        sums = accumulate(counted.latency.counts)
-        bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
-        buckets = list(zip(bounds, sums, strict=True))
-        latency.add_metric([api], buckets, counted.latency.sum_s)
+        latency.add_metric([api], _buckets(counted.latency), counted.latency.sum_s)
     yield errors
     yield latency
+
+
+def _buckets(durations: Durations) -> list[tuple[str, int]]:
+    """How many durations were at most each bound."""
+    bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
+    return list(zip(bounds, accumulate(durations.counts), strict=True))

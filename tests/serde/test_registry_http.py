@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafkalite.core.broker.metrics import BrokerMetrics
+from kafkalite.core.broker.metrics import BrokerMetrics, Histogram
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode
@@ -253,8 +253,14 @@ def test_a_brokers_counters_are_on_the_page() -> None:
     produce.errors[ErrorCode.NOT_LEADER_OR_FOLLOWER] += 2
     for seconds in (0.0002, 0.0002, 0.3):
         produce.latency.observe(seconds)
-    page = RegistryMetrics(lambda: {"subjects": 4}, broker, lambda: {"partitions": 9}).page()
-    found = samples(page)
+    metrics = RegistryMetrics(lambda: {"subjects": 4}, broker, lambda: {"partitions": 9})
+    assert b"loop_turn" not in metrics.page()  # the loop does not measure its turns
+    broker.loop_turns = Histogram()
+    broker.loop_turns.observe(0.2)
+    found = samples(metrics.page())
+    assert found["kafkalite_loop_turn_seconds_bucket", (("le", "0.1"),)] == 0
+    assert found["kafkalite_loop_turn_seconds_bucket", (("le", "0.25"),)] == 1
+    assert found["kafkalite_loop_turn_seconds_sum", ()] == 0.2
     api = ("api", "PRODUCE")
     assert found["kafkalite_registry_subjects", ()] == 4
     assert found["kafkalite_partitions", ()] == 9
@@ -398,6 +404,7 @@ def test_the_page_has_the_brokers_counters(broker: EmbeddedBroker) -> None:
     assert found["kafkalite_partitions", ()] >= 1
     assert found["kafkalite_requests_total", (("api", "METADATA"),)] >= 1
     assert found["kafkalite_request_seconds_count", (("api", "LIST_OFFSETS"),)] >= 1
+    assert found["kafkalite_loop_turn_seconds_count", ()] >= 1
 
 
 def test_who_it_is(broker: EmbeddedBroker) -> None:

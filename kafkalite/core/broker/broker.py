@@ -27,6 +27,7 @@ from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.sessions import FetchSessions
+from kafkalite.core.broker.turns import turns_of
 from kafkalite.core.broker.waiting import Waiting
 from kafkalite.core.cluster.config_changes import in_force
 from kafkalite.core.cluster.controller import (
@@ -97,6 +98,8 @@ class Broker:
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self._threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "flush")
         self._loop = asyncio.get_running_loop()
+        if (turns := turns_of(self._loop)) is not None:
+            self.metrics.loop_turns = turns.histogram
         self._controller = Controller(config, random, self._describe_topic, image)
         self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
         self._agenda = Agenda(now_ms)
