@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.compaction.retain import Cleaned
-from kafkalite.core.log.segment import Mark
+from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +48,22 @@ IMPURE = {
     "asyncio", "fcntl", "kazoo", "logging", "os", "pathlib", "random", "select", "selectors",
     "shutil", "signal", "socket", "subprocess", "tempfile", "threading", "time",
 }  # fmt: skip
+# What a room is given, it does not take: time, randomness, threads and sockets come from the
+# composition roots, which are listed first. The rest are exceptions: the list may only shrink.
+CLOCKS = {f"time.{name}" for name in ("time", "time_ns", "monotonic", "perf_counter", "sleep")}
+TAKING = {"urandom", "uuid4", "Thread", "ThreadPoolExecutor", "to_thread", "socket.socket"}
+ROOTS = re.compile(r"kafkalite\.(cli(\..*)?|node|embedded)")
+TAKERS = {
+    "kafkalite.clients.cluster",  # a client without a `random` of the caller's; the wall clock
+    "kafkalite.compaction.runner",
+    "kafkalite.core.broker.broker",
+    "kafkalite.core.log.storage",
+    "kafkalite.core.server.outbox",  # a second descriptor of the connection that it was given
+    "kafkalite.serde.registry_http",
+    "kafkalite.serde.registry_log",
+    "kafkalite.serde.registry_server",
+    "kafkalite.streams.local.worker",
+}
 ABOVE_CORE = re.compile(r"kafkalite\.(compaction|streams|serde|spark)")
 KIND = re.compile(r"\[(P|D|IO)\]")
 
@@ -75,6 +91,9 @@ def tree(path: Path) -> ast.Module:
 def kind(path: Path) -> str:
     found = KIND.search(ast.get_docstring(tree(path)) or "")
     return found.group(1) if found else ""
+
+
+KINDS = {dotted(path): kind(path) for path in MODULES}
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -159,6 +178,37 @@ def native_interface() -> str:
     ]
     agreed += [field for record in (Cleaned, Mark) for field in record.__annotations__]
     return "\n".join(agreed)
+
+
+def takes(path: Path) -> set[str]:
+    """The clocks that a module reads, and the calls by which it takes the rest for itself."""
+    nodes = list(ast.walk(tree(path)))
+    calls = [ast.unparse(node).partition("(") for node in nodes if isinstance(node, ast.Call)]
+    taken = {name for name, _, _ in calls if {name, name.rpartition(".")[2]} & TAKING}
+    unseeded = {name for name, _, rest in calls if name.endswith("Random") and rest == ")"}
+    names = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+    return taken | unseeded | names & CLOCKS
+
+
+def test_no_room_takes_time_randomness_threads_or_sockets_for_itself() -> None:
+    takers = {dotted(path) for path in MODULES if takes(path) and not ROOTS.fullmatch(dotted(path))}
+    assert takers == TAKERS, "who takes what is not given; the list of exceptions may only shrink"
+
+
+def test_no_modules_import_one_another() -> None:
+    below = {dotted(path): imports(path) & KNOWN for path in MODULES}
+    while leaves := {
+        module for module, names in below.items() if not names & set(below) - {module}
+    }:
+        below = {module: names for module, names in below.items() if module not in leaves}
+    assert not below, f"a circle runs through some of {sorted(below)}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if kind(p) in ("P", "D")], ids=dotted)
+def test_pure_modules_import_nothing_less_pure(path: Path) -> None:
+    allowed = {"P": ("P",), "D": ("P", "D")}[kind(path)]
+    less_pure = [name for name in imports(path) & KNOWN if KINDS[name] not in allowed]
+    assert not less_pure, f"{dotted(path)} is [{kind(path)}] and imports {sorted(less_pure)}"
 
 
 def test_another_native_interface_has_another_number() -> None:

@@ -1,4 +1,4 @@
-"""Lines of text or JSON as columns of records.                                            [P]
+"""Lines of text or JSON as columns of records.                                           [IO]
 
     text    key<separator>value, or a value alone, a record each line
     json    {"key": …, "value": …, "headers": …, "timestamp": …, "partition": …}, all optional;

@@ -1,4 +1,4 @@
-"""Columns of records as lines: their values, JSON with all that is known, or a template.     [P]
+"""Columns of records as lines: their values, JSON with all that is known, or a template.    [IO]
 
     text        the value
     json        {"topic": …, "partition": …, "offset": …, "timestamp": …, "key": …, "value": …,

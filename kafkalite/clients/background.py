@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Set
 from typing import Final
 
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.retry import Backoff
 from kafkalite.errors import KafkaliteError
 
 log: Final = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Chores:
             self.run(self._refresh(stale, wanted))
 
     async def _refresh(self, stale: set[str], wanted: Callable[[], Set[str]]) -> None:
-        backoff = Backoff(self._client.timing.retry_backoff_ms)
+        backoff = self._client.backoff()
         try:
             while topics := stale & wanted():
                 stale.clear()

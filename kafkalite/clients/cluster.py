@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Final, TypeVar
 
 from kafkalite.clients.connection import (
@@ -100,7 +100,8 @@ class Client(Lifetime):
 
     `bootstrap_servers` is `host:port,host:port` or a sequence of such. Times are in ms: a request
     is given up after `request_timeout_ms`, a broker after `unavailable_after_ms` of refused
-    connections; metadata is asked for anew after `metadata_max_age_ms`.
+    connections; metadata is asked for anew after `metadata_max_age_ms`. `random` spreads retries
+    and picks partitions; a seeded one makes a client repeatable.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Client(Lifetime):
         request_timeout_ms: int = 30_000,
         unavailable_after_ms: int = 5_000,
         metadata_max_age_ms: int = 300_000,
+        random: Random | None = None,
     ) -> None:
         self.client_id = client_id
         self.timing = Timing(
@@ -120,11 +122,26 @@ class Client(Lifetime):
         )
         self.cluster = Cluster()
         self._bootstrap = parse_bootstrap(bootstrap_servers)
-        self._random = random.Random()
+        self.random = Random() if random is None else random
         self._slots: dict[tuple[Address, str], Slot] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._lanes = itertools.count(1)
         self._closed = False
+
+    @staticmethod
+    def now_ms() -> int:
+        """The wall clock, epoch ms: what a record without a timestamp gets."""
+        return time.time_ns() // 1_000_000
+
+    def backoff(self) -> Backoff:
+        """The pauses between the attempts of one request that may be repeated."""
+        timing = self.timing
+        return Backoff(self.random, timing.retry_backoff_ms, timing.retry_backoff_max_ms)
+
+    @staticmethod
+    def _now() -> float:
+        """The event loop's clock, in seconds, which nobody sets."""
+        return asyncio.get_running_loop().time()
 
     async def start(self) -> None:
         """Finds the cluster. BrokerUnavailable if nobody answers at the bootstrap servers."""
@@ -192,7 +209,7 @@ class Client(Lifetime):
     async def connect_any(self) -> BrokerConnection:
         """A connection to whichever broker answers; the bootstrap servers are asked last."""
         nodes = [(node.host, node.port) for node in self.cluster.nodes.values()]
-        self._random.shuffle(nodes)
+        self.random.shuffle(nodes)
         slots = [self._slot(a, CONTROL) for a in dict.fromkeys([*nodes, *self._bootstrap])]
         for slot in slots:
             if slot.open is not None:
@@ -204,7 +221,7 @@ class Client(Lifetime):
         if slot is None:
             timing = self.timing
             backoff = Backoff(
-                timing.reconnect_backoff_ms, timing.reconnect_backoff_max_ms, self._random
+                self.random, timing.reconnect_backoff_ms, timing.reconnect_backoff_max_ms
             )
             slot = self._slots[address, lane] = Slot(address, backoff)
         return slot
@@ -214,12 +231,12 @@ class Client(Lifetime):
 
         WireError or ApiError where one answers as no broker does, and the others do not either.
         """
-        started = time.monotonic()
+        started = self._now()
         until = started + self.timing.unavailable_after_ms / 1000
         while True:
             refusal: KafkaliteError | None = None
             for tried, slot in enumerate(sorted(slots, key=_retry_at)):
-                now = time.monotonic()  # a silent address leaves time for the others
+                now = self._now()  # a silent address leaves time for the others
                 try:
                     if found := await self._try(slot, now + (until - now) / (len(slots) - tried)):
                         return found
@@ -227,8 +244,8 @@ class Client(Lifetime):
                     refusal = error
             if refusal is not None:
                 raise refusal
-            pause = min(slot.retry_at for slot in slots) - time.monotonic()
-            if time.monotonic() + pause >= until:
+            pause = min(slot.retry_at for slot in slots) - self._now()
+            if self._now() + pause >= until:
                 break
             await asyncio.sleep(max(pause, 0))
         places = ", ".join(show_address(*slot.address) for slot in slots)
@@ -240,7 +257,7 @@ class Client(Lifetime):
     async def _try(self, slot: Slot, until: float) -> BrokerConnection | None:
         """One attempt, unless the slot was refused a moment ago."""
         async with slot.lock:
-            now = time.monotonic()
+            now = self._now()
             if slot.open is not None or slot.retry_at > now:
                 return slot.open
             try:
@@ -251,7 +268,7 @@ class Client(Lifetime):
                     connect_timeout_ms=max(1, round((until - now) * 1000)),
                 )
             except KafkaliteError as error:
-                slot.retry_at = time.monotonic() + slot.backoff.failed() / 1000
+                slot.retry_at = self._now() + slot.backoff.failed() / 1000
                 log.debug("%s", error)
                 if not isinstance(error, BrokerUnavailable):
                     raise
@@ -294,10 +311,8 @@ class Client(Lifetime):
         What may pass are all retriable codes and broken connections, or just these `codes`.
         Between two tries metadata is asked for anew. The last error is raised as it came.
         """
-        backoff = Backoff(
-            self.timing.retry_backoff_ms, self.timing.retry_backoff_max_ms, self._random
-        )
-        until = time.monotonic() + self.timing.request_timeout_ms / 1000
+        backoff = self.backoff()
+        until = self._now() + self.timing.request_timeout_ms / 1000
         while True:
             try:
                 if backoff.failures:
@@ -305,7 +320,7 @@ class Client(Lifetime):
                 return await attempt()
             except (ApiError, BrokerUnavailable) as error:
                 pause = backoff.failed() / 1000
-                if not _may_pass(error, codes) or time.monotonic() + pause > until:
+                if not _may_pass(error, codes) or self._now() + pause > until:
                     raise
                 log.debug("%s: %s, trying again in %.3f s", what, error, pause)
             await asyncio.sleep(pause)
@@ -327,13 +342,13 @@ class Client(Lifetime):
 
     async def _ask_anyone(self, message: Request[R]) -> R:
         """Asks brokers until one answers. BrokerUnavailable once none of them can be reached."""
-        until = time.monotonic() + self.timing.request_timeout_ms / 1000
+        until = self._now() + self.timing.request_timeout_ms / 1000
         while True:
             connection = await self.connect_any()
             try:
                 return await connection.submit(message)
             except BrokerUnavailable as error:
-                if self._closed or time.monotonic() > until:
+                if self._closed or self._now() > until:
                     raise
                 log.debug("%s, asking another broker", error)
 
@@ -350,10 +365,8 @@ class Client(Lifetime):
 
         ApiError UNKNOWN_TOPIC_OR_PARTITION once brokers have denied it five times in a row.
         """
-        backoff = Backoff(
-            self.timing.retry_backoff_ms, self.timing.retry_backoff_max_ms, self._random
-        )
-        until = time.monotonic() + self.timing.request_timeout_ms / 1000
+        backoff = self.backoff()
+        until = self._now() + self.timing.request_timeout_ms / 1000
         while True:
             if (known := self.cluster.topics.get(name)) is not None:
                 return known
@@ -366,7 +379,7 @@ class Client(Lifetime):
                 raise ApiError(code, f"topic {name} does not exist")
             if not code.is_retriable:
                 raise ApiError(code, f"topic {name}")
-            if time.monotonic() > until:
+            if self._now() > until:
                 seconds = self.timing.request_timeout_ms / 1000
                 raise ApiError(code, f"topic {name} is not ready after {seconds:g} s")
             await asyncio.sleep(backoff.failed() / 1000)

@@ -23,9 +23,9 @@ class Backoff:
     is spread by ±20 % so that clients do not return together.
     """
 
+    random: Random = field(repr=False)
     initial_ms: int = 100
     max_ms: int = 1_000
-    random: Random = field(default_factory=Random, repr=False)
     failures: int = 0
 
     def failed(self) -> int:

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._lending cimport lend
 
-from kafkalite.core.log.segment import Mark
+from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol.records_pure import INTERFACE
 
 check_interface(INTERFACE)

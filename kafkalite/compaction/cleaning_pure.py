@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import Final, NoReturn, TypeAlias
 
 from kafkalite.compaction.retain import Cleaned, keeps
-from kafkalite.core.log.segment import Mark
+from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol.records_pure import (
     INT64_MAX,
     INT64_MIN,

@@ -31,7 +31,7 @@ from enum import Enum
 from itertools import chain
 from typing import NamedTuple
 
-from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.protocol.records import BatchHeader, ControlType, EndTransactionMarker
 
 

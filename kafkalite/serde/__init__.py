@@ -1,4 +1,4 @@
-"""Objects to bytes and back, a column at a time.                                         [P]
+"""Objects to bytes and back, a column at a time.                                        [IO]
 
 Owns   the names that users of serdes import; each module below says the rest.
 """

@@ -27,6 +27,7 @@ import logging
 import socket
 import threading
 from importlib import metadata
+from random import Random
 from typing import Final
 
 import uvicorn
@@ -203,7 +204,7 @@ class LogKeeper:
 
     async def open_sooner_or_later(self) -> None:
         """Opens the log as soon as it can be."""
-        backoff = Backoff()
+        backoff = Backoff(Random())
         while True:
             try:
                 await self.opened()

@@ -17,8 +17,10 @@ import pyarrow as pa
 
 from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError, SerdeError
-from kafkalite.serde import Codec, Serde, bytes_, string, windowed
 from kafkalite.serde.glimpse import glimpse
+from kafkalite.serde.primitives import bytes_, string
+from kafkalite.serde.serde import Codec, Serde
+from kafkalite.serde.windowed import windowed
 from kafkalite.spark.column_types import TIMESTAMP, Convert
 from kafkalite.spark.options import SourceOptions
 

@@ -23,7 +23,8 @@ from typing import Final
 
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
-from kafkalite.serde import string, windowed
+from kafkalite.serde.primitives import string
+from kafkalite.serde.windowed import windowed
 
 EARLIEST: Final = -2
 LATEST: Final = -1

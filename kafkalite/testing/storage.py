@@ -1,4 +1,4 @@
-"""A `Storage` in memory that can lose power, run full and break.                          [P]
+"""A `Storage` in memory that can lose power, run full and break.                          [D]
 
     storage = MemoryStorage()
     storage.crash_after(17)           the 17th change from now on raises PowerLoss, half done

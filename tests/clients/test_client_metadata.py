@@ -102,7 +102,7 @@ def test_partitions_after_a_gap_are_not_believed() -> None:
 
 
 def test_pauses_double_up_to_a_bound_and_spread() -> None:
-    backoff = Backoff(100, 1_000, Random(3))
+    backoff = Backoff(Random(3), 100, 1_000)
     pauses = [backoff.failed() for _ in range(50)]
     for pause, exact in zip(pauses, [100, 200, 400, 800, *[1_000] * 46], strict=True):
         assert 0.8 * exact <= pause <= 1.2 * exact

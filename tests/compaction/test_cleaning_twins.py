@@ -17,7 +17,7 @@ from kafkalite.compaction import loops as native
 from kafkalite.compaction.cleaning_pure import Stop
 from kafkalite.compaction.offset_map import slots_for
 from kafkalite.compaction.retain import Cleaned, LastBatch
-from kafkalite.core.log.segment import Mark
+from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import BATCH_HEADER_BYTES, encode
 from kafkalite.core.types import Columns

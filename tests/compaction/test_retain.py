@@ -15,7 +15,7 @@ from kafkalite.compaction.retain import (
     judge,
     keeps,
 )
-from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.protocol.records import BatchHeader, ControlType, EndTransactionMarker
 
 COMMIT = EndTransactionMarker(ControlType.COMMIT, 0)

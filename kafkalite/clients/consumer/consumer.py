@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import random
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -148,7 +147,7 @@ class Consumer(Lifetime):
             check_crcs=check_crcs,
         )
         self._client, self._owns_client = client_of(client, client_id)
-        self._positions = Positions(self._settings, random.Random())
+        self._positions = Positions(self._settings, self._client.random)
         self._membership: Membership | None = None
         if group_id is not None:
             config = MemberConfig(

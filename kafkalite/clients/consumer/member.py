@@ -27,7 +27,6 @@ from kafkalite.clients.consumer.membership import (
     MemberState,
     Next,
 )
-from kafkalite.clients.retry import Backoff
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.groups import HeartbeatRequest
 from kafkalite.core.protocol.offsets import (
@@ -134,7 +133,7 @@ class GroupMember:
         return self.membership.state is MemberState.STABLE
 
     async def _join(self) -> None:
-        backoff = Backoff(self._client.timing.retry_backoff_ms)
+        backoff = self._client.backoff()
         while True:
             try:
                 step = await self._join_once()

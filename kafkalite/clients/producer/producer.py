@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import index
@@ -109,7 +107,7 @@ class Producer(Lifetime):
         )
         self._buffer_bytes_max = buffer_bytes_max
         self._client, self._owns_client = client_of(client, client_id)
-        self._random = random.Random()
+        self._random = self._client.random
         self._accumulator = Accumulator(self._settings, self._random)
         self._router = Router(self._settings.batch_bytes, self._random)
         self._lane = self._client.new_lane("produce")
@@ -186,7 +184,7 @@ class Producer(Lifetime):
             if part is not None and not isinstance(part, bytes):
                 raise TypeError(f"the {name} is {type(part).__name__}, not bytes or None")
         _check_headers(headers)
-        timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        timestamp_ms = self._client.now_ms() if timestamp_ms is None else timestamp_ms
         if not TIMESTAMP_MIN <= index(timestamp_ms) <= TIMESTAMP_MAX:
             raise ValueError(f"timestamp {timestamp_ms} does not fit 64 bits")
         size = record_bytes(key, value, headers)

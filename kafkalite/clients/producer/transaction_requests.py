@@ -15,7 +15,6 @@ Source KIP-98, KIP-447 (the group's member), KIP-588; apache/kafka `TransactionM
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 
@@ -159,8 +158,8 @@ class Transactional:
     async def _until_done(self, what: str, ask: Callable[[], Awaitable[ErrorCode]]) -> None:
         """Asks again while that may help. ApiError says what did not."""
         timing = self._client.timing
-        backoff = Backoff(RETRY_MS, RETRY_MAX_MS)
-        until = time.monotonic() + timing.request_timeout_ms / 1000
+        backoff = Backoff(self._client.random, RETRY_MS, RETRY_MAX_MS)
+        until = asyncio.get_running_loop().time() + timing.request_timeout_ms / 1000
         while True:
             try:
                 code, why = await ask(), ""
@@ -176,6 +175,6 @@ class Transactional:
                 fenced = ApiError(ErrorCode.PRODUCER_FENCED, f"{self._id}: {what}")
                 self.transaction.fenced(fenced)
                 raise fenced
-            if not code.is_retriable or time.monotonic() + pause > until:
+            if not code.is_retriable or asyncio.get_running_loop().time() + pause > until:
                 raise ApiError(code, f"{self._id}: {what}{why}")
             await asyncio.sleep(pause)

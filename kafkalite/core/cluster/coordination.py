@@ -1,4 +1,4 @@
-"""The port to the cluster's shared state: a small tree of values, as ZooKeeper keeps it.     [D]
+"""The port to the cluster's shared state: a small tree of values, as ZooKeeper keeps it.     [P]
 
 A path such as `/topics/orders` holds a value and its version, which rises by one with every
 write. Several operations go through as one or not at all, which is how a controller that lost its
@@ -9,7 +9,7 @@ place is kept from writing over its successor: its `Check` fails, and with it al
     Delete  path must exist and have no children; version as in Set
     Check   path must exist in exactly that version
 
-Owns   the words of the port; `local_coordination` keeps the tree in the data directory.
+Owns   the words of the port; `local` keeps the tree in the data directory.
 Never  knows what the values mean.
 Fails  with NoSuchNode, NodeExists, VersionMismatch, else CoordinationError.
 Source ZooKeeper programmer's guide: data model, watches, multi.

@@ -12,7 +12,7 @@ records: a generation's assignment, a static member's new id, the end of the las
 is what the log says, and `replay` alone writes it.
 
 Owns   members, generation, state, and the tokens of requests that wait for an answer.
-Never  answers anybody: `group_membership` decides what to do, a group keeps itself consistent.
+Never  answers anybody: `membership` decides what to do, a group keeps itself consistent.
 Fails  on a broken invariant, with an assert.
 Source KIP-62, KIP-345, KIP-394; apache/kafka `ClassicGroup`, `ClassicGroupState`.
 """

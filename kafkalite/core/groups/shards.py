@@ -1,4 +1,4 @@
-"""The group coordinators of this broker, one for each partition of `__consumer_offsets`.    [P]
+"""The group coordinators of this broker, one for each partition of `__consumer_offsets`.    [D]
 
 Owns   which settings of the broker a group's machine goes by.
 Source apache/kafka `GroupCoordinatorConfig`.

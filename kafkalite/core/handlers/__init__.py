@@ -1,4 +1,4 @@
-"""One module per API family, as in `protocol`: what the broker answers.                     [P]
+"""One module per API family, as in `protocol`: what the broker answers.                     [D]
 
 Importing this package fills `ROUTES`, from which ApiVersions is built: what is not here is not
 advertised.

@@ -1,4 +1,4 @@
-"""Fetch: whole batches from the log, now or when enough of them have come.                 [P]
+"""Fetch: whole batches from the log, now or when enough of them have come.                 [D]
 
 A consumer sees what lies below the high watermark, and under read_committed below the last stable
 offset, with the aborted transactions in what it is given. Too few bytes wait in purgatory, which
@@ -6,7 +6,7 @@ counts what becomes readable in the partitions asked for; then, or at the deadli
 read again and answered as it is. Nothing is waited for while a partition has more to read than the
 answer holds: the next append would bring nothing sooner.
 
-Which partitions a request is about, and which of them an answer tells of, is for `fetch_sessions`.
+Which partitions a request is about, and which of them an answer tells of, is for `broker.sessions`.
 
 Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (topic ids), KIP-951
 (leaders in answers); apache/kafka `ReplicaManager`.

@@ -1,4 +1,4 @@
-"""FindCoordinator: which broker keeps a group, or a transactional id.                      [P]
+"""FindCoordinator: which broker keeps a group, or a transactional id.                      [D]
 
 The coordinators' topic is made when it is first asked for, and the answer waits for it.
 

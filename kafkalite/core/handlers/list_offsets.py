@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch: offsets by time, and by leader epoch.                 [P]
+"""ListOffsets, OffsetForLeaderEpoch: offsets by time, and by leader epoch.                 [D]
 
     -1  latest: the high watermark, under read_committed the last stable offset
     -2  earliest: the log start offset          -4  earliest on local disk: the same

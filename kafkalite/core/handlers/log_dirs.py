@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what the data directory holds, and how full its disk is.                [P]
+"""DescribeLogDirs: what the data directory holds, and how full its disk is.                [D]
 
 There is one directory. Partitions that are offline are left out.
 

@@ -1,4 +1,4 @@
-"""Produce: append batches, answer when as many replicas have them as was asked.            [P]
+"""Produce: append batches, answer when as many replicas have them as was asked.            [D]
 
     acks  0   no answer; an error closes the connection, so that the client learns of it
           1   answered once the leader has the batch

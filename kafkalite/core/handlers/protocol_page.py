@@ -1,4 +1,4 @@
-"""docs/protocol.md, written from the routes and the definitions of messages.              [P]
+"""docs/protocol.md, written from the routes and the definitions of messages.              [D]
 
     python -m kafkalite.core.handlers.protocol_page > docs/protocol.md      (make protocol-page)
 

@@ -1,4 +1,4 @@
-"""The broker as its server asks it: each request goes to the handler of its API.            [P]
+"""The broker as its server asks it: each request goes to the handler of its API.            [D]
 
     Server ──request──> BrokerService ──message──> handler ──> Broker
 

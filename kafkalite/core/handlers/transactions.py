@@ -1,4 +1,4 @@
-"""Requests about transactions, to their coordinators and to partitions.                     [P]
+"""Requests about transactions, to their coordinators and to partitions.                     [D]
 
     AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, Describe-, ListTransactions    the coordinator
     WriteTxnMarkers, DescribeProducers                                  the partitions held here

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from kafkalite.core.log.index import OFFSET_ENTRY, TIME_ENTRY
 from kafkalite.core.log.producer_state import marker_of
-from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,
     BatchHeader,

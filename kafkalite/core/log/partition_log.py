@@ -37,8 +37,8 @@ from kafkalite.core.log.retention import deletable
 from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
 from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots
-from kafkalite.core.log.transaction_index import AbortedTransaction
 from kafkalite.core.log.validation import validated
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
 from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError

@@ -31,7 +31,7 @@ from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
-from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import (

@@ -25,6 +25,7 @@ from zlib import crc32
 from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
 from kafkalite.core.log.port import Buffer, File, Reader, Storage
 from kafkalite.core.log.transaction_index import TransactionIndex
+from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,
@@ -86,15 +87,6 @@ class FileRecords:
     def read(self) -> bytes:
         """The bytes. Fewer than `size_bytes` if the log was truncated in between."""
         return self.reader.read(self.position, self.size_bytes)
-
-
-class Mark(NamedTuple):
-    """A batch in a run of them that gets an index entry."""
-
-    position: int  # of the batch in the run
-    last_offset: int  # of the batch
-    max_timestamp: int  # of the segment up to the end of the batch
-    max_timestamp_offset: int  # last offset of the batch that bears it
 
 
 class TimestampAndOffset(NamedTuple):

@@ -22,7 +22,7 @@ from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import CLEANED_SUFFIX, SWAP_SUFFIX
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment, TimestampAndOffset
-from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction
 
 
 class Segments:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.producer_state import ProducerState
 from kafkalite.core.log.segment import SNAPSHOT_SUFFIX, Segment, offset_name
-from kafkalite.core.log.transaction_index import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.protocol.records import BatchHeader
 from kafkalite.errors import StorageError
 

@@ -14,22 +14,14 @@ Source KIP-98; apache/kafka TransactionIndex.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from kafkalite.core.log.port import File
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.errors import StorageError
 
 _VERSION: Final = 0
 _ENTRY: Final = Struct(">hqqqq")
-
-
-class AbortedTransaction(NamedTuple):
-    """Records of `producer_id` in [first_offset, last_offset] are not for committed readers."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class TransactionIndex:

@@ -13,7 +13,8 @@ from kafkalite.core.log import checkpoints
 from kafkalite.core.log.epochs import CHECKPOINT_NAME, EpochEntry, LeaderEpochs
 from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
 from kafkalite.core.log.port import Storage
-from kafkalite.core.log.transaction_index import AbortedTransaction, TransactionIndex
+from kafkalite.core.log.transaction_index import TransactionIndex
+from kafkalite.core.log.values import AbortedTransaction
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.testing.storage import MemoryStorage

@@ -1,0 +1,23 @@
+"""Values that the log hands to others: what its files say, without the files.              [P]"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """A batch in a run of batches that gets an index entry."""
+
+    position: int  # of the batch in the run
+    last_offset: int  # of the batch
+    max_timestamp: int  # of the segment up to the end of the batch
+    max_timestamp_offset: int  # last offset of the batch that bears it
+
+
+class AbortedTransaction(NamedTuple):
+    """Records of `producer_id` in [first_offset, last_offset] are hidden from committed readers."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int  # when the marker was written
