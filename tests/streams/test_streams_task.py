@@ -29,8 +29,8 @@ from kafkalite.streams import (
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.local.compile import compile_topology
-from kafkalite.streams.local.grouping import WAITING_MAX
 from kafkalite.streams.local.inputs import first_not_before
+from kafkalite.streams.local.operators.rows import WAITING_MAX
 from kafkalite.streams.local.task import Output, Task, TaskState, join
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,7 +14,7 @@ from typing import Final
 
 from kafkalite.errors import TopologyError, UnsupportedOnBackend
 from kafkalite.streams import plan as p
-from kafkalite.streams.local import operators, tables, windowed
+from kafkalite.streams.local.operators import sinks, stateless, tables, windowed
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.rewrites import InternalTopic, Store, SubTopology, sub_topologies
 
@@ -27,7 +27,7 @@ __all__ = [
     "compile_topology",
 ]
 
-OPERATORS: Final = (operators, tables, windowed)  # imported for what they register
+OPERATORS: Final = (stateless, sinks, tables, windowed)  # imported for what they register
 WINDOWED_MAX: Final = 140  # aggregates of a sub-topology whose stream times fit a commit's metadata
 
 

@@ -1,47 +1,40 @@
-"""Aggregates without windows, and what all aggregates share.                              [P]
+"""The rows of an aggregate: segments of batches folded into the buckets of its store.       [P]
 
-A batch is folded in by columns: arguments first (the user's functions see every record before
-any state is touched), then each aggregate's dict. Below hears of a row once per batch, or once
-per commit where updates are cached, with the row as it is then.
+A batch is folded in by columns: arguments first (the user's functions see every record before any
+state is touched), then each aggregate's dict. Downstream operators get one update per changed row
+and batch, or per commit if updates are cached. The update carries the row's latest value.
 
 Facts  Null keys and null values are dropped and counted. A row's timestamp is the newest of its
-       records. An aggregate that becomes None deletes the row, and the timestamp starts anew. The
-       groups of a table take out the old row, then add the new; taking out of a group that has no
-       row does nothing; a group that becomes empty stays.
+       records. An aggregate that becomes None deletes the row, and the timestamp starts anew.
 Fails  through the error policy, with the record on which it failed: a batch is folded by
        iterators whose length hint tells how far it came. Where failures are skipped, the rows of
        the batch are put back and its records are folded in one by one.
-Source Kafka Streams' KStreamAggregate, KTableAggregate.
+Source Kafka Streams' KStreamAggregate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
-from operator import gt, is_, length_hint
+from itertools import islice
+from operator import length_hint
 from typing import Any, Final
 
 from kafkalite.core.types import Headers
-from kafkalite.serde.msgpack import msgpack
-from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
     MISSING,
-    Aggregate,
     Count,
     Fold,
     Partials,
-    Subtractable,
     snapshot,
 )
-from kafkalite.streams.local.batch import MADE, Batch, Origin, Push, Taken
-from kafkalite.streams.local.failures import DROPPED, convert
-from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
-from kafkalite.streams.local.state import NO_WINDOW, Bucket, Layout, StateStore
+from kafkalite.streams.local.batch import MADE, Batch, Origin, Taken
+from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
+from kafkalite.streams.local.runtime import Runtime
+from kafkalite.streams.local.state import Bucket, Layout
 
 WAITING_MAX: Final = 200_000  # rows that wait for the commit; beyond it below is told at once
-LOOKED_AT: Final = 64  # timestamps that tell most batches that are out of order
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +127,7 @@ class Rows:
                 self.failures.at(self.node, error, batch, segment.indexes[max(at, 0)])
                 raise AssertionError("a failure that is not skipped ends the task") from error
             return
-        before = _Before(self.layout, bucket, segment.keys)
+        before = Before(self.layout, bucket, segment.keys)
         try:
             self._fold(bucket, segment, ascending=ascending)
         except Exception as error:
@@ -264,7 +257,7 @@ class _Zeros(Sequence[int]):
         return 1
 
 
-class _Before:
+class Before:
     """The rows of some keys as they were, to put them back."""
 
     def __init__(self, layout: Layout, bucket: Bucket, keys: Sequence[bytes]) -> None:
@@ -338,194 +331,3 @@ def _stamp(bucket: Bucket, latest: dict[bytes, int], oldest: int) -> None:
     for key, timestamp in latest.items():
         if timestamp > get(key, -1):
             stamps[key] = timestamp
-
-
-def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
-    """The store of `node`, registered with the task."""
-    store = runtime.store_of(node)
-    assert store is not None, f"{node.name!r} owns no store"
-    window = node.window if isinstance(node, p.Aggregate) else None
-    value = store.value if layout.is_plain else msgpack()
-    runtime.stores[store.name] = opened = StateStore(
-        store.name,
-        store.changelog_topic,
-        layout,
-        window,
-        runtime.codec(store.key, is_key=True),
-        runtime.codec(value, is_key=False),
-    )
-    return opened
-
-
-# Keys as the store has them
-
-
-def store_keys(node: p.Node, runtime: Runtime) -> Callable[[Batch], Batch]:
-    """Gives batches the key bytes of the node's table: as they came, or by the table's serde."""
-    serde = _table_key(node, runtime)
-    if serde == runtime.input_schema(node).key:
-        return _unchanged
-    codec = runtime.codec(serde, is_key=True)
-
-    def run(batch: Batch) -> Batch:
-        assert batch.keys is not None
-        keys, bad = convert(
-            codec.serialize,
-            node.name,
-            batch.keys,
-            lambda index, error: runtime.failures.at(node, error, batch, index),
-        )
-        encoded = Batch(batch.timestamps, batch.origin, batch.keys, keys, batch.values,
-                        batch.raw_values, batch.olds, batch.headers)  # fmt: skip
-        return encoded.where([i not in bad for i in range(len(batch))]) if bad else encoded
-
-    return run
-
-
-def store_key_needs(node: p.Node, runtime: Runtime) -> Needs:
-    """The key column that `store_keys` looks at."""
-    raw = _table_key(node, runtime) == runtime.input_schema(node).key
-    return Needs(key=not raw, raw_key=raw)
-
-
-def _table_key(node: p.Node, runtime: Runtime) -> Serde:
-    store = runtime.store_of(node)
-    serde = runtime.schema(node).key if store is None else store.key
-    assert serde is not None, f"{node.name!r}: a table knows its key's serde"
-    return serde
-
-
-def _unchanged(batch: Batch) -> Batch:
-    return batch
-
-
-def null_needs(node: p.Node, runtime: Runtime) -> Needs:
-    """The column that tells null values, at the least cost."""
-    raw = runtime.input_schema(node).has_raw_value
-    return Needs(value=not raw, raw_value=raw)
-
-
-def without_nulls(batch: Batch, runtime: Runtime, *, values: bool) -> Batch:
-    """The records with a key, and a value if those are wanted; the others count as dropped."""
-    assert batch.raw_keys is not None
-    if not all(batch.raw_keys) and None in batch.raw_keys:
-        batch = _drop(batch, batch.raw_keys, runtime)
-    if values and has_none(column := batch.nulls()):
-        batch = _drop(batch, column, runtime)
-    return batch
-
-
-def has_none(column: Sequence[Any]) -> bool:
-    """Whether None is in a column. `in` would compare the user's objects."""
-    return any(map(is_, column, repeat(None, len(column))))
-
-
-def _drop(batch: Batch, column: Sequence[Any], runtime: Runtime) -> Batch:
-    keep = [value is not None for value in column]
-    runtime.metrics[DROPPED] += len(keep) - sum(keep)
-    return batch.where(keep)
-
-
-# Streams without windows
-
-
-@node_needs.register
-def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
-    needs = store_key_needs(node, runtime)
-    if node.window is None and not node.subtracts:
-        needs |= null_needs(node, runtime)
-    if any(not isinstance(part, Count) or part.argument is not None for part in node.aggregates):
-        needs |= Needs(value=True)
-    for late in runtime.children(node, p.Late):
-        needs |= runtime.needs(late)
-    return needs | Needs(value=node.subtracts)
-
-
-class GroupAggregate:
-    """An aggregate of a stream, one row per key."""
-
-    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
-        self.rows = Rows(node, runtime)
-
-    def process(self, batch: Batch) -> None:
-        """Folds the batch in."""
-        batch, segment = self.rows.taken(batch, values=True)
-        if not len(batch):
-            return
-        bucket = self.rows.store.bucket(NO_WINDOW)
-        self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
-        self.rows.after(batch)
-
-    def flush(self) -> None:
-        """Tells below what changed since the last commit."""
-        self.rows.flush()
-
-    def tick(self, now_ms: int) -> None:
-        """The wall clock changes nothing."""
-
-    def stream_time(self) -> None:
-        """It has none."""
-
-    def resume(self, stream_time: int) -> None:
-        """Nothing but the store survives."""
-
-
-def is_ascending(timestamps: Sequence[int]) -> bool:
-    """Whether no timestamp is smaller than the one before it."""
-    if any(map(gt, timestamps, islice(timestamps, 1, LOOKED_AT))):
-        return False
-    # Sorting what is sorted costs less than a comparison of each pair.
-    return len(timestamps) <= LOOKED_AT or sorted(timestamps) == list(timestamps)
-
-
-# Groups of a table
-
-
-class TableAggregate(GroupAggregate):
-    """An aggregate of a table's rows by group: takes old rows out, adds new ones."""
-
-    def process(self, batch: Batch) -> None:
-        """Folds the changes in, one by one, each (old, new)."""
-        batch = self.rows.keys(batch)
-        assert batch.raw_keys is not None
-        assert batch.values is not None
-        bucket = self.rows.store.bucket(NO_WINDOW)
-        keys: Sequence[Any] = batch.raw_keys  # a repartition topic has no null keys
-        for index, (key, (old, new)) in enumerate(zip(keys, batch.values, strict=True)):
-            before = _Before(self.rows.layout, bucket, [key]) if self.rows.skips else None
-            try:
-                self._change(bucket, key, old, new, batch.timestamps[index])
-            except Exception as error:
-                self.rows.failures.at(self.rows.node, error, batch, index)
-                assert before is not None, "a failure that is not skipped ends the task"
-                before.put_back()
-                continue
-            if batch.headers is not None or bucket.headers:
-                bucket.mark([key], None if batch.headers is None else [batch.headers[index]])
-        self.rows.after(batch)
-
-    def _change(self, bucket: Bucket, key: bytes, old: Any, new: Any, timestamp: int) -> None:
-        has_row = self.rows.store.has(bucket, key)
-        if new is None and not has_row and not self.rows.layout.deletes:
-            return
-        self.rows.note(bucket, {key: timestamp})
-        for aggregate, partials in zip(self.rows.node.aggregates, bucket.partials, strict=True):
-            if old is not None and has_row:
-                assert isinstance(aggregate, Subtractable), f"{aggregate}: refused when built"
-                aggregate.subtract(partials, key, _argument(aggregate, old))
-            if new is not None:
-                aggregate.add(partials, (key,), iter((_argument(aggregate, new),)))
-        stamp = bucket.stamps.get(key, timestamp) if has_row else timestamp
-        bucket.stamps[key] = max(stamp, timestamp)
-        bucket.newest = max(bucket.newest, timestamp)
-
-
-def _argument(aggregate: Aggregate, value: Any) -> Any:
-    return value if aggregate.argument is None else aggregate.argument.call(value)
-
-
-def grouping(node: p.Aggregate, runtime: Runtime) -> Push:
-    """The operator of an aggregate without windows."""
-    operator = (TableAggregate if node.subtracts else GroupAggregate)(node, runtime)
-    runtime.stateful[node] = operator
-    return operator.process

@@ -23,12 +23,8 @@ from typing import Final
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Push
 from kafkalite.streams.local.failures import DROPPED
-from kafkalite.streams.local.grouping import (
-    Rows,
-    Segment,
-    grouping,
-    is_ascending,
-)
+from kafkalite.streams.local.operators.grouping import grouping, is_ascending
+from kafkalite.streams.local.operators.rows import Rows, Segment
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.windows import TimeWindow
 

@@ -21,7 +21,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Last
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.calling import RowCaller, function_needs, row_caller
-from kafkalite.streams.local.grouping import (
+from kafkalite.streams.local.operators.keys import (
     open_store,
     store_key_needs,
     store_keys,

@@ -1,0 +1,48 @@
+"""Batches with some of their columns changed.                                              [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kafkalite.streams.local.batch import Batch
+
+
+def with_values(batch: Batch, values: Sequence[Any]) -> Batch:
+    """The batch with other values; their bytes are gone."""
+    return Batch(
+        batch.timestamps, batch.origin, batch.keys, batch.raw_keys, values, headers=batch.headers
+    )
+
+
+def with_keys(batch: Batch, keys: Sequence[Any]) -> Batch:
+    """The batch with other keys; their bytes are gone."""
+    return Batch(
+        batch.timestamps,
+        batch.origin,
+        keys,
+        None,
+        batch.values,
+        batch.raw_values,
+        headers=batch.headers,
+    )
+
+
+def with_pairs(batch: Batch, pairs: Sequence[tuple[Any, Any]]) -> Batch:
+    """The batch with other keys and values."""
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    return with_values(with_keys(batch, keys), values)
+
+
+def without_values(batch: Batch) -> Batch:
+    """The batch for those who put new values in."""
+    return Batch(batch.timestamps, batch.origin, batch.keys, batch.raw_keys, headers=batch.headers)
+
+
+def without_null_keys(batch: Batch) -> Batch:
+    """The records that have a key."""
+    keys = batch.raw_keys if batch.keys is None else batch.keys
+    assert keys is not None
+    if all(keys) or None not in keys:
+        return batch
+    return batch.where([key is not None for key in keys])

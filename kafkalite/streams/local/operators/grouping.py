@@ -1,0 +1,130 @@
+"""Aggregates without windows: of a stream's records, and of a table's rows by group.        [P]
+
+Facts  The groups of a table take out the old row, then add the new; taking out of a group that has
+       no row does nothing; a group that becomes empty stays.
+Fails  through the error policy, with the record on which it failed.
+Source Kafka Streams' KStreamAggregate, KTableAggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from operator import gt
+from typing import Any, Final
+
+from kafkalite.streams import plan as p
+from kafkalite.streams.aggregates import (
+    Aggregate,
+    Count,
+    Subtractable,
+)
+from kafkalite.streams.local.batch import Batch, Push
+from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
+from kafkalite.streams.local.operators.rows import Before, Rows
+from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
+from kafkalite.streams.local.state import NO_WINDOW, Bucket
+
+LOOKED_AT: Final = 64  # timestamps that tell most batches that are out of order
+
+
+@node_needs.register
+def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
+    needs = store_key_needs(node, runtime)
+    if node.window is None and not node.subtracts:
+        needs |= null_needs(node, runtime)
+    if any(not isinstance(part, Count) or part.argument is not None for part in node.aggregates):
+        needs |= Needs(value=True)
+    for late in runtime.children(node, p.Late):
+        needs |= runtime.needs(late)
+    return needs | Needs(value=node.subtracts)
+
+
+class GroupAggregate:
+    """An aggregate of a stream, one row per key."""
+
+    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
+        self.rows = Rows(node, runtime)
+
+    def process(self, batch: Batch) -> None:
+        """Folds the batch in."""
+        batch, segment = self.rows.taken(batch, values=True)
+        if not len(batch):
+            return
+        bucket = self.rows.store.bucket(NO_WINDOW)
+        self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
+        self.rows.after(batch)
+
+    def flush(self) -> None:
+        """Tells below what changed since the last commit."""
+        self.rows.flush()
+
+    def tick(self, now_ms: int) -> None:
+        """The wall clock changes nothing."""
+
+    def stream_time(self) -> None:
+        """It has none."""
+
+    def resume(self, stream_time: int) -> None:
+        """Nothing but the store survives."""
+
+
+def is_ascending(timestamps: Sequence[int]) -> bool:
+    """Whether no timestamp is smaller than the one before it."""
+    if any(map(gt, timestamps, islice(timestamps, 1, LOOKED_AT))):
+        return False
+    # Sorting what is sorted costs less than a comparison of each pair.
+    return len(timestamps) <= LOOKED_AT or sorted(timestamps) == list(timestamps)
+
+
+# Groups of a table
+
+
+class TableAggregate(GroupAggregate):
+    """An aggregate of a table's rows by group: takes old rows out, adds new ones."""
+
+    def process(self, batch: Batch) -> None:
+        """Folds the changes in, one by one, each (old, new)."""
+        batch = self.rows.keys(batch)
+        assert batch.raw_keys is not None
+        assert batch.values is not None
+        bucket = self.rows.store.bucket(NO_WINDOW)
+        keys: Sequence[Any] = batch.raw_keys  # a repartition topic has no null keys
+        for index, (key, (old, new)) in enumerate(zip(keys, batch.values, strict=True)):
+            before = Before(self.rows.layout, bucket, [key]) if self.rows.skips else None
+            try:
+                self._change(bucket, key, old, new, batch.timestamps[index])
+            except Exception as error:
+                self.rows.failures.at(self.rows.node, error, batch, index)
+                assert before is not None, "a failure that is not skipped ends the task"
+                before.put_back()
+                continue
+            if batch.headers is not None or bucket.headers:
+                bucket.mark([key], None if batch.headers is None else [batch.headers[index]])
+        self.rows.after(batch)
+
+    def _change(self, bucket: Bucket, key: bytes, old: Any, new: Any, timestamp: int) -> None:
+        has_row = self.rows.store.has(bucket, key)
+        if new is None and not has_row and not self.rows.layout.deletes:
+            return
+        self.rows.note(bucket, {key: timestamp})
+        for aggregate, partials in zip(self.rows.node.aggregates, bucket.partials, strict=True):
+            if old is not None and has_row:
+                assert isinstance(aggregate, Subtractable), f"{aggregate}: refused when built"
+                aggregate.subtract(partials, key, _argument(aggregate, old))
+            if new is not None:
+                aggregate.add(partials, (key,), iter((_argument(aggregate, new),)))
+        stamp = bucket.stamps.get(key, timestamp) if has_row else timestamp
+        bucket.stamps[key] = max(stamp, timestamp)
+        bucket.newest = max(bucket.newest, timestamp)
+
+
+def _argument(aggregate: Aggregate, value: Any) -> Any:
+    return value if aggregate.argument is None else aggregate.argument.call(value)
+
+
+def grouping(node: p.Aggregate, runtime: Runtime) -> Push:
+    """The operator of an aggregate without windows."""
+    operator = (TableAggregate if node.subtracts else GroupAggregate)(node, runtime)
+    runtime.stateful[node] = operator
+    return operator.process

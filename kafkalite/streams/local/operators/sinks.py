@@ -1,0 +1,161 @@
+"""Sinks: batches become the bytes of output records.                                       [P]
+
+Fails  through the error policy, with the record on which a serde, a topic function or a partitioner
+       failed; the other records of the batch are written.
+Source Kafka Streams' SinkNode, RecordCollectorImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
+
+from kafkalite.core.types import Columns
+from kafkalite.errors import ProcessingError, TopologyError
+from kafkalite.serde.serde import Codec
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import Batch, Output, Push
+from kafkalite.streams.local.calling import records
+from kafkalite.streams.local.failures import convert
+from kafkalite.streams.local.operators.changed import without_null_keys
+from kafkalite.streams.local.runtime import (
+    Needs,
+    Runtime,
+    compile_node,
+    is_portable,
+    node_needs,
+)
+from kafkalite.streams.naming import check_name
+
+
+@node_needs.register
+def _(node: p.Sink, below: Needs, runtime: Runtime) -> Needs:
+    needs = sink_bytes(node, runtime)
+    if node.partitioner is not None or callable(node.topic):
+        needs |= Needs(key=True, value=True)
+    return needs
+
+
+def sink_bytes(node: p.Sink, runtime: Runtime) -> Needs:
+    """The columns that a sink writes: bytes as they came where the serde is the same."""
+    above = runtime.input_schema(node)
+    assert node.key is not None
+    assert node.value is not None
+    raw_key = node.key == above.key and is_portable(node.key)
+    raw_value = node.value == above.value and above.has_raw_value and is_portable(node.value)
+    return Needs(not raw_key, raw_key, not raw_value, raw_value)
+
+
+@compile_node.register
+def _(node: p.Sink, runtime: Runtime) -> Push:
+    return Sink(node, runtime).run
+
+
+class Sink:
+    """Makes bytes of a batch and leaves them in the task's outputs."""
+
+    def __init__(self, node: p.Sink, runtime: Runtime) -> None:
+        assert node.key is not None
+        assert node.value is not None
+        self.node = node
+        self.runtime = runtime
+        self.failures = runtime.failures
+        self.needs = sink_bytes(node, runtime)
+        self.key_codec = runtime.codec(node.key, is_key=True)
+        self.value_codec = runtime.codec(node.value, is_key=False)
+        # Records without a key have no place in a repartition topic.
+        self.drops_null_keys = node.topic in runtime.sub_topology.repartition_sinks
+
+    def run(self, batch: Batch) -> None:
+        """Writes the batch, into the one topic or each record into its own."""
+        if isinstance(self.node.topic, str):
+            self.write(self.node.topic, batch)
+            return
+        call = _topic_name(self.node.topic)
+        batch, topics = self.failures.apply(self.node, call, batch, (records(batch),))
+        indexes: dict[str, list[int]] = {}
+        for index, topic in enumerate(topics):
+            indexes.setdefault(topic, []).append(index)
+        for topic, its in indexes.items():
+            self.write(topic, batch if len(indexes) == 1 else batch.take(its))
+
+    def write(self, topic: str, batch: Batch) -> None:
+        """Writes the batch into `topic`, without the records that the serdes refuse."""
+        if self.drops_null_keys:
+            batch = without_null_keys(batch)
+        failed: set[int] = set()
+        keys: Sequence[bytes | None] | None = batch.raw_keys
+        if self.needs.key:
+            keys = self._serialize(self.key_codec, topic, batch, batch.keys, failed)
+        values: Sequence[bytes | None] | None = batch.raw_values
+        if self.needs.value:
+            values = self._serialize(self.value_codec, topic, batch, batch.values, failed)
+        assert keys is not None
+        assert values is not None
+        columns = Columns(keys, values, batch.timestamps, None, batch.headers)
+        if failed:
+            keep = [index not in failed for index in range(len(batch))]
+            batch, columns = batch.where(keep), columns.where(keep)
+        partitions: Sequence[int] | None = None
+        if self.node.partitioner is not None:
+            partitions, columns = self._partitioned(self.node.partitioner, topic, batch, columns)
+        if len(columns):
+            self.runtime.outputs.append(Output(topic, columns, partitions, self.node.name))
+
+    def _serialize(
+        self,
+        codec: Codec,
+        topic: str,
+        batch: Batch,
+        column: Sequence[Any] | None,
+        failed: set[int],
+    ) -> Sequence[bytes | None]:
+        assert column is not None
+
+        def fail(index: int, error: Exception) -> None:
+            if index not in failed:
+                self.failures.at(self.node, error, batch, index)
+
+        done, bad = convert(codec.serialize, topic, column, fail)
+        failed.update(bad)
+        return done
+
+    def _partitioned(
+        self, partitioner: p.Partitioner, topic: str, batch: Batch, columns: Columns
+    ) -> tuple[Sequence[int], Columns]:
+        """Where the partitioner wants the records, and those that it has a place for."""
+        count = self.runtime.partition_counts.get(topic)
+        if count is None:
+            raise ProcessingError(
+                f"{self.node.name!r}: topic {topic!r}: how many partitions it has is not known, "
+                "its partitioner cannot be asked"
+            )
+        assert batch.keys is not None
+        assert batch.values is not None
+        call = _partition_within(partitioner, count)
+        found, bad = self.failures.call(self.node, call, batch, (batch.keys, batch.values))
+        if not bad:
+            return found, columns
+        keep = [partition is not None for partition in found]
+        return list(compress(found, keep)), columns.where(keep)
+
+
+def _topic_name(function: Callable[[Any], str]) -> Callable[[Any], str]:
+    def call(record: Any) -> str:
+        try:
+            return check_name(function(record), "topic")
+        except TopologyError as error:
+            raise ValueError(str(error)) from None
+
+    return call
+
+
+def _partition_within(partitioner: p.Partitioner, count: int) -> Callable[[Any, Any], int]:
+    def call(key: Any, value: Any) -> int:
+        partition = partitioner(key, value, count)
+        if not isinstance(partition, int) or not 0 <= partition < count:
+            raise ValueError(f"partition {partition!r} is not one of {count}")
+        return partition
+
+    return call
