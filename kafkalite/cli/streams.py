@@ -1,7 +1,7 @@
 """`kafkalite-streams`: run and describe the topology that a Python file builds.           [IO]
 
-Fails  with one line and exit code 1: no such file, an error in it (named by its line), no
-       `Streams` object in it or several, and whatever stops the topology.
+Fails  with one line and exit code 1: a file that does not exist, an error in it (named by its
+       line), no `Streams` object in it or several, an error that stops the topology.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def run(
         typer.Option(
             "--bootstrap-servers",
             "-b",
-            help="HOST:PORT[,…] of a broker; without it one runs here for as long as this.",
+            help="HOST:PORT[,…] of a broker. Default: a broker of its own, until the run ends.",
             envvar=SERVERS_VARIABLE,
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where a broker of our own keeps its log.", show_default="kafkalite-data"
+            help="Where a broker of its own keeps its log.", show_default="kafkalite-data"
         ),
     ] = None,
     until_caught_up: Annotated[
@@ -81,15 +81,17 @@ def run(
 ) -> None:
     """Run a topology until it is stopped with Ctrl-C or SIGTERM.
 
-    Stopped so it ends with 0: it has committed, and goes on from there when it is run again.
-    A second signal does not wait for that (a broker may be gone): it ends with 130.
+    The first signal commits and ends the run with exit code 0; the next run goes on from there. A
+    second signal does not wait for the commit (the broker may be gone) and ends it with 130.
+
+    Without --bootstrap-servers a broker of its own runs, prints its address, and the run waits for
+    topics that do not exist there yet.
     """
     streams = load(app)
     say_which_codec()
-    own = f"a broker of its own (data in {data_dir or streams.data_dir})"
     named = streams.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-    where = own if named is None else named
-    typer.echo(f"{streams.application_id}: running on {where}", err=True)
+    if named is not None:  # `run` prints the address of a broker of its own
+        typer.echo(f"{streams.application_id}: running on {named}", err=True)
     progress = streams.run(
         bootstrap_servers,
         until_caught_up=until_caught_up,
@@ -149,7 +151,9 @@ def load(app: str) -> Streams:
         raise TopologyError(f"{file} has no Streams object at its top level")
     if len({id(value) for value in found.values()}) > 1:
         names = ", ".join(sorted(found))
-        raise TopologyError(f"{file} has several Streams objects ({names}): say {file}:NAME")
+        raise TopologyError(
+            f"{file} has several Streams objects ({names}): choose one with {file}:NAME"
+        )
     return next(iter(found.values()))
 
 

@@ -1,14 +1,19 @@
 """`Streams`: a topology with the means to run it.                                        [IO]
 
-Owns   nothing while it is built; `run` owns a worker until it returns.
-Fails  with TopologyError for a setting that is wrong or not supported yet, before anything runs.
+Without an address, `run` starts a broker of its own, prints its address on stderr, and waits for
+topics that the topology reads and nobody has created yet: nobody could have before the start.
+
+Owns   nothing while it is built; `run` owns a worker, and perhaps a broker, until it returns.
+Fails  with TopologyError for a setting that is wrong or not supported yet, before anything runs;
+       for a topic that does not exist on somebody else's broker.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
@@ -19,16 +24,23 @@ from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import Duration, not_negative
+from kafkalite.streams.local.topics import (
+    Wanted,
+    absence,
+    create_command,
+    remedy,
+    spell_sources,
+)
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.streams.plan import OnError
 
-DATA_DIR = Path("kafkalite-data")  # where an embedded broker keeps its log unless told
+DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 COMMIT_INTERVAL: Final = "1s"
 GUARANTEES: Final = ("at_least_once", "exactly_once")
 
 
 class Settings(TypedDict, total=False):
-    """How an application runs. What is None is as if it had not been said."""
+    """How an application runs. A setting of `None` counts as not given."""
 
     commit_interval: Duration | None
     data_dir: str | Path | None  # of a broker of its own
@@ -42,8 +54,8 @@ class Streams(StreamsBuilder):
     """An application: build a topology with it, then run, describe or test it.
 
     `Streams("flight-delays", key=string())`: the application id names the consumer group and the
-    internal topics; `key=` and `value=` are the default serdes. Settings are those of `run`, which
-    may say otherwise.
+    internal topics; `key=` and `value=` are the default serdes. The settings are defaults for those
+    of `run`.
     """
 
     not_built = StreamsBuilder.not_built | {"store"}
@@ -81,17 +93,28 @@ class Streams(StreamsBuilder):
     ) -> Progress:
         """Runs the topology until SIGINT or SIGTERM; returns what it did.
 
-        Without `bootstrap_servers` a broker of its own runs over `data_dir` for as long as this.
+        Without `bootstrap_servers`, a broker over `data_dir` runs until this call returns. Topics
+        that the topology reads are then waited for, unless `until_caught_up`.
         A second signal does not wait for the last commit: it raises KeyboardInterrupt.
         """
         check_settings(self.application_id, settings)
         interval = settings.get("commit_interval")
         interval = self.commit_interval if interval is None else interval
         data_dir = settings.get("data_dir") or self.data_dir
-        config = WorkerConfig(commit_interval_ms=not_negative(interval, "commit_interval"))
+        interval_ms = not_negative(interval, "commit_interval")
         if bootstrap_servers is None:
             bootstrap_servers = self.bootstrap_servers
         with _broker(bootstrap_servers, data_dir) as address:
+            report = None
+            if bootstrap_servers is None:
+                report = _on_missing_topics(
+                    self.application_id, address, data_dir, is_waiting=not until_caught_up
+                )
+                _say(
+                    f"{self.application_id}: a broker of its own runs at {address} (data in "
+                    f"{data_dir}). To create a topic there: {create_command(['TOPIC'], address)}"
+                )
+            config = WorkerConfig(commit_interval_ms=interval_ms, on_missing_topics=report)
             registry = LogRegistry(address)
             try:
                 worker = Worker(self.plan(), address, registry, config)
@@ -134,6 +157,34 @@ def _broker(bootstrap_servers: str | None, data_dir: str | Path) -> Iterator[str
         return
     with EmbeddedBroker(data_dir) as broker:
         yield broker.bootstrap_servers
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _on_missing_topics(
+    application_id: str, address: str, data_dir: str | Path, *, is_waiting: bool
+) -> Callable[[Sequence[Wanted]], None]:
+    """What becomes of topics that do not exist on a broker of our own.
+
+    The user can create them only while the broker runs, so a run without an end waits for them. A
+    run until caught up has nothing to do without them.
+    """
+
+    def report(missing: Sequence[Wanted]) -> None:
+        if not missing:
+            _say(f"{application_id}: every topic exists, running")
+        elif is_waiting:
+            what = f"{spell_sources(missing)}, which the topology reads"
+            _say(f"{application_id}: waiting for {what}. {remedy(missing, address)}")
+        else:
+            raise TopologyError(
+                f"{absence(missing, f'in {data_dir}')}, and a run until caught up does not wait "
+                "for topics: run without it, or against a broker that has them"
+            )
+
+    return report
 
 
 async def _run(worker: Worker, until_caught_up: bool) -> Progress:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -80,3 +83,62 @@ def test_no_address_where_one_is_given_starts_no_broker(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert "no bootstrap server is given" in ran.stderr
     assert not data.exists()
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`kafkalite-streams run`, ended at the latest with the test."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "kafkalite.cli.streams", "run", *arguments]
+    environment = {n: v for n, v in os.environ.items() if n != "KAFKALITE_BOOTSTRAP_SERVERS"}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_broker_of_its_own_says_where_it_is_and_waits_for_its_topics(tmp_path: Path) -> None:
+    path, data = tmp_path / "app.py", tmp_path / "data"
+    path.write_text(GOOD)
+    with started(str(path), "--data-dir", str(data), "--json") as process:
+        assert process.stderr is not None
+        ready, waiting = process.stderr.readline(), process.stderr.readline()
+        address = ready.partition(" runs at ")[2].partition(" ")[0]
+        assert f"(data in {data})" in ready
+        assert ready.endswith(f": kafkalite topics create TOPIC -b {address}\n")
+        create = f"kafkalite topics create in -b {address}"
+        assert waiting == (
+            f"a: waiting for topic 'in', which the topology reads. To create it: {create}\n"
+        )
+        words = create.split()[1:]
+        subprocess.run([sys.executable, "-m", "kafkalite.cli", *words], check=True, timeout=60)
+        assert process.stderr.readline() == "a: every topic exists, running\n"
+        process.send_signal(signal.SIGINT)
+        assert '"records": 0' in process.communicate(timeout=60)[0]
+        assert process.returncode == 0
+
+
+def test_who_waits_for_a_topic_can_be_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(GOOD)
+    with started(str(path), "--data-dir", str(tmp_path / "data")) as process:
+        assert process.stderr is not None
+        process.stderr.readline()
+        assert "waiting for topic 'in'" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_a_topic_that_another_broker_lacks_is_an_error_with_the_command(
+    tmp_path: Path, bootstrap: str
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(GOOD.replace('"in"', '"no-such-topic"'))
+    ran = command("run", str(path), "--bootstrap-servers", bootstrap)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == (
+        f"kafkalite: topic 'no-such-topic' does not exist at {bootstrap}; the topology reads it. "
+        f"To create it: kafkalite topics create no-such-topic -b {bootstrap}"
+    )

@@ -17,6 +17,8 @@ from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.topics import resolve_topics
 
+AT = "host:9092"
+
 
 class Admin:
     """A cluster of topics, internal ones by their underscores."""
@@ -36,7 +38,7 @@ class Admin:
 
 
 def resolve(app: Streams, admin: Admin) -> list[tuple[str, ...]]:
-    sources, _ = asyncio.run(resolve_topics(admin, compile_topology(app.plan())))  # type: ignore[arg-type]
+    sources, _ = asyncio.run(resolve_topics(admin, compile_topology(app.plan()), AT))  # type: ignore[arg-type]
     return list(sources.values())
 
 
@@ -118,8 +120,26 @@ def test_one_pattern_read_twice_is_one_source() -> None:
 def test_a_pattern_that_nothing_matches_is_named() -> None:
     app = Streams("app")
     app.stream(re.compile("o.*")).to("x")
-    with pytest.raises(TopologyError, match="no topic matches the pattern 'o"):
+    with pytest.raises(TopologyError, match="topics that match the pattern 'o.*' do not exist at"):
         resolve(app, Admin(invoices=1))
+
+
+@pytest.mark.parametrize(
+    ("missing", "topics", "them"),
+    [("a", "topic 'a' does", "it"), ("ab", "topics 'a', 'b' do", "them")],
+)
+def test_topics_that_do_not_exist_are_named_with_the_command_that_creates_them(
+    missing: str, topics: str, them: str
+) -> None:
+    app = Streams("app")
+    app.stream(["a", "b", "c"]).to("out")
+    there = {name: 1 for name in "abc" if name not in missing}
+    with pytest.raises(TopologyError) as caught:
+        resolve(app, Admin(**there))
+    assert str(caught.value) == (
+        f"{topics} not exist at host:9092; the topology reads {them}. "
+        f"To create {them}: kafkalite topics create {' '.join(missing)} -b host:9092"
+    )
 
 
 def test_a_topic_that_is_named_is_read_by_who_names_it() -> None:

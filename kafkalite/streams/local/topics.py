@@ -9,27 +9,34 @@ Source Kafka Streams' InternalTopicManager.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.metadata import TopicInfo
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.plan import Node, TopicPattern
 
+Wanted: TypeAlias = str | TopicPattern  # how a source names what it reads
+
 
 async def resolve_topics(
-    admin: Admin, sub_topologies: Sequence[SubTopology]
+    admin: Admin, sub_topologies: Sequence[SubTopology], bootstrap_servers: str
 ) -> tuple[dict[int, tuple[str, ...]], dict[str, int]]:
     """The topics each sub-topology reads, and the partition count of every topic.
 
-    Internal topics are created on the way: a repartition topic as wide as the topics that whoever
-    writes it reads, unless told, a changelog as wide as its sub-topology.
+    Internal topics are created on the way. A repartition topic gets the partition count that the
+    topology asks for, else that of the widest topic its writers read; a changelog gets that of its
+    sub-topology.
     """
     topics = await admin.describe_topics()
+    if missing := missing_sources(sub_topologies, topics):
+        complaint = absence(missing, f"at {bootstrap_servers}")
+        raise TopologyError(f"{complaint}. {remedy(missing, bootstrap_servers)}")
     partitions_of = {topic.name: topic.partition_count for topic in topics}
-    own = {internal.name for sub in sub_topologies for internal in sub.internal_topics}
-    matchable = {t.name for t in topics if not t.is_internal} - own
-    external = _external(sub_topologies, partitions_of.keys(), matchable)
+    external = _external(sub_topologies, topics)
     repartitions, widths = _widths(sub_topologies, external, partitions_of)
     for sub in sub_topologies:
         read = (*external[sub.id], *(topic.name for topic in sub.repartition_sources))
@@ -74,16 +81,74 @@ def _above(node: Node) -> set[Node]:
     return found
 
 
+def missing_sources(
+    sub_topologies: Sequence[SubTopology], topics: Sequence[TopicInfo]
+) -> list[Wanted]:
+    """The sources for which no topic exists, in the order of the topology."""
+    existing = _Existing.of(sub_topologies, topics)
+    wanted = (source for sub in sub_topologies for source in sub.source_topics)
+    return [source for source in dict.fromkeys(wanted) if not existing.matching(source)]
+
+
+def spell_sources(missing: Sequence[Wanted]) -> str:
+    """`topic 'words'`, `topics 'a', 'b' and topics that match the pattern 'c.*'`."""
+    names = [repr(source) for source in missing if isinstance(source, str)]
+    parts = [f"topic{'s' if len(names) > 1 else ''} {', '.join(names)}"] if names else []
+    parts += [f"topics that match {_spell(s)}" for s in missing if not isinstance(s, str)]
+    return " and ".join(parts)
+
+
+def absence(missing: Sequence[Wanted], place: str) -> str:
+    """That the topology reads topics which do not exist at `place`."""
+    is_one = len(missing) == 1 and isinstance(missing[0], str)
+    does, it = ("does", "it") if is_one else ("do", "them")
+    return f"{spell_sources(missing)} {does} not exist {place}; the topology reads {it}"
+
+
+def remedy(missing: Sequence[Wanted], bootstrap_servers: str) -> str:
+    """The command that creates the topics; the user chooses a name where a pattern must match."""
+    names = [source if isinstance(source, str) else "NAME" for source in missing]
+    it = "it" if len(names) == 1 else "them"
+    return f"To create {it}: {create_command(names, bootstrap_servers)}"
+
+
+def create_command(names: Sequence[str], bootstrap_servers: str) -> str:
+    """What a user types to create topics."""
+    return f"kafkalite topics create {' '.join(names)} -b {bootstrap_servers}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Existing:
+    """The topics of the cluster. Patterns match neither brokers' topics nor our internal ones."""
+
+    names: frozenset[str]
+    matchable: frozenset[str]
+
+    @classmethod
+    def of(cls, sub_topologies: Sequence[SubTopology], topics: Iterable[TopicInfo]) -> _Existing:
+        own = {internal.name for sub in sub_topologies for internal in sub.internal_topics}
+        names = {topic.name: topic.is_internal for topic in topics}
+        matchable = {name for name, is_internal in names.items() if not is_internal}
+        return cls(frozenset(names), frozenset(matchable - own))
+
+    def matching(self, wanted: Wanted) -> list[str]:
+        """The topics that a source reads."""
+        if isinstance(wanted, str):
+            return [wanted] if wanted in self.names else []
+        return sorted(topic for topic in self.matchable if wanted.fullmatch(topic))
+
+
 def _external(
-    sub_topologies: Sequence[SubTopology], existing: Collection[str], matchable: Collection[str]
+    sub_topologies: Sequence[SubTopology], topics: Sequence[TopicInfo]
 ) -> dict[int, tuple[str, ...]]:
     """The topics of others that each sub-topology reads; every one exists and has one reader."""
-    readers: dict[str, str | TopicPattern] = {}
+    existing = _Existing.of(sub_topologies, topics)
+    readers: dict[str, Wanted] = {}
     external: dict[int, tuple[str, ...]] = {}
     for sub in sub_topologies:
         before = set(readers)
         for wanted in sub.source_topics:
-            for topic in _matching(wanted, existing, matchable):
+            for topic in existing.matching(wanted):
                 if topic in readers:
                     raise TopologyError(
                         f"topic {topic!r} is meant by {_spell(readers[topic])} and by "
@@ -94,20 +159,7 @@ def _external(
     return external
 
 
-def _matching(
-    wanted: str | TopicPattern, existing: Collection[str], matchable: Collection[str]
-) -> list[str]:
-    if isinstance(wanted, str):
-        if wanted not in existing:
-            raise TopologyError(f"topic {wanted!r} does not exist; the topology reads it")
-        return [wanted]
-    found = sorted(topic for topic in matchable if wanted.fullmatch(topic))
-    if not found:
-        raise TopologyError(f"no topic matches {_spell(wanted)}; the topology reads those that do")
-    return found
-
-
-def _spell(wanted: str | TopicPattern) -> str:
+def _spell(wanted: Wanted) -> str:
     return repr(wanted) if isinstance(wanted, str) else f"the pattern {wanted.pattern!r}"
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,22 +34,28 @@ from kafkalite.streams.local.assignor import TaskAssignor, TaskId
 from kafkalite.streams.local.compile import SubTopology, compile_topology
 from kafkalite.streams.local.restore import restore_tasks
 from kafkalite.streams.local.task import Output, Task, TaskCommit
-from kafkalite.streams.local.topics import resolve_topics
+from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
 from kafkalite.streams.plan import Plan
 
 POLL_MS: Final = 100
 CAUGHT_UP_CHECK_MS: Final = 50
+TOPIC_WAIT_SECONDS: Final = 0.25  # between two looks for a source's topic
 LAG_WAIT_MS_MAX: Final = 5_000  # a partition that lags and gives nothing holds others no longer
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """How a worker runs. Times in milliseconds."""
+    """How a worker runs. Times in milliseconds.
+
+    With `on_missing_topics` the worker waits for topics of its sources that do not exist, and
+    reports them there whenever they change, at last as none. Without it they are an error.
+    """
 
     commit_interval_ms: int = 1_000
     buffered_records_max: int = 100_000  # a partition's inbox; beyond it the partition is paused
     session_timeout_ms: int = 45_000
     group_instance_id: str | None = None
+    on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
 
 
 @dataclass(slots=True)
@@ -87,6 +93,7 @@ class Worker:
         self.config = config
         self.progress = Progress()
         self._registry = registry
+        self._bootstrap_servers = bootstrap_servers
         self._client = Client(bootstrap_servers, client_id=plan.application_id)
         self._sub_topologies: dict[int, SubTopology] = {s.id: s for s in compile_topology(plan)}
         if not self._sub_topologies:
@@ -108,6 +115,8 @@ class Worker:
         """Runs until stopped, or until every input of the whole group is read to its end."""
         async with self._client:
             await self._prepare()
+            if self.is_stopping:  # perhaps before every topic existed
+                return self.progress
             async with Producer(self._client, linger_ms=0) as self._producer, self._consumer:
                 try:
                     await self._loop(until_caught_up)
@@ -117,9 +126,13 @@ class Worker:
         return self.progress
 
     async def _prepare(self) -> None:
+        sub_topologies = list(self._sub_topologies.values())
         async with Admin(self._client) as admin:
+            await self._wait_for_topics(admin, sub_topologies)
+            if self.is_stopping:
+                return
             sources, self._partitions_of = await resolve_topics(
-                admin, list(self._sub_topologies.values())
+                admin, sub_topologies, self._bootstrap_servers
             )
         self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
         wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
@@ -141,6 +154,18 @@ class Worker:
             on_assigned=self._on_assigned,
             on_lost=self._on_lost,
         )
+
+    async def _wait_for_topics(self, admin: Admin, sub_topologies: list[SubTopology]) -> None:
+        """Returns once every source has its topic, if this worker waits for them at all."""
+        report, reported = self.config.on_missing_topics, list[Wanted]()
+        while report is not None and not self.is_stopping:
+            missing = missing_sources(sub_topologies, await admin.describe_topics())
+            if missing != reported:
+                report(missing)
+                reported = missing
+            if not missing:
+                return
+            await asyncio.sleep(TOPIC_WAIT_SECONDS)
 
     async def _loop(self, until_caught_up: bool) -> None:
         committed_at = checked_at = time.monotonic()
