@@ -3,8 +3,8 @@
     with EmbeddedBroker("kafkalite-data") as broker:
         Producer(broker.bootstrap_servers)
 
-The child holds the reading end of a pipe whose writing end is ours: when this process ends, however
-it ends, the child hears of it and stops.
+The child holds the reading end of a pipe whose writing end is in this process. When this process
+ends, however it ends, the pipe closes and the child stops.
 
 Owns   the child process.
 Fails  with BrokerUnavailable and the child's last line of stderr when it does not come up.

@@ -1,14 +1,14 @@
-"""What a client does between the calls of its user: a timer, tasks, fresh metadata.         [IO]
+"""A client's work between the calls of its user: a timer, tasks, fresh metadata.            [IO]
 
     pump ──> sends what may be sent now ──> the alarm, at the next deadline ──> pump
       ^                                     a task, for what takes a while
       └────── an answer, a connection, new metadata ──────┘
 
-Producer and fetcher are pumps: whatever happens, they look at all that there is to do, and do it.
+Producer and fetcher are pumps: on every event they look at all work that is due, and do it.
 
 Owns   the alarm and the tasks of one pump, until `close`.
 Never  lets a second refresh of metadata begin while one is under way.
-Fails  not at all: a refresh that fails is told in one line, and tried again.
+Fails  not at all: a refresh that fails is logged in one line, and tried again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A client's view of a cluster: connections, metadata, coordinators.                       [IO]
 
 Producers, consumers and admins share a client or have one each. Connections are kept by address
-and lane: a lane is whatever may wait without holding up others, such as one consumer's fetches.
+and lane: the requests of one lane may wait without holding up others, as a consumer's fetches do.
 
-Owns   the connections and their reconnects (exponential backoff), the current `Cluster`, who
-       coordinates which group.
-Never  retries a request that a broker may have carried out; `retrying` is for those who know that
-       theirs may be repeated.
+Owns   the connections and their reconnects (exponential backoff), the current `Cluster`, the
+       coordinator of each group.
+Never  retries a request that a broker may have carried out; callers whose requests may be repeated
+       use `retrying`.
 Fails  with BrokerUnavailable once nobody has answered for `unavailable_after_ms`, and with ApiError
        when a broker refuses.
 Source KIP-144 (reconnects), KIP-699 (coordinators); apache/kafka `NetworkClient`, `Metadata`.

@@ -1,8 +1,8 @@
 """One connection of a client to a broker: a request goes out, a future gets the answer.    [IO]
 
-The bytes are the business of `protocol.connection`; this puts a socket under it. Large frames are
-received straight into buffers of their own. A Kafka broker answers a connection's requests one
-after the other, so what may wait for long (a fetch, a join) gets a connection of its own.
+`protocol.connection` makes and reads the bytes; this module puts a socket under it. Large frames
+are received straight into buffers of their own. A Kafka broker answers a connection's requests one
+after the other, so requests that may wait for long (a fetch, a join) get connections of their own.
 
 Owns   the socket, the futures of the requests in flight, their timeouts.
 Never  reconnects or retries: when the socket breaks, every future fails and that is the end of it.

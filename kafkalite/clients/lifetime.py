@@ -1,4 +1,4 @@
-"""What is started, used and closed: every client is, by `async with`.                     [P]"""
+"""The life of a client: started, used and closed by `async with`.                         [P]"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client knows of the cluster: brokers, topics, and who leads which partition.      [P]
+"""A client's picture of the cluster: brokers, topics, and the leader of each partition.    [P]
 
 A `Cluster` is a value; `merge` folds an answer into it. An answer may come from a broker that
 lags behind, so a partition's leader is taken only if its leader epoch is not older than the one

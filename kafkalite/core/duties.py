@@ -1,11 +1,11 @@
-"""What a broker does now and then beside answering: each duty at its interval, in slices.   [P]
+"""A broker's periodic work: each duty at its interval, in slices.                           [P]
 
 A duty's work is a generator that yields after every slice, so that requests are answered between
 them. Its interval counts from the end of one run to the start of the next: it never overtakes
 itself.
 
-Owns   when each duty is due.
-Never  runs one: `due` hands out the slices, and whoever runs them says `done`.
+Owns   the time at which each duty is due.
+Never  runs one: `due` hands out the slices, and the caller that runs them calls `done`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An answer that is not there yet.                                                         [P]
 
-A handler that must wait (a long poll, a join, the controller) returns a `Pending` at once; whoever
-learns the answer completes it, and the connection, which was told with `when_done`, writes it. If
-the peer leaves before that, the connection abandons it, and what is parked for it can go.
+A handler that must wait (a long poll, a join, the controller) returns a `Pending` at once. The part
+that learns the answer completes it, and the connection, which asked for it by `when_done`, writes
+it. If the peer leaves before that, the connection abandons it, and its parked operation can go.
 
 Owns   nothing but the moment. Completed once; a completion after abandonment is dropped.
 """

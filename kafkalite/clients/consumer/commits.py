@@ -1,10 +1,10 @@
-"""What a member commits by itself, and where it begins: offsets to the coordinator and back. [IO]
+"""A member's automatic commits, and the committed offsets from which it begins.              [IO]
 
     attend ──> a task looks up where the group stands, for partitions without a position
           └──> a task commits what earlier polls have given, every `interval_ms`
 
-Owns   the two tasks, and what the last automatic commit said.
-Never  commits what the user has not been given, or once more what has not changed.
+Owns   the two tasks, and the offsets of the last automatic commit.
+Never  commits records that the user has not been given, or unchanged offsets a second time.
 Fails  with ApiError from `attend`, where the group's offsets are refused; a refused automatic
        commit is worth a warning, and the next one tries again.
 """

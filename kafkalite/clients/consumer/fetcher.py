@@ -4,7 +4,7 @@ One fetch is in flight to each leader. It is sent while the records of the one b
 the user's hands, so that the broker works while the user does.
 
 Owns   a lane of connections for fetches, which wait at the broker; the tasks that look up offsets.
-Never  decides where to read (positions do) or who reads what (the group does).
+Never  decides where to read (positions do) or which member reads a partition (the group does).
 Fails  with the positions' errors, when the user takes records; a broker out of reach is waited
        for, with a warning in the log.
 Source KIP-74 (fetch limits), KIP-79 and KIP-734 (offsets by time); apache/kafka `Fetcher`,

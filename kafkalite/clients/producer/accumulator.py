@@ -1,4 +1,4 @@
-"""What a producer holds until the brokers have it: batches by partition, in order.          [P]
+"""The batches that a producer holds until the brokers have them: by partition, in order.    [P]
 
     append ──> open batch ──close──> waiting ──drain──> in flight ──settle──> settled
                                         ^                   │
@@ -14,7 +14,7 @@ A batch that fails for good leaves a gap in its partition's sequences. The gap i
 producer epoch for that partition, from sequence 0, once nothing of it is in flight: brokers keep
 sequences by partition, so other partitions go on. When the epochs are used up the accumulator
 asks for another producer id. Within a transaction nothing more is sent to the partition instead:
-the transaction is to be aborted, and whoever does that starts all partitions anew.
+the transaction must be aborted, and the abort starts all partitions anew.
 
 Owns   batches and sequences, the bytes they occupy, which partitions may send now.
 Never  reads a clock or sends: the producer drains it and reports what came back.

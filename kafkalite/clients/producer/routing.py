@@ -4,7 +4,7 @@
     neither           ──> the topic's sticky partition, another one once a batch's bytes are there
 
 Owns   the sticky partition of each topic.
-Never  looks a topic up: it is told how many partitions there are.
+Never  looks a topic up: the caller passes the number of partitions.
 Fails  with ValueError for a partition that the topic does not have.
 Source KIP-480 and KIP-794 (keyless records); apache/kafka `BuiltInPartitioner`.
 """

@@ -1,4 +1,4 @@
-"""What a transactional producer asks of coordinators.                                      [IO]
+"""The requests of a transactional producer to its coordinators.                            [IO]
 
     InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn    the transactional id's
     TxnOffsetCommit                                                the group's
@@ -6,7 +6,7 @@
 Requests to the transaction coordinator go one at a time, so that nothing is added to a transaction
 whose end is on its way.
 
-Owns   who coordinates, and how long it is asked again.
+Owns   the current coordinator, and how long requests are retried.
 Never  sends records: the producer does, once `ProducerTransaction` says that it may.
 Fails  with ApiError, also noted in the transaction: fenced, or to be aborted.
 Source KIP-98, KIP-447 (the group's member), KIP-588; apache/kafka `TransactionManager`.

@@ -1,12 +1,12 @@
-"""The transactional producer: what it sends is read whole or not at all.                   [IO]
+"""The transactional producer: consumers read its transactions whole or not at all.         [IO]
 
     async with TransactionalProducer("127.0.0.1:9092", "billing-1") as producer:
         async with producer.transaction():
             await producer.send_columns("invoices", columns)
             await producer.send_offsets({partition: 17}, consumer.group_metadata())
 
-Only consumers with `isolation_level="read_committed"` keep to it. Of all producers that have the
-same transactional id the last one counts: the others are fenced, and told so with PRODUCER_FENCED.
+This holds for consumers with `isolation_level="read_committed"`. Of all producers with the same
+transactional id the last one counts: the others get PRODUCER_FENCED.
 
 Owns   the order of things at an end: all is acknowledged before a commit, nothing more is sent
        once an abort begins.

@@ -1,11 +1,11 @@
-"""When a broker wakes, and what it does in slices between requests.                        [IO]
+"""The broker's one timer, and its long work, cut into slices between requests.              [IO]
 
-    wake_at ────> one timer of the loop ────> all that is watched, then the duties that are due
+    wake_at ────> one timer of the loop ────> all watchers, then the duties that are due
     run_slices ─> one slice in each turn of the loop: requests are answered in between
 
-Owns   the timer: it rings at the earliest deadline that anybody named, or before.
+Owns   the timer: it rings at the earliest deadline that was asked for, or before.
 Never  waits for a slice that waits for a future: the next one follows when that is done.
-Fails  by telling the operator what failed; what is watched is called again RETRY_MS later.
+Fails  with a line in the broker's log; a watcher that failed is called again RETRY_MS later.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     handler ──> partitions, coordinators, waiting          at once, or Pending
        └──────> control: the controller's queue            one step at a time
-    agenda ───> waiting, coordinators' tick, duties        when their time has come
+    agenda ───> waiting, coordinators' tick, duties        at their deadlines
 
 All runs on one event loop. A handler runs to its end, so that partitions, coordinators and the
-image never change under it. What takes long (retention, loading, checkpoints) goes on in slices.
+image never change under it. Long work (retention, loading, checkpoints) runs in slices.
 
-Owns   the image in force and the settings in force; what follows from a change of either.
+Owns   the image and the settings in force, and the consequences of a change of either.
 Never  writes a file or a socket itself; knows no handler, which `handlers.service` finds.
-Fails  with ApiError where a client is to be told; a failing disk takes single partitions offline.
+Fails  with ApiError, which the client receives; a failing disk takes single partitions offline.
 Source apache/kafka `BrokerServer`, `BrokerMetadataPublisher`.
 """
 

@@ -1,4 +1,4 @@
-"""What a broker counts of its own work: plain numbers, for whoever shows them.              [P]
+"""The counters of one broker: plain numbers that an exporter can read.                      [P]
 
     api[key]     requests, error codes in answers, bytes both ways, and how long an answer took
                  from the request's turn on its connection to the write, waiting included
@@ -7,7 +7,8 @@
 Counters only ever grow and begin at 0 with the process; what goes up and down is asked of the
 broker itself (`Broker.gauges`). A histogram's counts are per bucket, not cumulative.
 
-Never  reads a clock: it is told durations. Never fails, and costs under two microseconds a request.
+Never  reads a clock: callers measure durations. Never fails, and costs less than two microseconds a
+       request.
 Source KIP-188 (error codes by API), KAFKA-4480; apache/kafka `RequestMetrics`.
 """
 

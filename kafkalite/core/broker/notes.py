@@ -1,6 +1,6 @@
-"""What the operator is told, in one line each; not again and again what clients try again. [IO]
+"""Lines for the operator, without the repetitions that retrying clients would cause.       [IO]
 
-Owns   what was told lately, a bounded number of messages.
+Owns   the messages of the last seconds, a bounded number.
 """
 
 from __future__ import annotations

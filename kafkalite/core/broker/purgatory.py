@@ -1,9 +1,9 @@
 """Requests that wait: a fetch for bytes, a produce for replicas, each until its deadline.    [P]
 
-What waits says on which keys (partitions) something must happen, and decides itself with every
-event whether it is complete. An operation leaves once: complete, expired or cancelled.
+An operation names the keys (partitions) that it waits for, and decides with each event on one of
+them whether it is complete. An operation leaves once: complete, expired or cancelled.
 
-Owns   who waits on which key, and the heap of deadlines.
+Owns   the operations by key, and the heap of deadlines.
 Never  reads a clock; never answers anybody: it hands operations back.
 Fails  not at all; `park` refuses when `capacity` operations wait, and the caller answers at once.
 Source KAFKA-1430 ("purgatory redesign"); apache/kafka `DelayedOperationPurgatory`.

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: what a reader asked for is remembered, and only news is told.   [P]
+"""Incremental fetch sessions: the broker remembers a reader's partitions and sends only news.  [P]
 
     session_epoch -1            no session; one that the request names is closed
                    0            all partitions are in the request; a session begins with the answer
@@ -13,7 +13,7 @@ When all slots are taken a new session gets one of a session that was not used f
 else of the smallest among those older than EVICTION_MS, if it has no more partitions than the new
 one. If there is none the reader goes on without a session.
 
-Owns   the sessions. A session belongs to whoever knows its id, not to a connection.
+Owns   the sessions. A session is found by its id, from any connection.
 Never  reads a partition.
 Fails  with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
 Source KIP-227, KIP-516; apache/kafka `FetchSession`.

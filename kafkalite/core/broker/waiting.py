@@ -1,13 +1,14 @@
-"""Who waits for records of a partition, and the answers that are due to them.              [IO]
+"""Requests that wait for records of partitions, and the answers that have become due.      [IO]
 
     park ──> purgatory ──advanced, gone, time is up──> finished ──> tokens are called, in order
 
-What completes while requests are being answered is told after them (`hold`, `settle`): an answer
-may let a connection go on, whose next request completes more.
+While the server answers requests, completed operations are held back (`hold`) and their tokens
+called afterwards (`settle`): an answer may let a connection go on, whose next request completes
+more operations.
 
-Owns   the order in which tokens are called: that in which their time came.
+Owns   the order in which tokens are called: the order in which operations completed.
 Never  calls a token from within the append that completes it.
-Fails  by telling the operator of a token that failed; the others are called all the same.
+Fails  with a line in the broker's log for a token that failed; the others are called all the same.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Changes of settings: what topics and brokers shall have, checked and carried out.         [P]
+"""Changes of the settings of topics and brokers: checked, then carried out.                 [P]
 
     topic T         its own settings
     broker ""       settings of every broker
     broker N        settings of one; they win over those of every broker
-    loggers of N    levels; they are the broker's own business, the controller hears nothing of them
+    loggers of N    levels; the broker keeps them itself, the controller does not see them
 
 AlterConfigs replaces all of a resource's settings, IncrementalAlterConfigs sets, deletes, appends
 to a list or subtracts from it. Either comes as a `ConfigChange`; each stands alone, and is carried

@@ -1,10 +1,10 @@
-"""Who leads a partition and who holds it, as operators ask for it: elections, reassignments. [P]
+"""Elections and reassignments: operators choose the leaders and the holders of partitions.  [P]
 
     preferred election   the first replica leads again, if it is alive and in sync
-    unclean election     where nobody leads, whoever is alive may, records lost or not
+    unclean election     any live replica may lead a partition without leader, records lost or not
     reassignment         the same brokers in another order: the first becomes the preferred leader
 
-Owns   the rules; the controller writes what they come to.
+Owns   the rules; the controller writes the outcome.
 Never  moves records: a partition cannot go to other brokers before there is replication.
 Fails  per partition, in Kafka's code and words.
 Source KIP-455, KIP-460; apache/kafka `ReplicationControlManager`.

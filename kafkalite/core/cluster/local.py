@@ -3,11 +3,12 @@
     journal   a line for each transaction, in their order:
               crc32 (8 hex digits) " " JSON [[path, value in base64 or null, version], …] "\n"
 
-A transaction is one line, written with one append and one fsync. What a crash leaves of the last
-line does not match its checksum and is cut off: the transaction did not happen. A journal that is
-mostly history is replaced, atomically, by one with a single line that holds the whole tree.
+A transaction is one line, written with one append and one fsync. A crash may leave a part of the
+last line, which does not match its checksum and is cut off: the transaction did not happen. A
+journal that is mostly history is replaced, atomically, by one with a single line that holds the
+whole tree.
 
-Owns   the tree, the journal file, and who watches what. Ephemeral paths live in memory alone, since
+Owns   the tree, the journal file, and the watches. Ephemeral paths live in memory alone, since
        the session that owns them is this process.
 Fails  with StorageError when the disk refuses: a full one until it has room, a failed sync for
        good. A line that is damaged but not the last is refused with the line's number, for then

@@ -1,4 +1,4 @@
-"""What makes a valid new topic: its name, its settings, and which brokers hold its partitions. [P]
+"""The checks of a new topic: its name, its settings, and the brokers that hold its partitions. [P]
 
 Owns   the rules of names, counts and assignments.
 Fails  with ApiError, in Kafka's code and words.

@@ -1,6 +1,6 @@
 """The producer ids that this broker may give away, a block of them at a time.              [P]
 
-Owns   the current block, and who waits for the next one. No id is given twice.
+Owns   the current block, and the requests that wait for the next one. No id is given twice.
 Never  asks for more than one block at once.
 Source KIP-730.
 """

@@ -2,7 +2,8 @@
 
     submit ──> queue ──> controller.handle ──> store.append ──> apply ──> reply
 
-Owns   who waits for the controller. A bound on them; whoever comes later is told to try again.
+Owns   the requests that wait for the controller, a bounded number: later ones are refused with a
+       retriable error.
 Never  lets a step see an image in which the step before it is not yet in force.
 Fails  by refusing the request in its own words: the store refused, or another broker controls.
 """

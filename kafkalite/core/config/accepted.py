@@ -1,14 +1,14 @@
 """Kafka's broker settings without effect here: accepted, described, listed as ignored.       [P]
 
-What they set does not exist here: security, tiered storage, KRaft, ZooKeeper, share and streams
-groups, quotas, JVM metrics. They are known all the same, so that a `server.properties` can be used
-as it is and a name misspelt is told from one that is only idle.
+These settings configure parts that this broker does not have: security, tiered storage, KRaft,
+ZooKeeper, share and streams groups, quotas, JVM metrics. The broker knows their names, so that a
+`server.properties` can be used as it is and a misspelt name is still an error.
 
     NAME TYPE [RANGE] DEFAULT      -: no default; nothing: the empty text; * at the type: dynamic
 
 Owns   their names, types, ranges and defaults.
-Source what a broker of Apache Kafka 4.3.1 answers to DescribeConfigs, and then of 3.9.2; the ranges
-       as their `ConfigDef`s write them.
+Source the answers of Apache Kafka 4.3.1 and 3.9.2 to DescribeConfigs; ranges as their `ConfigDef`s
+       write them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every setting of topics and brokers, declared once as data: `TOPIC_KEYS`, `BROKER_KEYS`.   [P]
 
 Owns   names, types, defaults, ranges, documentation; which broker settings a topic falls back to.
-Never  knows who set what: that is `config.py`.
+Never  knows which value is in force: `settings` does.
 Fails  with ConfigError naming the setting and its value.
 Source apache/kafka 3.9 `LogConfig`, `KafkaConfig`, `ServerTopicConfigSynonyms`.
 """

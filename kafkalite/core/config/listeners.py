@@ -1,4 +1,4 @@
-"""Addresses as they are written in settings, and as clients are told them.                 [P]
+"""Addresses: how settings write them, and how answers show them to clients.                [P]
 
     HOST:PORT   [IPV6]:PORT   :PORT   PLAINTEXT://HOST:PORT   NAME://HOST:PORT (mapped to PLAINTEXT)
 

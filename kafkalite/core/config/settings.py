@@ -1,4 +1,4 @@
-"""The settings in force: what was set where, and what a topic falls back to.               [P]
+"""The settings in force, where each was set, and the defaults that a topic falls back to.  [P]
 
     retention.ms (topic) > log.retention.ms > log.retention.minutes > log.retention.hours > default
 

@@ -1,7 +1,7 @@
-"""What a coordinator's client is told when the log did not take the records of its answer.  [P]
+"""The error that a coordinator's client gets when the log refused the records of its request. [P]
 
-The log speaks of replicas and sizes, of which such a client knows nothing. It is told to try again,
-to look for another coordinator, or that what it sent is too large.
+The log's errors speak of replicas and sizes, which mean nothing to such a client. It gets an error
+that makes it retry, look for another coordinator, or send less.
 
 Owns   nothing.
 Source apache/kafka `GroupMetadataManager.appendGroupMetadataErrorToResponseError`,

@@ -1,4 +1,4 @@
-"""What a coordinator's machine is to the runtime that carries out what it asks for.        [P]
+"""The interface between a coordinator's machine and the runtime that carries out its effects. [P]
 
     runtime                                   machine
     a request ──────────────────────────────> handle ──> records, replies, effects

@@ -1,7 +1,7 @@
 """DeleteRecords: gives up the records below an offset, for good.                           [P]
 
-Where a log starts is durable before it is told; requests that come together share a write. Whole
-segments below it go at the next look for old ones.
+The new log start offset is durable before the answer; requests that come together share a write.
+Retention removes whole segments below it at its next run.
 
 Source KIP-107; apache/kafka `ReplicaManager.deleteRecords`.
 """

@@ -1,6 +1,6 @@
 """Fetch: whole batches from the log, now or when enough of them have come.                 [D]
 
-A consumer sees what lies below the high watermark, and under read_committed below the last stable
+A consumer sees records below the high watermark, and under read_committed below the last stable
 offset, with the aborted transactions in what it is given. Too few bytes wait in purgatory, which
 counts what becomes readable in the partitions asked for; then, or at the deadline, everything is
 read again and answered as it is. Nothing is waited for while a partition has more to read than the

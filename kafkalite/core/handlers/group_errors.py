@@ -1,4 +1,4 @@
-"""What each group request is answered with when its coordinator is not here, or not yet.    [P]
+"""The answer to each group request whose coordinator is on another broker, or still loading. [P]
 
 Source apache/kafka `GroupCoordinatorService`, the `getErrorResponse` of each request.
 """

@@ -1,4 +1,4 @@
-"""Metadata, DescribeCluster, DescribeTopicPartitions: who is there, and who leads what.    [P]
+"""Metadata, DescribeCluster, DescribeTopicPartitions: brokers, topics and leaders.         [P]
 
 A topic that does not exist is made, where the broker's auto.create.topics.enable and the request
 allow it, and the answer waits for it, so that a producer's first request succeeds.

@@ -1,7 +1,7 @@
 """OffsetCommit and TxnOffsetCommit: carried to the group's coordinator.                     [P]
 
-It is asked about the partitions that exist. Of the others nothing is committed, and the answer says
-UNKNOWN_TOPIC_OR_PARTITION.
+The coordinator commits for the partitions that exist. For the others nothing is committed, and the
+answer has UNKNOWN_TOPIC_OR_PARTITION.
 
 Source KIP-98, KIP-447 (TxnOffsetCommit), KIP-890 (verification); apache/kafka `KafkaApis`.
 """

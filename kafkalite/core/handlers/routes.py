@@ -1,4 +1,4 @@
-"""Which function answers which API, in which versions.                                     [P]
+"""The routes: the function that answers each API, and the versions that it speaks.         [P]
 
     @handles(ApiKey.HEARTBEAT, versions=(0, 4))
     def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext) -> ...:

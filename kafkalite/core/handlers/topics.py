@@ -1,6 +1,6 @@
-"""Topics, who leads their partitions and who holds them: the controller's answers, carried. [P]
+"""Requests about topics, leaders and replicas, carried to the controller and back.         [P]
 
-No reassignment is ever under way: what can be done is done at once.
+No reassignment is ever under way: a possible one is done at once.
 
 Source KIP-4, KIP-195, KIP-455, KIP-460, KIP-464, KIP-516, KIP-525.
 """

@@ -1,6 +1,6 @@
-"""Which of a log's oldest segments may go: by age, size and number of records.              [D]
+"""Retention: how many of a log's oldest segments may go, by age, size and number of records. [D]
 
-    [ 0 ][ 1200 ][ 2750 ]|[ 4000 ][ 5100 ]      what goes is a run of whole segments, the oldest
+    [ 0 ][ 1200 ][ 2750 ]|[ 4000 ][ 5100 ]      a run of whole segments goes, the oldest
       count = 3 ---------^
 
 A segment goes when it is wholly below the high watermark and one of these is true of it:

@@ -3,8 +3,8 @@
     [ 0 ][ 1200 ][ 2750 ]   the last is the active one; each ends where the next begins
                             deleted: renamed at once, removed when file.delete.delay.ms is over
 
-The system takes its time to remove a large file: whoever is given one to remove does so in another
-thread. Until then it holds no descriptor: whoever still reads from it has one.
+Removing a large file takes time, so callers do it in another thread. A removed file holds no
+descriptor of ours; readers that are not done with it have their own.
 
 Owns   the list. There is always an active segment.
 Never  knows of high watermarks, producers or error codes: that is `PartitionLog`.

@@ -1,13 +1,13 @@
-"""A small file written in a thread: one write at a time, shared by all who asked meanwhile.  [D]
+"""A small file written in a thread: one write at a time, shared by all callers that wait.    [D]
 
-    ask ──> a write of what is so now ──────> done: all who asked before it began are told
+    ask ──> a write of the present state ────> done: every call before its beginning is answered
     ask ─────── waits ──> the next write ────────────────> done
 
-So an older state never replaces a newer one, and the one who asks learns that what was so when it
-asked is on the disk.
+So an older state never replaces a newer one, and a caller's answer means that the state at the time
+of its call is on the disk.
 
-Owns   who waits. The state is read by `make_write`, on the loop, when a write begins.
-Fails  by telling whoever waited for the write; the next one tries anew.
+Owns   the callers that wait. The state is read by `make_write`, on the loop, when a write begins.
+Fails  with the write's error for the callers that waited for it; the next call tries anew.
 Source group commit, as `upkeep` has it for logs.
 """
 

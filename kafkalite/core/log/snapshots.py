@@ -1,13 +1,12 @@
 """A log's producer snapshots, and the batches after them: producers as they were.          [D]
 
-    00000000000000001200.snapshot    what was known below offset 1200  (producer_state.py)
+    00000000000000001200.snapshot    the producers below offset 1200  (producer_state.py)
 
 One is written when a segment is closed, under the next one's base offset, and when the log is
 closed. To know the producers again, the last good snapshot is read and the log after it.
 
 Owns   which snapshots there are.
-Never  waits for the disk: a snapshot that a crash tore is told by its CRC, and the one before it
-       serves.
+Never  waits for the disk: a snapshot torn by a crash fails its CRC, and the one before it serves.
 Source apache/kafka ProducerStateManager, LogLoader, UnifiedLog.rebuildProducerState.
 """
 

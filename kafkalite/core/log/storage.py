@@ -2,7 +2,7 @@
 
 Owns   file descriptors. At most `open_files_max` are open: the least recently used is closed and
        opened again when it is needed, so a log of many segments costs nothing at rest. One whose
-       bytes are not synced goes last: an open descriptor is told of every failed write.
+       bytes are not synced goes last: an open descriptor learns of every failed write.
 Never  knows what is in a file.
 Fails  with OSError, as the system says it; with DataDirectoryInUse when another process holds the
        lock. A failed append may leave a part of its bytes: the caller truncates.

@@ -5,8 +5,8 @@
     orders-2.18f2c1a-delete/                  a deleted one, on its way out
 
 Owns   which directory belongs to which partition, and whether the last shutdown was clean: then
-       opening a log scans nothing. Whoever opens the store first takes that knowledge with it, so
-       a crash from then on is one.
+       opening a log scans nothing. Opening the store removes the marker of a clean shutdown, so a
+       crash from then on counts as one.
 Fails  with StorageError naming the partition or the file. A log that fails does not harm others,
        but the shutdown is not clean then.
 Source apache/kafka LogManager.

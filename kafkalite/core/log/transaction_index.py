@@ -6,7 +6,7 @@
 An entry lies with the segment that holds the marker; `last_stable_offset` is where readers stopped
 once the marker was replicated, so that a search knows when no later entry can matter.
 
-Owns   nothing in memory: aborts are few, and the file is read when someone asks.
+Owns   nothing in memory: aborts are few, and the file is read on demand.
 Fails  with StorageError on a file that is no index; it is then made anew from the log.
 Source KIP-98; apache/kafka TransactionIndex.
 """

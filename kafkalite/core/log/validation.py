@@ -1,4 +1,4 @@
-"""What a leader demands of a batch before it stores it, and what it changes in it.        [D]
+"""The checks of a batch before a leader stores it, and the changes that it makes to it.   [D]
 
     size          max.message.bytes: MESSAGE_TOO_LARGE; segment.bytes: RECORD_LIST_TOO_LARGE
     framing, CRC  records.check_produced: CORRUPT_MESSAGE, INVALID_RECORD
@@ -7,7 +7,7 @@
                   says is the largest is set right, as retention and searches by time go by it
     codec         compression.type other than the batch's: the batch is compressed anew
 
-Never  changes what it was given, unless that is what is returned.
+Never  changes the given buffer, unless it returns that buffer.
 Fails  with ApiError, naming the partition and the numbers.
 Source apache/kafka LogValidator, UnifiedLog.analyzeAndValidateRecords.
 """

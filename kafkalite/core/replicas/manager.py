@@ -1,12 +1,12 @@
-"""The partitions that a broker holds: opened, found, mended and let go as the image says.  [IO]
+"""The partitions that a broker holds: opened, looked up, repaired and dropped by the image. [IO]
 
-    image ──hold──> a log and its replication ──drop──> gone; who waits is told
+    image ──hold──> a log and its replication ──drop──> gone; requests that wait are answered
               └──> offline: the log cannot be opened; tried again now and then
 
-Owns   which partitions are held here, and why others that are placed here are not.
+Owns   the partitions held here, and for each that could not be opened the reason.
 Never  writes a file itself; opening many logs goes on in slices.
-Fails  with ApiError where a client asks for a partition that is not here; one log's trouble is
-       told to the operator and is no other's.
+Fails  with ApiError if a client asks for a partition that is not here. A log that fails is reported
+       in the broker's log and takes only its own partition offline.
 Source apache/kafka `ReplicaManager`, `BrokerMetadataPublisher`.
 """
 

@@ -1,7 +1,7 @@
-"""One partition on this broker: its log, and whether and how far others may see it.         [D]
+"""One partition on this broker: its log, and how far consumers may read it.                 [D]
 
 Owns   the high watermark's way from replication to the log.
-Fails  with ApiError: who does not lead, what the log refuses.
+Fails  with ApiError if this broker does not lead the partition, or if the log refuses a batch.
 Source apache/kafka `Partition`.
 """
 

@@ -5,7 +5,7 @@ log end offset among them, and never falls while the leader stays. With one brok
 set is the leader alone, and the high watermark is the end of its log.
 
 Owns   role, leader_epoch, in_sync_replicas, high_watermark.
-Never  touches the log: it is told the log end offset after each append.
+Never  touches the log: the caller reports the log end offset after each append.
 Fails  with ApiError: NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
        INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS.
 Source KIP-101, KIP-320 (epochs); apache/kafka `Partition`.

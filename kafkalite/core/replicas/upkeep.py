@@ -1,15 +1,15 @@
-"""What a broker does for its logs beside answering: retention, syncs, removal, second tries. [D]
+"""The care for the logs of a broker: retention, syncs, removal of files, second tries.       [D]
 
     append ──flush.messages──> await_flush ─┐
     each second ──flush.ms──────────────────┼──> one flush of a log at a time, in a thread
     each minute ──rolled segments───────────┘         └──> `flushed` or `failed`
 
-Group commit: while a log is flushed others append to it, and the next flush serves them all.
+Group commit: requests that append during a flush of a log share the next flush.
 
-Owns   which logs are being flushed, and how many bytes their readers have not been told of.
-Never  waits for a disk itself. Never forgets a sync that failed: that log takes nothing more.
-Fails  by telling the operator in one line; one log's trouble is no other's. A log that failed in
-       another way, or could not be opened, is tried again: a full disk may have room by then.
+Owns   the flushes in flight, and the number of bytes that each will make visible to readers.
+Never  waits for a disk itself. Never forgets a failed sync: the log refuses appends from then on.
+Fails  with one line in the broker's log; a failed log harms no other. A log that failed in another
+       way, or could not be opened, is tried again: a full disk may have room by then.
 Source apache/kafka LogManager (its scheduled tasks); group commit as databases have it.
 """
 

@@ -1,4 +1,4 @@
-"""What a connection still has to send: bytes from memory, and stretches of files.           [IO]
+"""The answers that a connection still has to send: bytes from memory, and ranges of files.  [IO]
 
 Small answers go through asyncio's transport, and those to requests that came together in one write:
 a system call costs more than most answers. An answer with file parts goes past the transport, once

@@ -1,13 +1,13 @@
 """Memory for the large requests that are being received, shared out as they arrive.          [P]
 
-A large request takes room step by step, as much as its next buffer has: what counts is memory,
-not what a size promises, so that a peer which announces much and sends nothing is in nobody's way.
+A large request takes room step by step, as much as its next buffer has. Memory in use counts, not
+the announced size, so a peer that announces much and sends nothing hinders nobody.
 Once all is taken the others wait, in the order of their coming, holders that need more among
 them. Where every holder waits, the first is given the room for all of its request, beyond what
 there is: so one of them always comes to its end, and never more than one is beyond.
 
-Owns   who holds how much, since when, and who waits.
-Never  reads a clock; never tells anybody: `let_in` returns who may go on.
+Owns   the holders, how much each holds and since when, and the queue.
+Never  reads a clock; never calls anybody: `let_in` returns the connections that may go on.
 Fails  not at all.
 """
 
