@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafkalite.core.duties import Duties, Duty, Slices
 
@@ -24,6 +25,14 @@ NEVER_MS: Final = 1 << 62
 RETRY_MS: Final = 1_000
 
 Due = Callable[[int], int | None]  # does what is due at a time; returns when something is next
+
+
+class Run(NamedTuple):
+    """Work that goes on in slices."""
+
+    slices: Slices
+    name: str
+    then: Callable[[], None] | None
 
 
 class Agenda:
@@ -36,6 +45,7 @@ class Agenda:
         self._duties = Duties((), now_ms())
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
+        self._due: deque[Run] = deque()  # those with a slice to run, in their order
         self._is_closed = False
 
     def close(self) -> None:
@@ -85,24 +95,39 @@ class Agenda:
         self.wake_at(self._duties.next_ms())
 
     def run_slices(self, slices: Slices, name: str, then: Callable[[], None] | None = None) -> None:
-        """Goes on with `slices`, one in each turn of the loop, then calls `then`.
+        """Runs the first of `slices` now, the others in later turns of the loop, then calls `then`.
 
-        A slice that yields a future is followed by the next one when the future is done.
+        A slice that yields a future is followed by the next one when the future is done. However
+        much goes on in slices, a turn runs one of them: the one that has waited longest.
         """
+        self._run_slice(Run(slices, name, then))
+
+    def _run_slice(self, run: Run) -> None:
         if self._is_closed:
             return
         try:
-            waits_for = next(slices)
+            waits_for = next(run.slices)
         except StopIteration:
             pass
         except Exception:
-            log.exception("%s failed", name)
+            log.exception("%s failed", run.name)
         else:
-            go_on = partial(self.run_slices, slices, name, then)
             if waits_for is None:
-                self._loop.call_soon(go_on)
+                self._go_on(run)
             else:
-                waits_for.add_done_callback(lambda _: go_on())
+                waits_for.add_done_callback(lambda _: self._go_on(run))
             return
-        if then is not None:
-            then()
+        if run.then is not None:
+            run.then()
+
+    def _go_on(self, run: Run) -> None:
+        """The next slice of `run` gets its turn."""
+        self._due.append(run)
+        if len(self._due) == 1:
+            self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        run = self._due.popleft()
+        if self._due:
+            self._loop.call_soon(self._take_turn)
+        self._run_slice(run)

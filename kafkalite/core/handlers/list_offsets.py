@@ -5,6 +5,10 @@
     -3  the record with the greatest timestamp  -5  the last in remote storage, where there is none
     >=0 the first record with that timestamp or a later one; -1 if there is none
 
+A search by time may have to walk through the headers of a whole log: no index knows of the times
+of records alone, without those of transaction markers. So a long one, like a request about very
+many partitions, goes on in slices; each begins with the log as it is then.
+
 v0 knows no times of records: it tells, newest first, where the segments begin whose files were last
 written by the time that is asked for; the end of the log counts as one that is written now.
 
@@ -14,9 +18,13 @@ Source KIP-79, KIP-207, KIP-320, KIP-734, KIP-405, KIP-1005.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator, Iterable
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.log.values import GoOn
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
@@ -37,6 +45,9 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
+Found = tuple[int, int, int]  # timestamp, offset, leader epoch
+NOTHING: Final[Found] = (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
+
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -51,43 +62,93 @@ FIRST_VERSION: Final = {  # that knows them
 }
 NEVER: Final = 2**15 - 1
 
+BATCHES_PER_STEP: Final = 512  # of a search by time
+WORK_PER_SLICE: Final = 512
+WORK_OF_SEARCH: Final = 64  # where a partition whose offset is known is 1
+
 
 @handles(ApiKey.LIST_OFFSETS, versions=(0, 9))
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
-) -> ListOffsetsResponse:
+) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
     """One offset for each partition, or why not."""
-    committed = request.isolation_level == READ_COMMITTED
-    isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
-    times_named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    answers: list[ListOffsetsPartitionResponse] = []
+    slices = _slices(broker, request, context.api_version, answers)
+    for _ in slices:
+        break
+    else:
+        return _response(request, answers)
+    pending: Pending[ListOffsetsResponse] = Pending()
+    pending.when_abandoned(slices.close)
+    broker.run_slices(slices, "ListOffsets", lambda: pending.complete(_response(request, answers)))
+    return pending
 
-    def answer(topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        index = wanted.partition_index
-        if context.api_version == 0:
-            return _list_segments(broker, topic, wanted)
-        if times_named[topic, index] > 1:
-            return ListOffsetsPartitionResponse(index, ErrorCode.INVALID_REQUEST)
-        known_since = FIRST_VERSION.get(wanted.timestamp, NEVER)
-        if wanted.timestamp < 0 and context.api_version < known_since:
-            return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
-        return _list(broker, topic, wanted, isolation_level)
+
+def _response(
+    request: ListOffsetsRequest, answers: Iterable[ListOffsetsPartitionResponse]
+) -> ListOffsetsResponse:
+    """The answers, which are in the order of the request. Where a slice failed, as the operator is
+    told, some are missing at the end."""
+    each = chain(answers, repeat(None))
+
+    def answer(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        failed = ErrorCode.UNKNOWN_SERVER_ERROR
+        return next(each) or ListOffsetsPartitionResponse(wanted.partition_index, failed)
 
     return ListOffsetsResponse(
         topics=tuple(
-            ListOffsetsTopicResponse(t.name, tuple(answer(t.name, p) for p in t.partitions))
+            ListOffsetsTopicResponse(t.name, tuple(map(answer, t.partitions)))
             for t in request.topics
         )
     )
 
 
+def _slices(
+    broker: Broker,
+    request: ListOffsetsRequest,
+    api_version: int,
+    answers: list[ListOffsetsPartitionResponse],
+) -> Generator[None, None, None]:
+    """Adds the answers for all partitions to `answers`."""
+    committed = request.isolation_level == READ_COMMITTED
+    isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+    times_named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    work = 0
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            if work >= WORK_PER_SLICE:
+                work = 0
+                yield
+            work += WORK_OF_SEARCH if _is_search(wanted, api_version) else 1
+            if api_version == 0:
+                answers.append(_list_segments(broker, topic.name, wanted))
+                continue
+            code = _refusal(wanted, api_version, times_named[topic.name, wanted.partition_index])
+            if code:
+                answers.append(ListOffsetsPartitionResponse(wanted.partition_index, code))
+            else:
+                answers.append((yield from _list(broker, topic.name, wanted, isolation_level)))
+
+
+def _is_search(wanted: ListOffsetsPartition, api_version: int) -> bool:
+    """Whether files are asked."""
+    return api_version == 0 or wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+
+
+def _refusal(wanted: ListOffsetsPartition, api_version: int, times_named: int) -> ErrorCode:
+    if times_named > 1:
+        return ErrorCode.INVALID_REQUEST
+    if wanted.timestamp < 0 and api_version < FIRST_VERSION.get(wanted.timestamp, NEVER):
+        return ErrorCode.UNSUPPORTED_VERSION
+    return ErrorCode.NONE
+
+
 def _list(
     broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
-) -> ListOffsetsPartitionResponse:
+) -> Generator[None, None, ListOffsetsPartitionResponse]:
     index = wanted.partition_index
     try:
-        partition = broker.partition(topic, index)
-        partition.replication.check_leader(wanted.current_leader_epoch)
-        timestamp, offset, epoch = _find(partition, wanted.timestamp, isolation_level)
+        timestamp, offset, epoch = yield from _find(broker, topic, wanted, isolation_level)
     except ApiError as error:
         broker.note_storage_error(error)
         return ListOffsetsPartitionResponse(index, error.error_code)
@@ -96,26 +157,39 @@ def _list(
     )
 
 
-def _find(partition: Partition, timestamp: int, isolation_level: int) -> tuple[int, int, int]:
-    """Timestamp, offset and its leader epoch; -1 for what does not apply or match."""
+def _find(
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
+) -> Generator[None, None, Found]:
+    """Timestamp, offset and its leader epoch; -1 for what does not apply or match. ApiError."""
+    partition, timestamp = _led(broker, topic, wanted), wanted.timestamp
     log = partition.log
-    end = partition.end(isolation_level)
     if timestamp == LATEST:
-        return NO_TIMESTAMP, end, partition.replication.leader_epoch
+        return NO_TIMESTAMP, partition.end(isolation_level), partition.replication.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
         is_empty = start == log.log_end_offset
         epoch = partition.replication.leader_epoch if is_empty else log.epochs.epoch_of(start)
         return NO_TIMESTAMP, start, epoch
     if timestamp == LATEST_TIERED:
-        return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
+        return NOTHING
     if timestamp == MAX_TIMESTAMP:
-        found = log.max_timestamp_offset()
-    else:
-        found = log.offset_for_timestamp(timestamp)
-    if found is None or found.offset >= end:
-        return NO_TIMESTAMP, NO_OFFSET, NO_EPOCH
-    return found
+        timestamp = log.max_timestamp()
+        if timestamp < 0:
+            return NOTHING
+    found = log.offset_for_timestamp(timestamp, log.log_start_offset, BATCHES_PER_STEP)
+    while isinstance(found, GoOn):
+        yield
+        before, partition = partition, _led(broker, topic, wanted)
+        first_offset = found.offset if partition is before else 0  # the topic was made anew
+        found = partition.log.offset_for_timestamp(timestamp, first_offset, BATCHES_PER_STEP)
+    return NOTHING if found is None or found.offset >= partition.end(isolation_level) else found
+
+
+def _led(broker: Broker, topic: str, wanted: ListOffsetsPartition) -> Partition:
+    """The partition, if it is led here. ApiError."""
+    partition = broker.partition(topic, wanted.partition_index)
+    partition.replication.check_leader(wanted.current_leader_epoch)
+    return partition
 
 
 def _list_segments(

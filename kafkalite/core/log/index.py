@@ -210,7 +210,7 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """From a time to an offset at or before which no record is that late."""
+    """From a time to the batch that was the first to be as late."""
 
     __slots__ = ()
 
@@ -243,13 +243,13 @@ class TimeIndex(_Index):
         if timestamp > self.last()[0]:
             self._data += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
 
-    def floor(self, timestamp: int) -> int:
-        """An offset below which every record is older than `timestamp`."""
-        found = self._search(bisect_left, _TIMESTAMP, timestamp)
-        if not found:
-            return self.base_offset
-        last = (found - 1) * self._entry.size
-        return self.base_offset + int(_TIME_OFFSET.unpack_from(self.data(), last)[0])
+    def ceiling(self, timestamp: int) -> int | None:
+        """The offset of the first entry that is not older than `timestamp`; None when all are."""
+        place = self._search(bisect_left, _TIMESTAMP, timestamp) * self._entry.size
+        data = self.data()
+        if place >= len(data):
+            return None
+        return self.base_offset + int(_TIME_OFFSET.unpack_from(data, place)[0])
 
     def truncate(self, offset: int) -> None:
         """Drops the entries for `offset` and beyond."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
+from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.epochs import LeaderEpochs
 from kafkalite.core.log.flushing import Durability, Flush
@@ -34,11 +35,11 @@ from kafkalite.core.log.place import Place
 from kafkalite.core.log.port import Buffer, Storage
 from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
 from kafkalite.core.log.retention import deletable
-from kafkalite.core.log.segment import FileRecords, Segment, TimestampAndOffset
+from kafkalite.core.log.segment import FileRecords, Segment
 from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.validation import validated
-from kafkalite.core.log.values import AbortedTransaction
+from kafkalite.core.log.values import AbortedTransaction, GoOn, TimestampAndOffset
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
 from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
@@ -328,20 +329,24 @@ class PartitionLog:
         except (OSError, CorruptBatchError) as error:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """The first record that is not older than `timestamp`; None when all are."""
+    def offset_for_timestamp(
+        self, timestamp: int, first_offset: int = 0, batches_max: int = LONG_MAX
+    ) -> TimestampAndOffset | GoOn | None:
+        """The first record from `first_offset` on that is not older than `timestamp`; None when
+        all are. After `batches_max` batches in vain: from which offset to go on.
+        """
+        first_offset = max(first_offset, self.log_start_offset)
         try:
-            return self._segments.offset_for_timestamp(timestamp, self.log_start_offset)
+            return self._segments.offset_for_timestamp(timestamp, first_offset, batches_max)
         except (OSError, CorruptBatchError) as error:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
 
-    def max_timestamp_offset(self) -> TimestampAndOffset | None:
-        """The first record that bears the largest timestamp of all; None for an empty log."""
+    def max_timestamp(self) -> int:
+        """The largest timestamp of all batches, -1 without one."""
         try:
-            timestamp = self._segments.max_timestamp()
+            return self._segments.max_timestamp()
         except OSError as error:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
-        return None if timestamp < 0 else self.offset_for_timestamp(timestamp)
 
     def segments_written(self, now_ms: int) -> list[tuple[int, int]]:
         """Where each segment begins and when its file was last written (epoch ms), newest first;

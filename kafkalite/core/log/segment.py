@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
 from kafkalite.core.log.port import Buffer, File, Reader, Storage
 from kafkalite.core.log.transaction_index import TransactionIndex
-from kafkalite.core.log.values import Mark
+from kafkalite.core.log.values import GoOn, Mark, TimestampAndOffset
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,
@@ -87,14 +87,6 @@ class FileRecords:
     def read(self) -> bytes:
         """The bytes. Fewer than `size_bytes` if the log was truncated in between."""
         return self.reader.read(self.position, self.size_bytes)
-
-
-class TimestampAndOffset(NamedTuple):
-    """A record that a search by time found."""
-
-    timestamp: int  # epoch ms
-    offset: int
-    leader_epoch: int
 
 
 class Segment:
@@ -433,16 +425,36 @@ class Segment:
             )
         return end_offset
 
-    def offset_for_timestamp(self, timestamp: int, first_offset: int) -> TimestampAndOffset | None:
-        """The first record at or after `first_offset` that is not older than `timestamp`."""
-        offset = max(self.time_index.floor(timestamp), first_offset)
-        for position, header in self.headers(self.position_of(offset)):
+    def offset_for_timestamp(
+        self, timestamp: int, first_offset: int, batches_max: int
+    ) -> TimestampAndOffset | GoOn | None:
+        """The first record at or after `first_offset` that is not older than `timestamp`.
+
+        After `batches_max` batches in vain: from which offset to go on.
+        """
+        start = max(self._all_older_before(timestamp), self.position_of(first_offset))
+        for number, (position, header) in enumerate(self.headers(start)):
+            if number == batches_max:
+                return GoOn(header.base_offset)
             if header.max_timestamp < timestamp or header.is_control:
                 continue
             found = self._first_in_batch(position, header, timestamp, first_offset)
             if found is not None:
                 return found
         return None
+
+    def _all_older_before(self, timestamp: int) -> int:
+        """A position before which every batch is older than `timestamp`, however many are.
+
+        Both indexes get their entries at the same batches. So before the batch that is the first
+        as late as `timestamp`, the offset index goes on where the time index has nothing new.
+        """
+        if timestamp > self.max_timestamp:
+            return self.size_bytes
+        first_as_late = self.time_index.ceiling(timestamp)
+        if first_as_late is None:
+            first_as_late = self._max_timestamp_offset
+        return self.index.floor(first_as_late - 1)
 
     def _first_in_batch(
         self, position: int, header: BatchHeader, timestamp: int, first_offset: int

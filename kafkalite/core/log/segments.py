@@ -21,8 +21,8 @@ from zlib import crc32
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import CLEANED_SUFFIX, SWAP_SUFFIX
 from kafkalite.core.log.place import Place
-from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment, TimestampAndOffset
-from kafkalite.core.log.values import AbortedTransaction
+from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment
+from kafkalite.core.log.values import AbortedTransaction, GoOn, TimestampAndOffset
 
 
 class Segments:
@@ -74,11 +74,16 @@ class Segments:
                 return found
         return None
 
-    def offset_for_timestamp(self, timestamp: int, first_offset: int) -> TimestampAndOffset | None:
-        """The first record at or after `first_offset` that is not older than `timestamp`."""
-        for segment in self.all:
+    def offset_for_timestamp(
+        self, timestamp: int, first_offset: int, batches_max: int
+    ) -> TimestampAndOffset | GoOn | None:
+        """The first record at or after `first_offset` that is not older than `timestamp`.
+
+        After `batches_max` batches of a segment in vain: from which offset to go on.
+        """
+        for segment in self.since(first_offset):
             if segment.max_timestamp >= timestamp:
-                found = segment.offset_for_timestamp(timestamp, first_offset)
+                found = segment.offset_for_timestamp(timestamp, first_offset, batches_max)
                 if found is not None:
                     return found
         return None

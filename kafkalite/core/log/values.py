@@ -21,3 +21,17 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int  # when the marker was written
+
+
+class TimestampAndOffset(NamedTuple):
+    """A record that a search by time found."""
+
+    timestamp: int  # epoch ms
+    offset: int
+    leader_epoch: int
+
+
+class GoOn(NamedTuple):
+    """A search that has read enough for once: everything before `offset` is searched."""
+
+    offset: int

@@ -376,39 +376,6 @@ def test_a_damaged_file_is_told_to_readers(
     assert "orders-0: byte 0: magic 9" in message
 
 
-# ---- time --------------------------------------------------------------------------------------
-
-
-def test_records_are_found_by_time(storage: Storage, open_log: OpenLog, batch: MakeBatch) -> None:
-    log = open_log(storage, segment_bytes=700, index_interval_bytes=100)
-    assert log.offset_for_timestamp(0) is None
-    assert log.max_timestamp_offset() is None
-    times = [10, 10, 40, 30, 30, 90, 20, 90, 100, 50, 60, 70]
-    for time in times:
-        log.append_as_leader(batch(3, timestamp=time, step=1), 3, 1_000)
-    every = [time + i for time in times for i in range(3)]
-    for wanted in range(120):
-        expected = next((i for i, time in enumerate(every) if time >= wanted), None)
-        found = log.offset_for_timestamp(wanted)
-        assert (found and found.offset) == expected, wanted
-        if found:
-            assert (found.timestamp, found.leader_epoch) == (every[found.offset], 3)
-    latest = log.max_timestamp_offset()
-    assert latest is not None
-    assert (latest.timestamp, latest.offset) == (102, every.index(102))
-
-
-def test_a_search_by_time_begins_at_the_log_start(
-    storage: Storage, open_log: OpenLog, batch: MakeBatch
-) -> None:
-    log = open_log(storage)
-    commit(log, batch(10, timestamp=100, step=10))
-    log.increment_log_start_offset(4)
-    found = log.offset_for_timestamp(0)
-    assert found is not None
-    assert found.offset == 4
-
-
 # ---- faults ------------------------------------------------------------------------------------
 
 
