@@ -24,13 +24,13 @@ from kafkalite.core.protocol.records import (
     BatchHeader,
     TimestampType,
     check_produced,
-    decode,
-    encode,
     read_header,
+    recompressed,
     set_max_timestamp,
+    unfit,
     verify_crc,
 )
-from kafkalite.core.types import NO_TIMESTAMP, Columns, TopicPartition
+from kafkalite.core.types import NO_TIMESTAMP, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, RecordsRefused
 
 _CODECS: Final = {
@@ -40,6 +40,7 @@ _CODECS: Final = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
+RECORD_ERRORS_MAX: Final = 10  # records of a refused batch that the answer names, the first ones
 _SCRATCH: Final = bytearray(1 << 18)  # appends are one thread's, and nothing of it is kept
 _LOG_APPEND_TIME: Final = 0x08  # of the attributes
 
@@ -128,49 +129,38 @@ def _check_timestamps(
     after_ms = config.message_timestamp_after_max_ms
     if config.message_timestamp_type == "LogAppendTime":
         return
+    times = now_ms - before_ms, now_ms + after_ms
     try:
-        timestamps = decode(records, check_crc=False).timestamps
+        found = unfit(records, times=times, most=RECORD_ERRORS_MAX)
     except CorruptBatchError as error:  # one that no 64 bits can hold
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, f"{partition}: {error}") from error
-    allowed = f"allowed is [{now_ms} - {before_ms}, {now_ms} + {after_ms}]"
-    refused = tuple(
-        (index, f"timestamp {timestamp}, {allowed}")
-        for index, timestamp in enumerate(timestamps)
-        if timestamp != NO_TIMESTAMP and not -after_ms <= now_ms - timestamp <= before_ms
-    )
-    if refused:
+    if found:
+        allowed = f"allowed is [{now_ms} - {before_ms}, {now_ms} + {after_ms}]"
+        refused = tuple((i, f"timestamp {timestamp}, {allowed}") for i, timestamp in found)
         index, words = refused[0]
         words = f"{partition}: record {index} has {words}"
         raise RecordsRefused(ErrorCode.INVALID_TIMESTAMP, words, refused)
 
 
 def _keyless(records: Buffer, code: ErrorCode) -> tuple[tuple[int, str], ...]:
-    """The records without a key in a batch that was refused, if that is what it was refused for."""
+    """The first records without a key in a refused batch, if that is why it was refused."""
     if code is not ErrorCode.INVALID_RECORD:
         return ()
     try:
-        keys = decode(records, check_crc=False).keys
+        found = unfit(records, most=RECORD_ERRORS_MAX)
     except CorruptBatchError:
         return ()
-    return tuple((i, "it has no key") for i, key in enumerate(keys) if key is None)
+    return tuple((index, "it has no key") for index, _ in found)
 
 
 def _recompressed(
     records: Buffer, header: BatchHeader, config: LogConfig, partition: TopicPartition
 ) -> tuple[Buffer, BatchHeader]:
-    """The same records in the topic's codec; the producer's ids and sequences stay."""
+    """The same records in the topic's codec; the header's other fields stay."""
     compression = _CODECS[config.compression_type]
     if header.compression is compression:
         return records, header
-    columns = decode(records, check_crc=False)
-    data = encode(
-        Columns(columns.keys, columns.values, columns.timestamps, headers=columns.headers),
-        compression=compression,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        transactional=header.is_transactional,
-    )
+    data = recompressed(records, header, compression)
     if len(data) > config.max_message_bytes:
         _refuse_size(partition, len(data), config)
     assert header.timestamp_type is TimestampType.CREATE_TIME

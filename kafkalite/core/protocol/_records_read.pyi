@@ -6,6 +6,7 @@ from kafkalite.core.protocol.records_pure import Buffer
 from kafkalite.core.protocol.records_pure import check_batch as check_batch
 from kafkalite.core.protocol.records_pure import decode_records as decode_records
 from kafkalite.core.protocol.records_pure import skim_records as skim_records
+from kafkalite.core.protocol.records_pure import unfit_records as unfit_records
 
 @final
 class Window:

@@ -65,6 +65,8 @@ cdef enum:
     HEADER_SIZE = 61
     CRC_AT = 17
     COVERED_FROM = 21
+    ALONE_BYTES = 65536  # letting other threads run costs more than so many bytes take
+    NO_TIMESTAMP = -1
 
 assert (HEADER_SIZE, CRC_AT, COVERED_FROM) == (HEADER_BYTES, CRC_POSITION, ATTRIBUTES_POSITION)
 assert len(FAULTS) == OFFSET + 1
@@ -231,12 +233,18 @@ def skim_records(data, int64_t record_count, int64_t last_offset_delta, bint key
     cdef Py_buffer view
     cdef Reader reader
     cdef Skim skim
+    cdef int fault
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= record_count <= view.len // 7:
             check_count(record_count, view.len)
         reader = open_reader(&view)
-        if skim_loop(&reader, record_count, keys_required, &skim) < 0:
+        if view.len < ALONE_BYTES:
+            fault = skim_loop(&reader, record_count, keys_required, &skim)
+        else:
+            with nogil:  # other threads run meanwhile
+                fault = skim_loop(&reader, record_count, keys_required, &skim)
+        if fault < 0:
             return raise_fault(&reader, skim.records)
         if reader.position != reader.end:
             check_trailing(record_count, reader.end - reader.position)
@@ -366,6 +374,76 @@ def check_batch(data, bint keys_required, checksum, header_type):
         return header, skim.oldest, skim.newest
     finally:
         PyBuffer_Release(&view)
+
+
+# ---- search ----------------------------------------------------------------------------------
+
+
+cdef struct Demands:
+    int64_t base_timestamp
+    bint keys_required  # and any timestamp will do
+    int64_t earliest
+    int64_t latest
+
+
+def unfit_records(
+    data, int64_t record_count, int64_t base_timestamp, times, Py_ssize_t most
+):
+    """The first records that are not as demanded; see the twin."""
+    cdef Py_buffer view
+    cdef Reader reader
+    cdef Demands demands = Demands(base_timestamp, times is None, 0, 0)
+    cdef int64_t record = 0, timestamp = 0
+    cdef int found
+    cdef list unfit = []
+    if times is not None:
+        demands.earliest, demands.latest = times
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= record_count <= view.len // 7:
+            check_count(record_count, view.len)
+        reader = open_reader(&view)
+        while len(unfit) < most:
+            with nogil:
+                found = next_unfit(&reader, &demands, record_count, &record, &timestamp)
+            if found < 0:
+                return raise_fault(&reader, record)
+            if not found:
+                break
+            unfit.append((record - 1, timestamp))
+        return unfit
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int next_unfit(
+    Reader *reader, Demands *demands, int64_t record_count, int64_t *record, int64_t *timestamp
+) noexcept nogil:
+    """Reads from `record` on to behind the next one that is unfit: 1; 0 behind the last record."""
+    cdef const uint8_t *end = reader.end
+    cdef int64_t timestamp_delta, delta
+    cdef Blob key, value
+    while record[0] < record_count:
+        if begin_record(reader, &timestamp_delta, &delta) < 0:
+            return -1
+        if unlikely(record_add(demands.base_timestamp, timestamp_delta, timestamp)):
+            return note(reader, TIMESTAMP, 0, timestamp_delta, demands.base_timestamp)
+        if (
+            read_blob(reader, KEY_LENGTH, -1, &key) < 0
+            or read_blob(reader, VALUE_LENGTH, -1, &value) < 0
+            or skim_headers(reader) < 0
+            or end_record(reader, end) < 0
+        ):
+            return -1
+        record[0] += 1
+        if demands.keys_required:
+            if key.size < 0:
+                return 1
+        elif timestamp[0] != NO_TIMESTAMP and not (
+            demands.earliest <= timestamp[0] <= demands.latest
+        ):
+            return 1
+    return 0
 
 
 # ---- decode ----------------------------------------------------------------------------------

@@ -19,6 +19,11 @@ try:
     )
     from kafkalite.core.protocol._records_write import encode_batch
 
+    try:  # a build that is older than this one function serves with all the others
+        from kafkalite.core.protocol._records_read import unfit_records
+    except ImportError:
+        from kafkalite.core.protocol.records_pure import unfit_records
+
     NATIVE = True
 except ImportError:
     from kafkalite.core.protocol.records_pure import (  # type: ignore[assignment]  # its Window is bytes
@@ -30,6 +35,7 @@ except ImportError:
         partition_column,
         skim_records,
         split,
+        unfit_records,
     )
 
     NATIVE = False
@@ -44,4 +50,5 @@ __all__ = [
     "partition_column",
     "skim_records",
     "split",
+    "unfit_records",
 ]

@@ -50,11 +50,14 @@ from kafkalite.core.protocol.record_codec import (
     decode_records,
     encode_batch,
     skim_records,
+    unfit_records,
 )
 from kafkalite.core.protocol.records_pure import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     HEADER,
+    INT64_MAX,
+    INT64_MIN,
     LENGTH_OVERHEAD,
     MAGIC,
 )
@@ -289,6 +292,21 @@ def skim(
         raise ApiError(ErrorCode.INVALID_RECORD, f"batch at byte {position}: {error}") from error
 
 
+def unfit(
+    buffer: Buffer, *, times: tuple[int, int] | None = None, most: int
+) -> list[tuple[int, int]]:
+    """The first `most` records of a refused batch whose timestamp is not within `times`, or,
+    without `times`, that have no key: index and timestamp of each; CorruptBatchError.
+    """
+    header = read_header(buffer)
+    data: Buffer = _records_of(buffer, 0, header)
+    if header.compression is not Compression.NONE:
+        data = decompress(data, header.compression)
+    if times is not None:
+        times = max(times[0], INT64_MIN), min(times[1], INT64_MAX)
+    return unfit_records(data, header.record_count, header.base_timestamp, times, most)
+
+
 class Produced(NamedTuple):
     """A batch that is what it says."""
 
@@ -403,6 +421,23 @@ def set_max_timestamp(buffer: bytearray | memoryview, position: int, max_timesta
     end = position + header.size_bytes
     with memoryview(buffer) as view, view[position + ATTRIBUTES_POSITION : end] as covered:
         _CRC.pack_into(buffer, position + CRC_POSITION, crc32c(covered))
+
+
+def recompressed(buffer: Buffer, header: BatchHeader, compression: Compression) -> bytearray:
+    """The batch at the start of `buffer` in another codec; CorruptBatchError.
+
+    Only the framing of its records changes: none is read, and all else in the header stays.
+    """
+    data: Buffer = _records_of(buffer, 0, header)
+    if header.compression is not Compression.NONE:
+        data = decompress(data, header.compression)
+    data = compress(data, compression)
+    attributes = header.attributes & ~_CODEC_MASK | compression
+    batch_length = BATCH_LENGTH_MIN + len(data)
+    made = header._replace(attributes=attributes, batch_length=batch_length, crc=0)
+    batch = bytearray(HEADER.pack(*made)) + data
+    _CRC.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    return batch
 
 
 def encode(

@@ -30,7 +30,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
-from kafkalite.core.types import Columns, Headers
+from kafkalite.core.types import NO_TIMESTAMP, Columns, Headers
 from kafkalite.errors import CorruptBatchError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -291,6 +291,32 @@ def skim_records(
     check_trailing(record_count, len(data) - reader.position)
     check_last_delta(last, last_offset_delta)
     return min(times, default=0), max(times, default=0)
+
+
+def unfit_records(
+    data: Buffer, record_count: int, base_timestamp: int, times: tuple[int, int] | None, most: int
+) -> list[tuple[int, int]]:
+    """The first `most` records whose timestamp is not within `times`, or, without `times`, that
+    have no key: index and timestamp of each. CorruptBatchError where fewer are found.
+
+    A record without a timestamp is within any `times`.
+    """
+    check_count(record_count, len(data))
+    reader = RecordReader(data)
+    unfit: list[tuple[int, int]] = []
+    while reader.record < record_count and len(unfit) < most:
+        timestamp_delta, _ = reader.begin_record()
+        timestamp = base_timestamp + timestamp_delta
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            reader.fail(Fault.TIMESTAMP, number=timestamp_delta, limit=base_timestamp)
+        key = reader.blob(KEY_LENGTH)
+        reader.blob(VALUE_LENGTH)
+        reader.headers()
+        reader.end_record()
+        is_timely = times is None or timestamp == NO_TIMESTAMP or times[0] <= timestamp <= times[1]
+        if not is_timely or (times is None and key is None):
+            unfit.append((reader.record - 1, timestamp))
+    return unfit
 
 
 def check_batch(

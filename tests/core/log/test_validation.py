@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.validation import validated
+from kafkalite.core.protocol import record_codec, records
 from kafkalite.core.protocol.compression import Compression
-from kafkalite.core.protocol.records import ATTRIBUTES_POSITION, CRC_POSITION, crc32c, encode
+from kafkalite.core.protocol.records import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    crc32c,
+    decode,
+    encode,
+    read_header,
+)
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ApiError, ErrorCode, RecordsRefused
 
 NOW_MS = 10_000_000
 CONFIG = LogConfig(message_timestamp_before_max_ms=1_000, message_timestamp_after_max_ms=500)
@@ -48,6 +58,63 @@ def test_a_record_without_a_time_is_not_too_old(codec: Compression) -> None:
     assert accepted([-1, NOW_MS], CONFIG, codec)
     assert accepted([-1, -1], CONFIG, codec)
     assert not accepted([-1, -2], CONFIG, codec)
+
+
+def refused(batch: bytes, config: LogConfig) -> RecordsRefused:
+    with pytest.raises(RecordsRefused) as caught:
+        validated(batch, config, TopicPartition("t", 0), NOW_MS, True)
+    return caught.value
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_first_records_of_a_refused_batch_are_named(codec: Compression) -> None:
+    old = [NOW_MS - 5_000] * 20
+    times = [NOW_MS, -1, *old]
+    batch = encode(Columns([b"k"] * 22, [b"v"] * 22, times), compression=codec)
+    error = refused(batch, CONFIG)
+    assert error.error_code is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in error.records] == list(range(2, 12))
+    keys = [b"k", *[None] * 20]
+    batch = encode(Columns(keys, [b"v"] * 21, [NOW_MS] * 21), compression=codec)
+    error = refused(batch, LogConfig(cleanup_policy="compact"))
+    assert error.error_code is ErrorCode.INVALID_RECORD
+    assert [index for index, _ in error.records] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("times", [[NOW_MS], [0]])
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_no_record_of_a_produced_batch_is_built(
+    times: list[int], policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the batch is stored, compressed anew or refused for its records."""
+
+    def build(*arguments: object) -> NoReturn:
+        raise AssertionError(f"{len(arguments)} records' worth of objects")
+
+    for module in (records, record_codec):
+        monkeypatch.setattr(module, "decode_records", build)
+    batch = encode(Columns([None], [b"v"], times))
+    config = LogConfig(
+        cleanup_policy=policy,
+        compression_type="gzip",
+        message_timestamp_before_max_ms=1_000,
+    )
+    if policy == "compact" or times == [0]:
+        refused(batch, config)
+    else:
+        validated(batch, config, TopicPartition("t", 0), NOW_MS, True)
+
+
+def test_a_batch_compressed_anew_holds_the_same_records() -> None:
+    columns = Columns([b"a", None], [b"v" * 500, None], [5, 3], headers=[(("h", b"1"),), ()])
+    batch = encode(columns, producer_id=7, producer_epoch=1, base_sequence=9)
+    for name in ("gzip", "snappy", "lz4", "zstd", "uncompressed"):
+        config = LogConfig(compression_type=name)
+        stored, header = validated(batch, config, TopicPartition("t", 0), NOW_MS, True)
+        assert decode(stored) == decode(batch), "its CRC is right, too"
+        assert header == read_header(stored)
+        assert (header.producer_id, header.base_sequence) == (7, 9)
+        batch = bytes(stored)
 
 
 def with_time(data: bytes, position: int, time_ms: int) -> bytearray:

@@ -148,6 +148,21 @@ def test_skim(data, count, last, keys_required):
     assert outcome(native.skim_records, memoryview(data), count, last, keys_required) == expected
 
 
+@settings(max_examples=400, deadline=None)
+@given(
+    data=bodies,
+    count=st.integers(0, 12) | st.integers(-(2**31), 2**31 - 1),
+    base_timestamp=SMALL | INT64,
+    times=st.none() | st.tuples(st.integers(-100, 500) | INT64, SMALL | INT64),
+    most=st.integers(0, 4),
+)
+def test_unfit(data, count, base_timestamp, times, most):
+    arguments = (count, base_timestamp, times, most)
+    expected = outcome(records_pure.unfit_records, data, *arguments)
+    assert outcome(native.unfit_records, data, *arguments) == expected
+    assert outcome(native.unfit_records, memoryview(data), *arguments) == expected
+
+
 @settings(deadline=None)
 @given(
     columns=batches_of_columns(st.integers(-(2**61), 2**61), SMALL),
