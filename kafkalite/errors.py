@@ -76,7 +76,15 @@ class VersionMismatch(CoordinationError):
 
 
 class ConfigError(KafkaliteError):
-    """An unknown or invalid setting; the message names it and its value."""
+    """An unknown or invalid setting; the message names it and its value.
+
+    `setting` is its name, empty where the value came from elsewhere: who read it from a file can
+    tell the line.
+    """
+
+    def __init__(self, message: str, *, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class TopologyError(KafkaliteError):

@@ -20,6 +20,7 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -32,14 +33,14 @@ from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.cluster.local import JOURNAL, LocalCoordination
 from kafkalite.core.cluster.store import ClusterStore
-from kafkalite.core.config.listeners import PLAINTEXT, Address, client_listener, parse_address
+from kafkalite.core.config.listeners import Address, Listeners, read_listeners
+from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
 from kafkalite.core.log import checkpoints
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.server.server import Server, ServerLimits
-from kafkalite.core.types import Node as NodeAddress
 from kafkalite.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -50,14 +51,23 @@ log: Final = logging.getLogger(__name__)
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 DEFAULT_NODE_ID: Final = 1
 LONGEST_REQUESTS: Final = 10  # may be under way where queued.max.request.bytes sets no limit
-A_FAR_ADDRESS: Final = ("192.0.2.1", 9)  # of a net for documentation; nothing is sent to it
+FAR_ADDRESSES: Final = (  # of nets for documentation; nothing is sent to them
+    (socket.AF_INET, "192.0.2.1"),
+    (socket.AF_INET6, "2001:db8::1"),
+)
+LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(slots=True)
 class Node:
-    """A running broker. `address` is what clients are told."""
+    """A running broker. `addresses` are what clients are told, by the listeners' names.
+
+    `address` is that of the listener for brokers, which is the first one unless the settings say
+    otherwise; what runs in the broker's process asks there.
+    """
 
     address: Address
+    addresses: Mapping[str, Address]
     data_dir: Path
     broker: Broker
     _server: Server
@@ -95,25 +105,27 @@ async def start_node(
 ) -> Node:
     """Starts a broker on this event loop; clients can connect when it returns.
 
-    `listen` is HOST:PORT, where port 0 takes a free one; without it the setting `listeners` counts,
-    and without that 127.0.0.1:9092. `overrides` are Kafka's settings as text. With `registry`, also
-    HOST:PORT, a schema registry and the broker's metrics are served there over HTTP.
+    `listen` takes the place of the setting `listeners`: HOST:PORT, or NAME://HOST:PORT, several
+    with commas between them; port 0 takes a free one. Without both it is 127.0.0.1:9092.
+    `overrides` are Kafka's settings as text. With `registry`, also HOST:PORT, a schema registry and
+    the broker's metrics are served there over HTTP.
     """
     settings = dict(overrides or {})
     if listen is not None:
         settings["listeners"] = listen
     config = BrokerConfig.parse(settings)
+    listeners = read_listeners(config, DEFAULT_LISTEN)
+    check_security(config.static, listeners.wanted)
     for name in config.ignored:
         log.info("%s is accepted and has no effect", name)
-    wanted = _wanted_address(config)
     storage = _open_storage(Path(data_dir))
     server = Server(_limits(config))
     door = None
     try:
-        address = _advertised(config, wanted, await _bind(server, wanted))
+        told = await _bind_all(server, listeners)
         if registry is not None:
             door = _registry_at(registry)
-        node = await _start(config, address, server, storage)
+        node = await _start(config, listeners, told, server, storage)
     except BaseException:
         server.stop_accepting()
         storage.close()
@@ -147,7 +159,11 @@ async def _open_registry(node: Node, door: RegistryServer) -> None:
 
 
 async def _start(
-    config: BrokerConfig, address: Address, server: Server, storage: FileStorage
+    config: BrokerConfig,
+    listeners: Listeners,
+    told: Mapping[str, Address],
+    server: Server,
+    storage: FileStorage,
 ) -> Node:
     coordination = LocalCoordination(storage)
     store = ClusterStore(coordination)
@@ -157,7 +173,7 @@ async def _start(
         if not image.cluster_id:
             image = await _found_cluster(store, image, logs, storage)
         node_id = _claim(storage, image.cluster_id, config)
-        config = _as_it_is(config, node_id, address, storage)
+        config = _as_it_is(config, node_id, listeners, told, storage)
         broker = Broker(
             node_id=node_id,
             config=config,
@@ -167,7 +183,7 @@ async def _start(
             random=Random(os.urandom(32)),
             now_ms=now_ms,
         )
-        record = images.broker_record(NodeAddress(node_id, *address), config["broker.rack"])
+        record = images.broker_record(node_id, told, config["broker.rack"])
         await store.append((record,), ephemeral=True)
         await broker.replay((record,))
 
@@ -182,7 +198,8 @@ async def _start(
     except BaseException:
         logs.close(now_ms())  # so that the next start need not take this one for a crash
         raise
-    return Node(address, storage.root, broker, server, storage, coordination, cleaner)
+    address = told[listeners.inter_broker]
+    return Node(address, told, storage.root, broker, server, storage, coordination, cleaner)
 
 
 async def _found_cluster(
@@ -199,23 +216,33 @@ async def _found_cluster(
 # ---- addresses ---------------------------------------------------------------------------------
 
 
-def _wanted_address(config: BrokerConfig) -> Address:
-    """Where to listen."""
-    if "listeners" in config.static:
-        return _client_listener(config, "listeners")
-    return parse_address(DEFAULT_LISTEN)
+async def _bind_all(server: Server, listeners: Listeners) -> dict[str, Address]:
+    """Takes every listener's address; what its clients are told, where that is anything."""
+    told: dict[str, Address] = {}
+    for name, wanted in listeners.wanted.items():
+        bound = await _bind(server, name, wanted)
+        advertised = listeners.advertised.get(name)
+        if advertised is not None:
+            own = Address(advertised.host or _own_host(), advertised.port or bound.port)
+        elif listeners.advertised:
+            log.warning(
+                "clients of %s://%s learn of no broker: advertised.listeners leaves %s out",
+                name, bound, name,
+            )  # fmt: skip
+            continue
+        else:
+            own = Address(_own_host(), bound.port) if wanted.is_everywhere else bound
+        told[name] = own
+        if len(listeners.wanted) > 1 or own != bound:
+            words = "listening on %s://%s, clients are told %s (advertised.listeners decides)"
+            log.info(words, name, bound, own)
+    return told
 
 
-def _client_listener(config: BrokerConfig, name: str) -> Address:
-    protocols = config["listener.security.protocol.map"]
-    return client_listener(config[name], protocols, config["controller.listener.names"] or ())
-
-
-async def _bind(server: Server, wanted: Address) -> Address:
+async def _bind(server: Server, name: str, wanted: Address) -> Address:
     """Takes the address; ConfigError in one line when it cannot be had."""
-    host = wanted.host or "0.0.0.0"
     try:
-        return Address(*await server.bind(host, wanted.port))
+        return Address(*await server.bind(wanted.host, wanted.port, name))
     except socket.gaierror as error:
         raise ConfigError(f"cannot listen on {wanted}: {error.strerror}") from error
     except OSError as error:
@@ -224,42 +251,35 @@ async def _bind(server: Server, wanted: Address) -> Address:
         raise ConfigError(f"cannot listen on {wanted}: {why}") from error
 
 
-def _advertised(config: BrokerConfig, wanted: Address, bound: Address) -> Address:
-    """What clients are told: a numeric address, as a name may resolve to one we do not serve."""
-    if config["advertised.listeners"] is not None:
-        told = _client_listener(config, "advertised.listeners")
-        if told.is_everywhere:
-            raise ConfigError(f"advertised.listeners: {told} is no address to connect to")
-        return told if told.port else Address(told.host, bound.port)
-    if not wanted.is_everywhere:
-        return bound
-    own = Address(_own_host(), bound.port)
-    log.info("listening on %s, clients are told %s (advertised.listeners decides)", bound, own)
-    return own
-
-
 def _own_host() -> str:
-    """This machine's address on the way to others; loopback where there is no way."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(A_FAR_ADDRESS)  # sends nothing
-            host: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-    return host
+    """This machine's address on the way to others, a numeric one, as a name may resolve to one
+    that is not served; loopback where there is no way."""
+    for family, far in FAR_ADDRESSES:
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))  # sends nothing
+            return str(probe.getsockname()[0])
+    return LOOPBACK
 
 
 def _as_it_is(
-    config: BrokerConfig, node_id: int, address: Address, storage: FileStorage
+    config: BrokerConfig,
+    node_id: int,
+    listeners: Listeners,
+    told: Mapping[str, Address],
+    storage: FileStorage,
 ) -> BrokerConfig:
     """The settings with what was decided elsewhere, for whoever asks what this broker's are."""
-    listener = f"{PLAINTEXT}://{address}"
     decided = {
         "node.id": str(node_id),
         "log.dirs": storage.location,
-        "advertised.listeners": listener,
+        "advertised.listeners": _entries(told),
     }
-    return BrokerConfig.parse({"listeners": listener, **config.static, **decided})
+    wanted = {"listeners": _entries(listeners.wanted)}
+    return BrokerConfig.parse({**wanted, **config.static, **decided})
+
+
+def _entries(addresses: Mapping[str, Address]) -> str:
+    return ",".join(f"{name}://{address}" for name, address in addresses.items())
 
 
 # ---- the parts ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import signal
 import stat
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -32,7 +33,6 @@ from kafkalite.errors import ConfigError
 if TYPE_CHECKING:
     from kafkalite.node import Node
 
-ADVERTISED: Final = "advertised.listeners"
 # Each time that the broker comes back from the system, the registry's thread may keep the
 # interpreter for so long. Python's own 5 ms are ten times what a request takes.
 SWITCH_SECONDS: Final = 0.0005
@@ -56,7 +56,8 @@ def start(
     listen: Annotated[
         str | None,
         typer.Option(
-            help="HOST:PORT; port 0 takes a free one. Wins over listeners of --config.",
+            help="HOST:PORT, or NAME://HOST:PORT,…; port 0 takes a free one. Wins over listeners "
+            "of --config.",
             show_default="127.0.0.1:9092",
         ),
     ] = None,
@@ -81,15 +82,23 @@ def start(
     ] = False,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
-    settings = _settings(config, listen, parse_pairs(override, "--override"))
-    where = data_dir or _log_dir(settings)
+    from kafkalite.cli.server_settings import read_settings
+    from kafkalite.core.broker.turns import MeasuredLoop
+
+    given = read_settings(config, listen, parse_pairs(override, "--override"))
+    for note in given.notes:
+        print(f"kafkalite: {note}", file=sys.stderr)
     say_which_codec(cleaner=True)
     log_to_stderr()
     _allow_many_files()
-    from kafkalite.core.broker.turns import MeasuredLoop
-
-    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
-        runner.run(_run(where, listen, settings, registry, exit_with_parent, json))
+    try:
+        where = data_dir or given.log_dir
+        if where is None:
+            raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            runner.run(_run(where, listen, given.values, registry, exit_with_parent, json))
+    except ConfigError as error:
+        raise given.located(error) from error
 
 
 cli.command(epilog=EPILOG)(status)
@@ -98,7 +107,7 @@ cli.command(epilog=EPILOG)(status)
 async def _run(
     data_dir: Path,
     listen: str | None,
-    settings: dict[str, str],
+    settings: Mapping[str, str],
     registry: str | None,
     exit_with_parent: bool,
     json: bool,
@@ -129,63 +138,17 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
     if json:
         told = {
             "address": str(node.address),
+            "listeners": {name: str(at) for name, at in node.addresses.items()},
             "registry": url,
             "data_dir": str(data_dir),
             "pid": os.getpid(),
         }
         print(to_json(told).decode(), flush=True)
         return
-    door = "" if url is None else f"schema registry at {url}, "
-    print(f"kafkalite is ready at {node.address} ({door}data in {data_dir})", flush=True)
-
-
-def _settings(file: Path | None, listen: str | None, overrides: dict[str, str]) -> dict[str, str]:
-    """The settings of the file, and over them those of the flags.
-
-    A file may hold what Kafka does not know, a plugin's settings for example: that is only told.
-    """
-    from kafkalite.core.config.settings import parse_properties, split_known
-
-    if file is None:
-        return overrides
-    try:
-        known, unknown = split_known(parse_properties(file.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"--config {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"--config {file}: {error}") from error
-    for name in unknown:
-        print(f"kafkalite: {file}: {name} is no setting of Kafka's, ignored", file=sys.stderr)
-    if listen is not None:
-        known = _advertised_at(known, listen, file)
-    return known | overrides
-
-
-def _advertised_at(known: dict[str, str], listen: str, file: Path) -> dict[str, str]:
-    """The file's settings where --listen takes the place of its listeners: clients must not be
-    sent to the port that the file speaks of."""
-    told = known.get(ADVERTISED, "")
-    port = listen.rpartition(":")[2]
-    if not told or any(entry.strip().endswith(f":{port}") for entry in told.split(",")):
-        return known
-    print(
-        f"kafkalite: {file}: {ADVERTISED} {told} is of another port than --listen {listen}, "
-        f"left out; --override {ADVERTISED}=… sets it",
-        file=sys.stderr,
-    )
-    return {name: value for name, value in known.items() if name != ADVERTISED}
-
-
-def _log_dir(settings: dict[str, str]) -> Path:
-    """Where the settings say that the log is kept."""
-    from kafkalite.core.config.settings import BrokerConfig
-
-    if not settings.keys() & {"log.dirs", "log.dir"}:
-        raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")
-    first, *others = BrokerConfig.parse(settings).log_dirs
-    if others:
-        raise ConfigError(f"log.dirs names {len(others) + 1} directories; give one of them")
-    return Path(first)
+    others = [f"{name} at {at}" for name, at in node.addresses.items() if at != node.address]
+    doors = others if url is None else [f"schema registry at {url}", *others]
+    words = ", ".join([*doors, f"data in {data_dir}"])
+    print(f"kafkalite is ready at {node.address} ({words})", flush=True)
 
 
 def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -17,6 +17,7 @@ NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
+DEFAULT_LISTENER: Final = "PLAINTEXT"
 
 
 class TopicPartition(NamedTuple):
@@ -38,7 +39,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 class Node(NamedTuple):
-    """A broker's id and the address that clients reach it at."""
+    """A broker's id and the address that clients of one of its listeners reach it at."""
 
     node_id: int
     host: str
@@ -158,12 +159,17 @@ class Outcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, in which version of the API; `token` is the rim's handle for the answer."""
+    """Who asks, in which version of the API; `token` is the rim's handle for the answer.
+
+    `listener` is the name of the listener by which the client came in: it is told the addresses
+    that are advertised under this name.
+    """
 
     api_version: int
     client_id: str | None = None
     client_host: str = ""
     token: Any = None
+    listener: str = DEFAULT_LISTENER
 
 
 NOTHING: Final[Outcome[Any]] = Outcome()

@@ -159,6 +159,67 @@ def test_a_port_given_wins_over_the_one_that_the_file_advertises(
         assert json.loads(process.stdout.readline())["address"] == "far.example:7"
 
 
+def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "listeners=INTERNAL://127.0.0.1:0,EXTERNAL://127.0.0.1:0\n"
+        "advertised.listeners=INTERNAL://127.0.0.1:0,EXTERNAL://far.example:29092\n"
+        "listener.security.protocol.map=INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT\n"
+        "inter.broker.listener.name=INTERNAL\n"
+    )
+    arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
+    with started(*arguments, "--json") as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["listeners"] == {
+            "INTERNAL": told["address"],
+            "EXTERNAL": "far.example:29092",
+        }
+        assert told["address"].startswith("127.0.0.1:")
+    with started(*arguments) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.endswith(f" (EXTERNAL at far.example:29092, data in {tmp_path / 'd'})\n")
+    with started(*arguments, "--listen", "127.0.0.1:0", "--json") as process:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        assert told["listeners"] == {"PLAINTEXT": told["address"]}
+        process.terminate()
+        log = process.communicate(timeout=20)[1]
+        assert log.count("is of another listener than --listen 127.0.0.1:0, left out") == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "words"),
+    [
+        ("authorizer.class.name=\\\n  a.b.C\n", 3, "authorizer.class.name=a.b.C: kafkalite has no"),
+        ("\n\nlisteners=SASL_SSL://:9093\n", 5, "listeners 'SASL_SSL://:9093'"),
+        ("listener.security.protocol.map=PLAINTEXT:SSL\n", 2, "has it speak SSL"),
+        ("num.partitions=x\n", 3, "Invalid value x for configuration num.partitions"),
+    ],
+)
+def test_a_protection_that_is_not_there_is_refused_with_the_file_s_line(
+    tmp_path: Path, lines: str, number: int, words: str
+) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"# mine\nlisteners=PLAINTEXT://127.0.0.1:0\n{lines}")
+    code, log = outcome("--data-dir", str(tmp_path / "d"), "--config", str(config))
+    assert (code, log.count("\n")) == (1, 1), log
+    assert log.startswith(f"kafkalite: {config}:{number}: ")
+    assert words in log
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_setting_of_a_flag_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("listeners=PLAINTEXT://127.0.0.1:0\nauthorizer.class.name=\n")
+    arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
+    code, log = outcome(*arguments, "--override", "authorizer.class.name=a.b.C")
+    assert (code, log.startswith("kafkalite: authorizer.class.name=a.b.C: ")) == (1, True)
+    code, log = outcome(*arguments, "--listen", "SSL://127.0.0.1:0")
+    assert (code, log.startswith("kafkalite: listeners 'SSL://127.0.0.1:0': ")) == (1, True)
+
+
 def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) -> None:
     with started("--data-dir", str(tmp_path), "--listen", "0.0.0.0:0") as process:
         host = ready(process).rpartition(":")[0]

@@ -25,6 +25,8 @@ from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.image import ClusterImage, ClusterRecord
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.config.keys import THREADS
+from kafkalite.core.config.listeners import listener_names
+from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import (
     BROKER_KEYS,
     TOPIC_KEYS,
@@ -186,6 +188,7 @@ def _change_broker(
     configs = _changed(change, current, fallback, ErrorCode.INVALID_REQUEST)
     try:
         check_dynamic(configs)
+        check_security(configs, listener_names(config))
         if name == EVERY_BROKER:
             _check_threads(config, config.with_dynamic(dynamic_default=configs))
         else:

@@ -6,7 +6,7 @@ The image is a fold of the cluster's records, each a path of the coordination tr
     /cluster              {"cluster_id": str}
     /producer_ids         {"next_block_start": int}
     /brokers              the parent of
-    /brokers/<id>         {"host": str, "port": int, "rack": str | null}        ephemeral
+    /brokers/<id>         {"endpoints": {listener: [host, port]}, "rack": str | null}  ephemeral
     /broker_configs       the parent of
     /broker_configs/<id>  {key: text}: what was set while the broker ran; "default": for all brokers
     /topics               the parent of
@@ -83,12 +83,19 @@ class TopicImage:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerImage:
+    """One broker: where clients reach it, by the name of the listener that they came in by."""
+
+    endpoints: Mapping[str, Node]
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterImage:
     """The whole cluster at one moment."""
 
     cluster_id: str = ""
-    brokers: Mapping[int, Node] = field(default_factory=dict)
-    racks: Mapping[int, str | None] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)  # topic id -> name
     next_producer_id_block: int = 0
@@ -100,6 +107,16 @@ class ClusterImage:
         if known is None or not 0 <= partition < len(known.partitions):
             return None
         return known.partitions[partition]
+
+    def node(self, node_id: int, listener: str) -> Node | None:
+        """A broker as clients of `listener` reach it; None where they cannot."""
+        broker = self.brokers.get(node_id)
+        return None if broker is None else broker.endpoints.get(listener)
+
+    def nodes(self, listener: str) -> list[tuple[Node, str | None]]:
+        """The brokers that clients of `listener` reach, and their racks."""
+        reached = ((each.endpoints.get(listener), each.rack) for each in self.brokers.values())
+        return [(node, rack) for node, rack in reached if node is not None]
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         """The topic with that id, None if there is no such."""
@@ -163,10 +180,12 @@ def deletion_records(topic: TopicImage) -> tuple[ClusterRecord, ...]:
     return (*children, ClusterRecord(topic_path(topic.name), None))
 
 
-def broker_record(node: Node, rack: str | None = None) -> ClusterRecord:
-    """The record by which a broker says where it is."""
-    value = {"host": node.host, "port": node.port, "rack": rack}
-    return ClusterRecord(f"{BROKERS_PATH}/{node.node_id}", _encode(value))
+def broker_record(
+    node_id: int, endpoints: Mapping[str, tuple[str, int]], rack: str | None = None
+) -> ClusterRecord:
+    """The record by which a broker says where it is, under each listener's name."""
+    value = {"endpoints": {name: list(at) for name, at in endpoints.items()}, "rack": rack}
+    return ClusterRecord(f"{BROKERS_PATH}/{node_id}", _encode(value))
 
 
 def broker_configs_record(name: str, configs: Mapping[str, str]) -> ClusterRecord:
@@ -192,7 +211,7 @@ def producer_ids_record(next_block_start: int) -> ClusterRecord:
 def replay(image: ClusterImage, records: Iterable[ClusterRecord]) -> ClusterImage:
     """`image` after `records`. Copies each mapping once, however many records there are."""
     cluster_id, next_block = image.cluster_id, image.next_producer_id_block
-    brokers, racks = dict(image.brokers), dict(image.racks)
+    brokers = dict(image.brokers)
     topics, names = dict(image.topics), dict(image.names)
     broker_configs = dict(image.broker_configs)
     for record in records:
@@ -202,7 +221,7 @@ def replay(image: ClusterImage, records: Iterable[ClusterRecord]) -> ClusterImag
             case ["topics", name, index]:
                 _replay_partition(topics, name, index, record)
             case ["brokers", node_id]:
-                _replay_broker(brokers, racks, int(node_id), record)
+                _replay_broker(brokers, int(node_id), record)
             case ["broker_configs", name]:
                 key = "" if name == EVERY_BROKER else name
                 broker_configs[key] = {str(k): str(v) for k, v in _decode(record).items()}
@@ -218,7 +237,6 @@ def replay(image: ClusterImage, records: Iterable[ClusterRecord]) -> ClusterImag
         image,
         cluster_id=cluster_id,
         brokers=brokers,
-        racks=racks,
         topics=topics,
         names=names,
         next_producer_id_block=next_block,
@@ -274,18 +292,18 @@ def _replay_partition(
     topics[name] = replace(topic, partitions=partitions)
 
 
-def _replay_broker(
-    brokers: dict[int, Node], racks: dict[int, str | None], node_id: int, record: ClusterRecord
-) -> None:
+def _replay_broker(brokers: dict[int, BrokerImage], node_id: int, record: ClusterRecord) -> None:
     if record.value is None:
         brokers.pop(node_id, None)
-        racks.pop(node_id, None)
         return
     value = _decode(record)
     try:
-        brokers[node_id] = Node(node_id, str(value["host"]), int(value["port"]))
-        racks[node_id] = value["rack"]
-    except (KeyError, TypeError, ValueError) as error:
+        endpoints = {
+            str(name): Node(node_id, str(host), int(port))
+            for name, (host, port) in value["endpoints"].items()
+        }
+        brokers[node_id] = BrokerImage(endpoints, value["rack"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CoordinationError(f"{record.path} does not read: {error!r}") from error
 
 

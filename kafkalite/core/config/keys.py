@@ -135,7 +135,7 @@ class ConfigKey:
 
 
 def _invalid(name: str, value: str, why: str) -> ConfigError:
-    return ConfigError(f"Invalid value {value} for configuration {name}: {why}")
+    return ConfigError(f"Invalid value {value} for configuration {name}: {why}", setting=name)
 
 
 # ---- text to values and back -------------------------------------------------------------------
@@ -409,8 +409,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     _broker("group.min.session.timeout.ms", _T.INT, 6000, _ANY,
             "The shortest session a member may ask for."),
     _broker("inter.broker.listener.name", _T.STRING, None, _ANY,
-            "The listener that brokers use among themselves.",
-            effective=False),
+            "The listener that brokers use among themselves."),
     _broker("inter.broker.protocol.version", _T.STRING, "3.9-IV0", _ANY,
             "Brokers speak one version.", effective=False),
     _broker("leader.imbalance.check.interval.seconds", _T.LONG, 300, _ONE,

@@ -109,26 +109,35 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def parse_properties(text: str) -> dict[str, str]:
     """The pairs of a Java `.properties` file: comments, continued lines, escapes; the last wins."""
-    pairs = {}
-    for line in _logical_lines(text):
+    return {name: value for _, name, value in _pairs(text)}
+
+
+def lines_of_properties(text: str) -> dict[str, int]:
+    """The line, counted from 1, on which each pair that counts begins."""
+    return {name: number for number, name, _ in _pairs(text)}
+
+
+def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
+    for number, line in _logical_lines(text):
         found = _SEPARATOR.match(line)
         assert found is not None
         rest = re.sub(r"\A\s*[=:]?\s*", "", line[found.end() :])
-        pairs[_unescape(found.group())] = _unescape(rest).strip()
-    return pairs
+        yield number, _unescape(found.group()), _unescape(rest).strip()
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks; an odd number of trailing backslashes continues one."""
-    pending = ""
-    for raw in [*re.split(r"\r\n|\r|\n", text), ""]:
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments and blanks, and their numbers; an odd number of trailing backslashes
+    continues one."""
+    pending, first = "", 0
+    for number, raw in enumerate([*re.split(r"\r\n|\r|\n", text), ""], 1):
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
+        first = first if pending else number
         backslashes = len(line) - len(line.rstrip("\\"))
         pending += line[:-1] if backslashes % 2 else line
         if backslashes % 2 == 0:
-            yield pending
+            yield first, pending
             pending = ""
 
 
@@ -178,7 +187,8 @@ class BrokerConfig:
         check_dynamic(layers[1] | layers[2])
         for name, text in layers[0].items():
             if not is_known(name):
-                raise ConfigError(f"{name}: not a setting of a broker (value '{text}')")
+                words = f"{name}: not a setting of a broker (value '{text}')"
+                raise ConfigError(words, setting=name)
         values = {key.name: key.default for key in BROKER_KEYS.values()}
         for layer in (layers[0], layers[2], layers[1]):
             for name, text in layer.items():

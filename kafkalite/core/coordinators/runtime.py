@@ -35,7 +35,6 @@ from kafkalite.core.types import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     Columns,
-    Node,
     Outcome,
     Reply,
     RequestContext,
@@ -149,15 +148,15 @@ class Coordinators(Generic[M]):
             raise ApiError(ErrorCode.NOT_COORDINATOR, f"{name}: {self.topic} does not exist")
         return partition_for(name, len(topic.partitions))
 
-    def node_of(self, name: str) -> Node | None:
-        """The broker that coordinates a name, None while there is none."""
+    def broker_of(self, name: str) -> int | None:
+        """The id of the broker that coordinates a name, None while there is none."""
         if not self.exists:
             return None
         index = self.index_of(name)
         leader = self._host.image.topics[self.topic].partitions[index].leader
         if leader == self._host.node_id and self._partition(index) is None:
             return None
-        return self._host.image.brokers.get(leader)
+        return leader if leader in self._host.image.brokers else None
 
     def led_here(self) -> list[int]:
         """The partitions that this broker leads."""

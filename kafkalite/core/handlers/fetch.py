@@ -60,7 +60,7 @@ def fetch(
     opened = broker.fetch_sessions.open(request, broker.image.names, by_id, now_ms)
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
-    fetching = _Fetching(broker, request, opened, context.api_version)
+    fetching = _Fetching(broker, request, opened, context)
     found = fetching.read()
     missing = request.min_bytes - fetching.bytes_found
     if missing > 0 and fetching.may_wait and request.max_wait_ms > 0 and found:
@@ -127,7 +127,7 @@ class _Fetching:
     broker: Broker
     request: FetchRequest
     opened: OpenFetch
-    api_version: int
+    context: RequestContext
     bytes_found: int = 0
     has_errors: bool = False
     has_more: bool = False  # a partition has more to read than was found
@@ -148,12 +148,15 @@ class _Fetching:
         broker = self.broker
         broker.metrics.bytes_out += self.bytes_found
         response = broker.fetch_sessions.answer(self.opened, found, broker.now_ms())
-        if self.has_errors and self.api_version >= LEADERS_SINCE_V:
-            named = {data.current_leader.leader_id for data in found} & broker.image.brokers.keys()
-            nodes = [broker.image.brokers[node] for node in sorted(named)]
-            endpoints = (NodeEndpoint(*node, broker.image.racks.get(node[0])) for node in nodes)
-            return replace(response, node_endpoints=tuple(endpoints))
+        if self.has_errors and self.context.api_version >= LEADERS_SINCE_V:
+            named = {data.current_leader.leader_id for data in found}
+            return replace(response, node_endpoints=self._endpoints(named))
         return response
+
+    def _endpoints(self, node_ids: set[int]) -> tuple[NodeEndpoint, ...]:
+        """Where the client reaches those of these brokers that it can reach."""
+        nodes = self.broker.image.nodes(self.context.listener)
+        return tuple(NodeEndpoint(*node, rack) for node, rack in nodes if node.node_id in node_ids)
 
     def _read(self, asked: Asked) -> PartitionData:
         request, wanted = self.request, asked.partition

@@ -37,9 +37,9 @@ def find_coordinator(
     """The broker that leads the partition in which the group or the transactional id is kept."""
     coordinators = _coordinators(broker, request.key_type)
     if coordinators is None or coordinators.exists:
-        return _answer(broker, request, context.api_version)
+        return _answer(broker, request, context)
     made = broker.create_topics((coordinators.topic,))
-    return after(made, lambda _: _answer(broker, request, context.api_version))
+    return after(made, lambda _: _answer(broker, request, context))
 
 
 def _coordinators(broker: Broker, key_type: int) -> Coordinators[Any] | None:
@@ -49,14 +49,16 @@ def _coordinators(broker: Broker, key_type: int) -> Coordinators[Any] | None:
 
 
 def _answer(
-    broker: Broker, request: FindCoordinatorRequest, api_version: int
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
-    if api_version >= SEVERAL_KEYS_V:
+    if context.api_version >= SEVERAL_KEYS_V:
         keys = dict.fromkeys(request.coordinator_keys)
         return FindCoordinatorResponse(
-            coordinators=tuple(_find(broker, key, request.key_type) for key in keys)
+            coordinators=tuple(
+                _find(broker, key, request.key_type, context.listener) for key in keys
+            )
         )
-    found = _find(broker, request.key, request.key_type)
+    found = _find(broker, request.key, request.key_type, context.listener)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message,
@@ -66,13 +68,15 @@ def _answer(
     )
 
 
-def _find(broker: Broker, key: str, key_type: int) -> Coordinator:
+def _find(broker: Broker, key: str, key_type: int, listener: str) -> Coordinator:
     coordinators = _coordinators(broker, key_type)
     if coordinators is None:
         message = f"key type {key_type} is unknown"
         return Coordinator(key, NOBODY, "", NOBODY, ErrorCode.INVALID_REQUEST, message)
-    node = coordinators.node_of(key)
+    leader = coordinators.broker_of(key)
+    node = None if leader is None else broker.image.node(leader, listener)
     if node is None:
-        code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{coordinators.topic} has no leader"
+        lacks = "has no leader" if leader is None else f"is not reached by the listener {listener}"
+        code, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{coordinators.topic} {lacks}"
         return Coordinator(key, NOBODY, "", NOBODY, code, message)
     return Coordinator(key, node.node_id, node.host, node.port, error_message=None)

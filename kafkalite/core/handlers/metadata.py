@@ -3,14 +3,18 @@
 A topic that does not exist is made, where the broker's auto.create.topics.enable and the request
 allow it, and the answer waits for it, so that a producer's first request succeeds.
 
-Source KIP-4, KIP-516 (topic ids), KIP-430 (authorized operations: all, there is no authorizer),
-KIP-700, KIP-966.
+A client is told the addresses of the listener by which it came in. A broker that advertises none
+there is left out, and what it leads has LISTENER_NOT_FOUND.
+
+Source KIP-4, KIP-103 (listeners), KIP-516 (topic ids), KIP-430 (authorized operations: all, there
+is no authorizer), KIP-700, KIP-966.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
@@ -53,6 +57,7 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 AUTO_CREATE_CHOICE_V: Final = 4
+LISTENER_NOT_FOUND_V: Final = 6
 TOPIC_ID_V: Final = 10
 TOPIC_BY_ID_V: Final = 12
 BROKER_ENDPOINTS: Final = 1
@@ -67,16 +72,16 @@ def metadata(
     """The brokers, and the topics asked for."""
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
-        return _response(broker, request, broker.image.topics.values())
+        return _response(broker, request, context, broker.image.topics.values())
     if TOPIC_ID_V <= context.api_version < TOPIC_BY_ID_V and any(map(_is_by_id, wanted)):
         return _refused_by_id(wanted)
     missing = _to_create(broker, request, wanted, context)
     if not missing:
-        return _answer(broker, request, context.api_version, wanted, {})
+        return _answer(broker, request, context, wanted, {})
 
     def created(response: CreateTopicsResponse) -> MetadataResponse:
         refused = {t.name: t.error_code for t in response.topics}
-        return _answer(broker, request, context.api_version, wanted, refused)
+        return _answer(broker, request, context, wanted, refused)
 
     return after(broker.create_topics(missing), created)
 
@@ -121,7 +126,7 @@ def _name_refusal(name: str) -> ErrorCode:
 def _answer(
     broker: Broker,
     request: MetadataRequest,
-    api_version: int,
+    context: RequestContext,
     wanted: Iterable[MetadataRequestTopic],
     refused: dict[str, ErrorCode],
 ) -> MetadataResponse:
@@ -136,7 +141,7 @@ def _answer(
             found[known.name] = known
         elif name is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
-            no_name = None if api_version >= TOPIC_BY_ID_V else ""
+            no_name = None if context.api_version >= TOPIC_BY_ID_V else ""
             unknown.append(MetadataResponseTopic(code, no_name, topic.topic_id))
         else:
             code = _name_refusal(name) or _why_missing(refused.get(name, ErrorCode.NONE))
@@ -145,7 +150,7 @@ def _answer(
                     code, name, topic_authorized_operations=_operations_asked(request)
                 )
             )
-    return _response(broker, request, found.values(), unknown)
+    return _response(broker, request, context, found.values(), unknown)
 
 
 def _operations_asked(request: MetadataRequest) -> int:
@@ -162,44 +167,63 @@ def _why_missing(refusal: ErrorCode) -> ErrorCode:
 def _response(
     broker: Broker,
     request: MetadataRequest,
+    context: RequestContext,
     topics: Iterable[TopicImage],
     unknown: Iterable[MetadataResponseTopic] = (),
 ) -> MetadataResponse:
     image = broker.image
+    view = _View.of(broker, context.listener, context.api_version >= LISTENER_NOT_FOUND_V)
     operations = _operations_asked(request)
     wants_cluster = request.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=_brokers(image, MetadataResponseBroker),
+        brokers=_brokers(image, context, MetadataResponseBroker),
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
-        topics=(*(_topic(broker, topic, operations) for topic in topics), *unknown),
+        topics=(*(_topic(view, topic, operations) for topic in topics), *unknown),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
     )
 
 
-def _brokers(image: ClusterImage, kind: Callable[[int, str, int, str | None], B]) -> tuple[B, ...]:
-    return tuple(kind(*node, image.racks.get(node_id)) for node_id, node in image.brokers.items())
+def _brokers(
+    image: ClusterImage, context: RequestContext, kind: Callable[[int, str, int, str | None], B]
+) -> tuple[B, ...]:
+    return tuple(kind(*node, rack) for node, rack in image.nodes(context.listener))
 
 
-def _topic(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The cluster as the clients of one listener reach it."""
+
+    broker: Broker
+    reached: frozenset[int]  # brokers
+    unreached: ErrorCode  # of a partition whose leader has no address for them
+
+    @classmethod
+    def of(cls, broker: Broker, listener: str, knows_listeners: bool = True) -> _View:
+        reached = frozenset(node.node_id for node, _ in broker.image.nodes(listener))
+        code = ErrorCode.LISTENER_NOT_FOUND if knows_listeners else ErrorCode.LEADER_NOT_AVAILABLE
+        return cls(broker, reached, code)
+
+
+def _topic(view: _View, topic: TopicImage, operations: int) -> MetadataResponseTopic:
     every = range(len(topic.partitions))
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=_partitions(broker, topic, every, MetadataResponsePartition),
+        partitions=_partitions(view, topic, every, MetadataResponsePartition),
         topic_authorized_operations=operations,
     )
 
 
 def _partitions(
-    broker: Broker, topic: TopicImage, indexes: range, kind: Callable[..., P]
+    view: _View, topic: TopicImage, indexes: range, kind: Callable[..., P]
 ) -> tuple[P, ...]:
     """Some of a topic's partitions, as both answers about topics tell of them."""
     made = []
     for index in indexes:
         partition = topic.partitions[index]
-        error_code, leader, offline = _led(broker, topic.name, index, partition)
+        error_code, leader, offline = _led(view, topic.name, index, partition)
         made.append(
             kind(
                 error_code=error_code,
@@ -215,15 +239,18 @@ def _partitions(
 
 
 def _led(
-    broker: Broker, topic: str, index: int, partition: PartitionImage
+    view: _View, topic: str, index: int, partition: PartitionImage
 ) -> tuple[ErrorCode, int, tuple[int, ...]]:
     """What is wrong where nobody leads a partition, who does, and which replicas are out of reach:
-    those of brokers that are gone, and this one's where its log cannot be opened."""
-    live, offline = broker.image.brokers, broker.partitions.offline
+    those of brokers that are gone, or not reached by the client's listener, and this one's where
+    its log cannot be opened."""
+    broker, reached, offline = view.broker, view.reached, view.broker.partitions.offline
     lost = broker.node_id if offline and TopicPartition(topic, index) in offline else NO_LEADER
-    away = tuple(node for node in partition.replicas if node not in live or node == lost)
-    if partition.leader not in live or partition.leader == lost:
+    away = tuple(node for node in partition.replicas if node not in reached or node == lost)
+    if partition.leader not in broker.image.brokers or partition.leader == lost:
         return ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, away
+    if partition.leader not in reached:
+        return view.unreached, NO_LEADER, away
     return ErrorCode.NONE, partition.leader, away
 
 
@@ -244,7 +271,7 @@ def describe_cluster(
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
-        brokers=_brokers(image, DescribeClusterBroker),
+        brokers=_brokers(image, context, DescribeClusterBroker),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_ASKED,
     )
 
@@ -269,6 +296,7 @@ def describe_topic_partitions(
         names = names[bisect_left(names, request.cursor.topic_name) :]
         first[request.cursor.topic_name] = max(0, request.cursor.partition_index)
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
+    view = _View.of(broker, context.listener)
     described: list[DescribeTopicPartitionsResponseTopic] = []
     for name in names:
         topic = image.topics.get(name)
@@ -280,7 +308,7 @@ def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=rest)
         start = first.get(name, 0)
         page = range(len(topic.partitions))[start : start + room]
-        described.append(_described(broker, topic, page))
+        described.append(_described(view, topic, page))
         if page.stop < len(topic.partitions):
             rest = Cursor(name, page.stop)
             return DescribeTopicPartitionsResponse(topics=tuple(described), next_cursor=rest)
@@ -304,12 +332,12 @@ def _is_lost(request: DescribeTopicPartitionsRequest) -> bool:
 
 
 def _described(
-    broker: Broker, topic: TopicImage, indexes: range
+    view: _View, topic: TopicImage, indexes: range
 ) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=_partitions(broker, topic, indexes, DescribeTopicPartitionsResponsePartition),
+        partitions=_partitions(view, topic, indexes, DescribeTopicPartitionsResponsePartition),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )

@@ -31,7 +31,7 @@ class BrokerService:
         self._broker = broker
         self.metrics = broker.metrics
 
-    def answer(self, request: RequestReceived, client_host: str) -> Any:
+    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
         """The response to one request; `Pending` if it must wait, None if it wants none."""
         self._broker.waiting.hold()
         key, version, _, client_id = request.header
@@ -44,7 +44,7 @@ class BrokerService:
                 return codec.encode(unsupported_version(), 0)
             raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
         message: Any = codec.decode(route.request, request.body, version)
-        context = RequestContext(version, client_id, f"/{client_host}")
+        context = RequestContext(version, client_id, f"/{client_host}", listener=listener)
         return route.handler(self._broker, message, context)
 
     def settle(self) -> None:

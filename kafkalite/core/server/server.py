@@ -1,4 +1,4 @@
-"""The listening socket and its connections.                                                [IO]
+"""The listening sockets and their connections.                                             [IO]
 
           bytes                     requests                  responses, or Pending
     peer ───────> ServerConnection ──────────> Service.answer ──────────────────────> Outbox
@@ -22,7 +22,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -37,8 +37,10 @@ from kafkalite.core.protocol.connection import (
     ServerConnection,
     UnknownApi,
 )
+from kafkalite.core.server.binding import bind_all
 from kafkalite.core.server.outbox import Outbox
 from kafkalite.core.server.request_room import RequestRoom
+from kafkalite.core.types import DEFAULT_LISTENER
 from kafkalite.errors import KafkaliteError, UnanswerableError
 
 log: Final = logging.getLogger(__name__)
@@ -59,7 +61,7 @@ class Service(Protocol):
     def metrics(self) -> BrokerMetrics:
         """Where what is served is counted."""
 
-    def answer(self, request: RequestReceived, client_host: str) -> Any:
+    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
         """A response; a `Pending` one; None where none is due.
 
         UnanswerableError or WireError where only hanging up is left.
@@ -85,7 +87,7 @@ class ServerLimits:
 
 
 class Server:
-    """Listens on one address and serves whoever connects."""
+    """Listens on some addresses and serves whoever connects."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
@@ -93,7 +95,7 @@ class Server:
         self.metrics: BrokerMetrics  # the service's
         self.connections: set[_Connection] = set()
         self.connections_by_host: Counter[str] = Counter()
-        self._listener: asyncio.Server | None = None
+        self._accepting: list[asyncio.Server] = []  # one for each socket
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._due: deque[_Connection] = deque()  # those that can go on answering
@@ -101,34 +103,41 @@ class Server:
         self._room_check: asyncio.TimerHandle | None = None  # while others wait
         self._in_turn = False
 
-    async def bind(self, host: str, port: int) -> tuple[str, int]:
-        """Takes the address without accepting yet; returns it, port 0 replaced by a free one.
+    async def bind(self, host: str, port: int, listener: str = DEFAULT_LISTENER) -> tuple[str, int]:
+        """Takes an address without accepting yet; returns it, port 0 replaced by a free one.
 
-        OSError when the address is taken or is not ours.
+        Peers that come in there are said to have come by `listener`. OSError when the address is
+        taken or is not ours.
         """
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: _Connection(self, loop),
-            host,
-            port,
-            backlog=self.limits.backlog,
-            start_serving=False,
-        )
-        bound = self._listener.sockets[0].getsockname()
+
+        def open_at(address: str, port: int) -> Awaitable[asyncio.Server]:
+            return loop.create_server(
+                lambda: _Connection(self, loop, listener),
+                address,
+                port,
+                backlog=self.limits.backlog,
+                start_serving=False,
+            )
+
+        opened = await bind_all(host, port, open_at)
+        self._accepting += opened
+        bound = opened[0].sockets[0].getsockname()
         return bound[0], bound[1]
 
     async def start(self, service: Service) -> None:
         """Begins to accept; `service` answers."""
-        assert self._listener is not None, "bind first"
+        assert self._accepting, "bind first"
         self.service, self.metrics = service, service.metrics
-        await self._listener.start_serving()
+        for each in self._accepting:
+            await each.start_serving()
         if self.limits.connections_max_idle_ms != NEVER:
             self._check_for_idle(asyncio.get_running_loop())
 
     def stop_accepting(self) -> None:
-        """Closes the listening socket; connections go on."""
-        if self._listener is not None:
-            self._listener.close()
+        """Closes the listening sockets; connections go on."""
+        for each in self._accepting:
+            each.close()
         for check in (self._idle_check, self._room_check):
             if check is not None:
                 check.cancel()
@@ -239,9 +248,10 @@ class Server:
 class _Connection(asyncio.BufferedProtocol):
     """One peer."""
 
-    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop, listener: str) -> None:
         self._server = server
         self._loop = loop
+        self._listener = listener
         self._frames = ServerConnection(server.limits.socket_request_max_bytes)
         self._pending: Pending[Any] | None = None
         self._is_reading = True
@@ -361,7 +371,7 @@ class _Connection(asyncio.BufferedProtocol):
         counters = self._metrics.of(header.api_key)
         counters.requests += 1
         counters.request_bytes += len(request.body)
-        response = self._server.service.answer(request, self._client_host)
+        response = self._server.service.answer(request, self._client_host, self._listener)
         if isinstance(response, Pending):
             if response.response is None:
                 self._pending = response

@@ -23,7 +23,7 @@ from kafkalite.core.cluster.controller import Controller
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.protocol.configs import ConfigOperation
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
-from kafkalite.core.types import Node, RequestContext
+from kafkalite.core.types import DEFAULT_LISTENER, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
@@ -33,7 +33,7 @@ CONTEXT = RequestContext(1)
 def controller(**static: str) -> Controller:
     config = BrokerConfig.parse({name.replace("_", "."): v for name, v in static.items()})
     machine = Controller(config, Random(7), lambda topic: ())
-    machine.replay([images.broker_record(Node(1, "h", 9092))])
+    machine.replay([images.broker_record(1, {DEFAULT_LISTENER: ("h", 9092)})])
     run(machine, CreateTopicsRequest((CreatableTopic("t", 1, 1, (), ()),)))
     return machine
 
@@ -98,6 +98,8 @@ def test_what_the_broker_refuses_itself(changes: list[ConfigChange], words: str)
     assert [told(result) for result in check(changes, 1)] == [expected] * len(changes)
 
 
+CREATION_RATE = "max.connection.creation.rate"
+OF_LISTENER = "listener.name.plaintext.max.connections"
 REFUSED: list[tuple[ConfigChange, str, str]] = [
     (change(TOPIC, "no", ("a", 0, "1")), "UNKNOWN_TOPIC_OR_PARTITION", "'no' does not exist."),
     (change(TOPIC, "", ("a", 0, "1")), "INVALID_REQUEST", "Default topic resources are not allow"),
@@ -110,6 +112,9 @@ REFUSED: list[tuple[ConfigChange, str, str]] = [
     (change(BROKER, "1", ("log.dirs", 0, "/x")), "INVALID_REQUEST", "dynamically: [log.dirs]"),
     (change(BROKER, "", ("node.id", 0, "2")), "INVALID_REQUEST", "dynamically: [node.id]"),
     (change(BROKER, "", ("log.roll.ms", 0, "x")), "INVALID_REQUEST", "Invalid value x for confi"),
+    (change(BROKER, "1", ("config.providers", 0, "f")), "INVALID_REQUEST", "asks no provider"),
+    (change(BROKER, "", (CREATION_RATE, 0, "5")), "INVALID_REQUEST", "how fast connections come"),
+    (change(BROKER, "1", (OF_LISTENER, 0, "5")), "INVALID_REQUEST", "max.connections limits"),
     (change(BROKER, "1", ("my.own", 0, "x" * 1_000_000)), "INVALID_REQUEST", "bytes, at most"),
     (change(BROKER, "1", ("my.own", 2, "x")), "INVALID_REQUEST", "Can't APPEND to key my.own bec"),
 ]

@@ -29,7 +29,7 @@ from kafkalite.core.protocol.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from kafkalite.core.types import Node, RequestContext
+from kafkalite.core.types import DEFAULT_LISTENER, RequestContext
 from kafkalite.errors import CoordinationError, ErrorCode, VersionMismatch
 
 CONTEXT = RequestContext(7)
@@ -38,7 +38,9 @@ CONTEXT = RequestContext(7)
 def controller(brokers: int = 1, **settings: str) -> Controller:
     config = BrokerConfig.parse({name.replace("_", "."): v for name, v in settings.items()})
     made = Controller(config, Random(7), lambda topic: ())
-    made.replay([images.broker_record(Node(n, "h", 9092)) for n in range(1, brokers + 1)])
+    made.replay(
+        [images.broker_record(n, {DEFAULT_LISTENER: ("h", 9092)}) for n in range(1, brokers + 1)]
+    )
     return made
 
 
@@ -235,8 +237,8 @@ def test_the_image_comes_back_from_the_store(tmp_path: Path) -> None:
         assert await store.load() == ()
         await store.append([images.cluster_record("one")])
         machine.replay([images.cluster_record("one")])
-        await store.append([images.broker_record(Node(1, "h", 1))], ephemeral=True)
-        machine.replay([images.broker_record(Node(1, "h", 1))])
+        await store.append([images.broker_record(1, {DEFAULT_LISTENER: ("h", 1)})], ephemeral=True)
+        machine.replay([images.broker_record(1, {DEFAULT_LISTENER: ("h", 1)})])
         for request in (
             CreateTopicsRequest((topic("a", 2), topic("b", 1, retention_ms="5"))),
             AllocateProducerIds(),
@@ -312,7 +314,7 @@ names = st.sampled_from(["a", "b.c", "b_c", "d"])
 @given(st.lists(st.tuples(st.booleans(), names), max_size=20))
 def test_any_story_folds_to_one_image(script: list[tuple[bool, str]]) -> None:
     machine = controller()
-    records: list[images.ClusterRecord] = [images.broker_record(Node(1, "h", 9092))]
+    records: list[images.ClusterRecord] = [images.broker_record(1, {DEFAULT_LISTENER: ("h", 9092)})]
     for creates, name in script:
         request: Any = (
             CreateTopicsRequest((topic(name),)) if creates else DeleteTopicsRequest((), (name,))

@@ -38,7 +38,7 @@ from kafkalite.core.protocol.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from kafkalite.core.types import Node, RequestContext
+from kafkalite.core.types import DEFAULT_LISTENER, RequestContext
 
 NAMES = st.sampled_from(["a", "b", "a.b", "a_b", "", "no!", "__consumer_offsets"])
 BROKERS = st.integers(-1, 4)
@@ -144,7 +144,7 @@ def check(image: ClusterImage, config: BrokerConfig) -> None:
 def test_the_image_is_the_fold_of_its_records_and_sound(requests: list[Any]) -> None:
     config = BrokerConfig.parse()
     machine = Controller(config, Random(7), lambda topic: ())
-    written = [images.broker_record(Node(n, "h", 9092)) for n in (1, 2, 3)]
+    written = [images.broker_record(n, {DEFAULT_LISTENER: ("h", 9092)}) for n in (1, 2, 3)]
     machine.replay(written)
     for request in requests:
         before = machine.image

@@ -24,7 +24,7 @@ from kafkalite.core.protocol.topics import (
     CreatableTopic,
     CreateTopicsRequest,
 )
-from kafkalite.core.types import Node, RequestContext
+from kafkalite.core.types import DEFAULT_LISTENER, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
 
@@ -37,7 +37,7 @@ def run(machine: Controller, request: Any) -> Any:
 def controller(*partitions: PartitionImage, alive: tuple[int, ...] = (1, 2, 3)) -> Controller:
     """A cluster with topic t, its partitions as given; brokers that are not `alive` have gone."""
     machine = Controller(BrokerConfig.parse(), Random(7), lambda topic: ())
-    machine.replay([images.broker_record(Node(n, "h", 9092)) for n in (1, 2, 3)])
+    machine.replay([images.broker_record(n, {DEFAULT_LISTENER: ("h", 9092)}) for n in (1, 2, 3)])
     assigned = tuple(CreatableReplicaAssignment(i, p.replicas) for i, p in enumerate(partitions))
     run(machine, CreateTopicsRequest((CreatableTopic("t", -1, -1, assigned, ()),)))
     machine.replay([images.partition_record("t", i, p) for i, p in enumerate(partitions)])

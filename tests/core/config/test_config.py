@@ -364,7 +364,9 @@ UNREAD = {  # read under names that are put together, or by whoever compacts
 
 def test_what_is_declared_to_have_an_effect_is_read() -> None:
     package = Path(kafkalite.__file__).parent
-    tables = {package / "core" / "config" / "keys.py", package / "core" / "config" / "accepted.py"}
+    tables = {
+        package / "core" / "config" / f"{name}.py" for name in ("accepted", "keys", "security")
+    }
     source = "".join(p.read_text() for p in package.rglob("*.py") if p not in tables)
     of_topics = {name for key in TOPIC_KEYS.values() for name in key.synonyms}
     for name, key in BROKER_KEYS.items():

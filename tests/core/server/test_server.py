@@ -64,7 +64,7 @@ class FakeService:
     settles: Callable[[], None] = lambda: None
     refusal: str = ""
 
-    def answer(self, request: RequestReceived, client_host: str) -> Any:
+    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
         key = request.header.api_key
         self.asked.append(key)
         if key is ApiKey.API_VERSIONS:

@@ -1,0 +1,98 @@
+"""The settings that `kafkalite server start` is given: a file's, and over them the flags'. [IO]
+
+Owns   which of the file's settings --listen takes the place of, and where each was written.
+Fails  with ConfigError naming the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kafkalite.core.config.listeners import ADVERTISED, INTER_BROKER, PLAINTEXT
+from kafkalite.core.config.settings import (
+    BrokerConfig,
+    lines_of_properties,
+    parse_properties,
+    split_known,
+)
+from kafkalite.errors import ConfigError
+
+LOG_DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Settings; `notes` are lines for the operator about those that do not count."""
+
+    values: Mapping[str, str]
+    file: Path | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)  # of values that the file decides
+    notes: tuple[str, ...] = ()
+
+    @property
+    def log_dir(self) -> Path | None:
+        """Where the settings say that the log is kept; None if they do not."""
+        if not self.values.keys() & LOG_DIRECTORIES:
+            return None
+        first, *others = BrokerConfig.parse(self.values).log_dirs
+        if others:
+            raise ConfigError(f"log.dirs names {len(others) + 1} directories; give one of them")
+        return Path(first)
+
+    def located(self, error: ConfigError) -> ConfigError:
+        """The error, with the file's line if a setting of the file is at fault."""
+        line = self.lines.get(error.setting)
+        if line is None:
+            return error
+        return ConfigError(f"{self.file}:{line}: {error}", setting=error.setting)
+
+
+def read_settings(file: Path | None, listen: str | None, flags: Mapping[str, str]) -> Given:
+    """The settings in `file`, without those that `listen` or `flags` take the place of.
+
+    A file may hold what Kafka does not know, a plugin's settings for example: that is only noted.
+    """
+    if file is None:
+        return Given(flags)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config {file}: {error}") from error
+    known, unknown = split_known(parse_properties(text))
+    notes = [f"{file}: {name} is no setting of Kafka's, ignored" for name in unknown]
+    for name in _replaced(known, listen) if listen is not None else ():
+        value = known.pop(name)
+        notes.append(
+            f"{file}: {name} {value} is of another listener than --listen {listen}, left out; "
+            f"--override {name}=… sets it"
+        )
+    decided = {name: line for name, line in lines_of_properties(text).items() if name not in flags}
+    if listen is not None:
+        decided.pop("listeners", None)
+    return Given({**known, **flags}, file, decided, tuple(notes))
+
+
+def _replaced(known: Mapping[str, str], listen: str) -> list[str]:
+    """The settings of a file that do not go with --listen: clients must not be sent to a port, or
+    by a name, that only the file speaks of."""
+    names, ports = _names_and_ports(listen)
+    told, told_ports = _names_and_ports(known.get(ADVERTISED, ""))
+    controllers, _ = _names_and_ports(known.get("controller.listener.names", ""), "://")
+    replaced = []
+    if told and not (told - controllers <= names and told_ports & ports):
+        replaced.append(ADVERTISED)
+    if INTER_BROKER in known and known[INTER_BROKER].upper() not in names:
+        replaced.append(INTER_BROKER)
+    return replaced
+
+
+def _names_and_ports(listeners: str, end: str = "") -> tuple[set[str], set[str]]:
+    """The names in capitals, and the ports as they are written."""
+    entries = [f"{text.strip()}{end}".rpartition("://") for text in listeners.split(",") if text]
+    names = {name.strip().upper() if scheme else PLAINTEXT for name, scheme, _ in entries}
+    return names, {address.rpartition(":")[2] for _, _, address in entries}
