@@ -31,6 +31,7 @@ from fastavro.read import LOGICAL_READERS
 from kafkalite.errors import SchemaError
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.text_cache import cached_by_text
+from kafkalite.serde.work import Work
 
 PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -40,6 +41,9 @@ FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)
 FOR_NAMED: Final = frozenset({"name", "namespace", "aliases", "doc", "fields", "symbols", "size"})
 INT_RANGE: Final = range(-(2**31), 2**31)
 RANGES: Final = {"int": INT_RANGE, "long": range(-(2**63), 2**63)}
+DEFAULT_STEPS_MAX: Final = 300_000
+DECIMAL_DEFAULT_BYTES_MAX: Final = 1_024  # Python takes the square of the length for a Decimal
+TOO_DEEP: Final = "the schema is nested too deeply"
 
 Node: TypeAlias = Any  # a type in normal form
 
@@ -48,13 +52,15 @@ Node: TypeAlias = Any  # a type in normal form
 class Schema:
     """A checked schema: its normal form, its named types by full name, its canonical text.
 
-    `recursive`: a type contains itself, so values may nest without end. `boundless`: an array's
-    items take no bytes, so a few bytes may stand for any number of them.
+    `symbols` are those of its enums, by the enum's name. `recursive`: a type contains itself, so
+    values may nest without end. `boundless`: an array's items take no bytes, so a few bytes may
+    stand for any number of them.
     """
 
     root: Node
     names: Mapping[str, Node]
     text: str
+    symbols: Mapping[str, frozenset[str]]
     recursive: bool
     boundless: bool
 
@@ -95,7 +101,7 @@ def logical(node: Node) -> str | None:
 def type_name(node: Node) -> str:
     """How messages call a type: `long`, `timestamp-millis`, `record 'Flight'`, `array`."""
     if isinstance(node, dict) and "name" in node:
-        return f"{kind(node)} {node['name']!r}"
+        return f"{kind(node)} {glimpse(node['name'])}"
     return logical(node) or kind(node)
 
 
@@ -169,16 +175,28 @@ def _parse_json(json: object, checker: _Checker) -> Schema:
         root = checker.normal(json, namespace="", path="")
         text = orjson.dumps(root).decode()
     except (RecursionError, orjson.JSONEncodeError):  # of what is left, depth alone can stop it
-        raise SchemaError("the schema is nested too deeply") from None
-    schema = Schema(root, checker.names, text, checker.recursive, checker.boundless)
-    if checker.is_lenient:
-        return schema
+        raise SchemaError(TOO_DEEP) from None
+    schema = Schema(
+        root, checker.names, text, checker.symbols, checker.recursive, checker.boundless
+    )
+    if not checker.is_lenient:
+        _check_defaults(schema)
+    return schema
+
+
+def _check_defaults(schema: Schema) -> None:
+    work = _work_for_defaults()
     for name, field in schema.fields_with_defaults():
         try:
-            default_value(schema, field["type"], field["default"])
+            default_value(schema, field["type"], field["default"], work)
         except ValueError as error:
             raise SchemaError(f"{name}: field {field['name']!r}: default {error}") from None
-    return schema
+        except RecursionError:
+            raise SchemaError(TOO_DEEP) from None
+
+
+def _work_for_defaults() -> Work:
+    return Work(DEFAULT_STEPS_MAX, "checking the defaults of the schema")
 
 
 class _Checker:
@@ -188,6 +206,7 @@ class _Checker:
         self.is_lenient = is_lenient  # unknown names are taken for types
         self.names: dict[str, Node] = {}  # a type is here, empty, while it is being looked at
         self.byteless: set[str] = set()
+        self.symbols: dict[str, frozenset[str]] = {}
         self.recursive = self.boundless = False
 
     def normal(self, schema: Any, namespace: str, path: str) -> Node:
@@ -271,7 +290,7 @@ class _Checker:
                 raise SchemaError(f"{at(path)}fixed {full!r}: size {size!r}, expected 0 or more")
             _check_decimal(schema, path)
         elif word == "enum":
-            _check_symbols(schema, full, path)
+            self.symbols[full] = _checked_symbols(schema, full, path)
         else:
             normal["fields"] = self._fields(schema, full, path)
         node = self.names[full] = ordered(normal)
@@ -317,7 +336,7 @@ def _texts(value: object, what: str, path: str) -> list[str]:
     return value
 
 
-def _check_symbols(schema: dict[str, Any], full: str, path: str) -> None:
+def _checked_symbols(schema: dict[str, Any], full: str, path: str) -> frozenset[str]:
     symbols = _texts(schema.get("symbols"), "symbols", path)
     if not symbols or _twice(symbols):
         raise SchemaError(f"{at(path)}enum {full!r} needs symbols, each once")
@@ -326,6 +345,7 @@ def _check_symbols(schema: dict[str, Any], full: str, path: str) -> None:
             raise SchemaError(f"{at(path)}enum {full!r}: {symbol!r} is no legal symbol")
     if "default" in schema and schema["default"] not in symbols:
         raise SchemaError(f"{at(path)}enum {full!r}: default is none of its symbols")
+    return frozenset(symbols)
 
 
 def _check_decimal(schema: dict[str, Any], path: str) -> None:
@@ -351,54 +371,95 @@ def ordered(schema: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(schema.items(), key=lambda item: (ORDER.get(item[0], len(ORDER)), item[0])))
 
 
-def default_value(schema: Schema, node: Node, default: Any) -> Any:
+class _Misfit(ValueError):
+    """A default that is not of its type. The message is made when it is read: a union tries one
+    branch after another, and a default may be long."""
+
+    def __init__(self, default: object, why: str) -> None:
+        super().__init__(why)
+        self._default, self._why = default, why
+
+    def __str__(self) -> str:
+        return f"{glimpse(self._default)} {self._why}"
+
+
+def default_value(schema: Schema, node: Node, default: Any, work: Work | None = None) -> Any:
     """The Python value of a default that stands in a schema as JSON, as readers give it.
 
-    ValueError when the default is not of the type. A union's default may be of any of its branches.
+    ValueError when the default is not of the type, SchemaError when there is no `work` left. A
+    union's default may be of any of its branches.
     """
-    node = schema.deref(node)
-    match kind(node), default:
-        case "array", list():
-            return [default_value(schema, node["items"], item) for item in default]
-        case "map", dict():
-            return {k: default_value(schema, node["values"], v) for k, v in default.items()}
-        case "record", dict():
-            return {f["name"]: _field_default(schema, f, default) for f in node["fields"]}
-        case "union", _:
-            for branch in node:
-                try:
-                    return default_value(schema, branch, default)
-                except ValueError:
-                    continue
-            raise ValueError(f"{glimpse(default)} is no union")
-    value = _plain_default(node, default)
-    # fastavro's converters look for a decimal's scale in the schema.
-    convert: Callable[..., Any] | None = LOGICAL_READERS.get(f"{kind(node)}-{logical(node)}")
-    return convert(value, node, node) if convert else value
+    return _Defaults(schema, work or _work_for_defaults()).value(node, default)
 
 
-def _field_default(schema: Schema, field: dict[str, Any], default: dict[str, Any]) -> Any:
-    if field["name"] not in default and "default" not in field:
-        raise ValueError(f"{glimpse(default)} lacks field {field['name']!r}")
-    value = default.get(field["name"], field.get("default"))
-    return default_value(schema, field["type"], value)
+class _Defaults:
+    """The defaults of a schema, for as long as there is work left."""
 
+    __slots__ = ("_schema", "_work")
 
-def _plain_default(node: Node, default: Any) -> Any:
-    """A default without parts. Bytes stand in a schema as text of code points 0-255."""
-    match kind(node), default:
-        case ("null", None) | ("boolean", bool()) | ("string", str()):
-            return default
-        case (("int" | "long" | "float" | "double"), bool()):
-            pass
-        case ("int" | "long") as word, int() if default in RANGES[word]:
-            return default
-        case (("float" | "double"), (int() | float())):
-            return float(default)
-        case "enum", str() if default in node["symbols"]:
-            return default
-        case ("bytes" | "fixed") as word, str() if all(ord(c) < 256 for c in default):
+    def __init__(self, schema: Schema, work: Work) -> None:
+        self._schema, self._work = schema, work
+
+    def value(self, node: Node, default: Any) -> Any:
+        """A default as a value of a type."""
+        self._work.take()
+        node = self._schema.deref(node)
+        match kind(node), default:
+            case "array", list():
+                return [self.value(node["items"], item) for item in default]
+            case "map", dict():
+                return {key: self.value(node["values"], part) for key, part in default.items()}
+            case "record", dict():
+                return {f["name"]: self._field(f, default) for f in node["fields"]}
+            case "union", _:
+                return self._of_union(node, default)
+        plain = self._plain(node, default)
+        # fastavro's converters look for a decimal's scale in the schema.
+        convert: Callable[..., Any] | None = LOGICAL_READERS.get(f"{kind(node)}-{logical(node)}")
+        try:
+            return convert(plain, node, node) if convert else plain
+        except ArithmeticError:
+            raise _Misfit(default, f"is no {logical(node)}") from None
+
+    def _of_union(self, branches: list[Node], default: Any) -> Any:
+        for branch in branches:
+            try:
+                return self.value(branch, default)
+            except ValueError:
+                continue
+        raise _Misfit(default, "is no union")
+
+    def _field(self, field: dict[str, Any], default: dict[str, Any]) -> Any:
+        if field["name"] not in default and "default" not in field:
+            raise _Misfit(default, f"lacks field {field['name']!r}")
+        return self.value(field["type"], default.get(field["name"], field.get("default")))
+
+    def _plain(self, node: Node, default: Any) -> Any:
+        """A default without parts. Bytes stand in a schema as text of code points 0-255."""
+        match kind(node), default:
+            case ("null", None) | ("boolean", bool()) | ("string", str()):
+                return default
+            case (("int" | "long" | "float" | "double"), bool()):
+                pass
+            case ("int" | "long") as word, int() if default in RANGES[word]:
+                return default
+            case (("float" | "double"), (int() | float())):
+                return float(default)
+            case "enum", str() if default in self._schema.symbols[node["name"]]:
+                return default
+            case (("bytes" | "fixed"), str()):
+                return self._bytes(node, default)
+        raise _Misfit(default, f"is no {kind(node)}")
+
+    def _bytes(self, node: Node, default: str) -> bytes:
+        self._work.take(len(default))
+        if logical(node) == "decimal" and len(default) > DECIMAL_DEFAULT_BYTES_MAX:
+            why = f"has {len(default)} bytes, a decimal's may have {DECIMAL_DEFAULT_BYTES_MAX}"
+            raise _Misfit(default, why)
+        try:
             data = default.encode("latin-1")
-            if word == "bytes" or len(data) == node["size"]:
-                return data
-    raise ValueError(f"{glimpse(default)} is no {kind(node)}")
+        except UnicodeEncodeError:
+            raise _Misfit(default, f"is no {kind(node)}") from None
+        if kind(node) == "fixed" and len(data) != node["size"]:
+            raise _Misfit(default, "is no fixed")
+        return data

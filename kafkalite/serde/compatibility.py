@@ -9,7 +9,8 @@
 
 Owns   the levels; what can be read is decided by schema resolution itself (`avro_resolve`), so a
        schema that passes here is one that readers resolve.
-Never  fails: an empty list of complaints means yes.
+Fails  with SchemaError when the schemas are too much to compare; an empty list of complaints means
+       yes.
 Source Confluent Schema Registry, "Schema Evolution and Compatibility".
 """
 
@@ -19,8 +20,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from kafkalite.serde.avro_resolve import Labels, unreadable
+from kafkalite.serde.avro_resolve import Labels, comparing, unreadable
 from kafkalite.serde.avro_schema import Schema
+from kafkalite.serde.work import Work
 
 NEW_READS_OLD: Final = Labels(writer="the older schema", reader="the newer schema")
 OLD_READS_NEW: Final = Labels(writer="the newer schema", reader="the older schema")
@@ -53,8 +55,14 @@ class Compatibility(Enum):
         return self.value[2]
 
 
-def complaints(level: Compatibility, new: Schema, older: Mapping[int, Schema]) -> list[str]:
-    """Why `new` may not follow the versions in `older`, latest first; empty when it may."""
+def complaints(
+    level: Compatibility, new: Schema, older: Mapping[int, Schema], work: Work | None = None
+) -> list[str]:
+    """Why `new` may not follow the versions in `older`, latest first; empty when it may.
+
+    `work` is for all of the versions together.
+    """
+    work = work or comparing("the schema with older versions")
     counted = sorted(older, reverse=True)
     if not level.transitive:
         counted = counted[:1]
@@ -62,8 +70,8 @@ def complaints(level: Compatibility, new: Schema, older: Mapping[int, Schema]) -
     for version in counted:
         reasons: list[str] = []
         if level.backward:
-            reasons += unreadable(older[version], new, NEW_READS_OLD)
+            reasons += unreadable(older[version], new, NEW_READS_OLD, work)
         if level.forward:
-            reasons += unreadable(new, older[version], OLD_READS_NEW)
+            reasons += unreadable(new, older[version], OLD_READS_NEW, work)
         found += [f"version {version}: {reason}" for reason in dict.fromkeys(reasons)]
     return found

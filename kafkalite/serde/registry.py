@@ -22,6 +22,7 @@ import orjson
 
 from kafkalite.errors import SchemaError
 from kafkalite.serde import registry_records as records
+from kafkalite.serde.avro_resolve import comparing
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.avro_text import rendered
 from kafkalite.serde.compatibility import Compatibility, complaints
@@ -58,6 +59,7 @@ __all__ = ["LATEST", "SCHEMAS_TOPIC", "Draft", "MemoryRegistry", "Record", "Regi
 SCHEMAS_TOPIC: Final = "_schemas"
 SCHEMA_TYPES: Final = (JSON, AVRO)
 COMPLAINTS_SHOWN: Final = 3
+COMPARED_CHARS_MAX: Final = 16_000_000  # of older versions: a million take a third of a second
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 RESERVED_SUBJECTS: Final = frozenset({"__GLOBAL", "__EMPTY"})
 
@@ -71,6 +73,7 @@ INVALID_MODE: Final = 42204
 NOT_PERMITTED: Final = 42205
 REFERENCE_EXISTS: Final = 42206
 INVALID_SUBJECT: Final = 42208
+SCHEMA_TOO_LARGE: Final = 42209
 INVALID_RULE_SET: Final = 42210
 
 
@@ -262,6 +265,7 @@ class Registry(RegistryState):
                 f"{subject!r} takes no second one at level {level.name}, at level NONE it does",
                 code=NOT_PERMITTED,
             )
+        _check_length(subject, counted)
         found: list[str] = []
         schemas: dict[int, Schema] = {}
         for entry in reversed(counted):
@@ -274,7 +278,9 @@ class Registry(RegistryState):
             except SchemaError as error:
                 found.append(f"version {entry.version} cannot be read: {error}")
         if schemas:
-            found += complaints(level, self.parsed(subject, draft), schemas)
+            what = f"the schema with {len(schemas)} versions of subject {subject!r}"
+            work = comparing(what, code=SCHEMA_TOO_LARGE)
+            found += complaints(level, self.parsed(subject, draft), schemas, work)
         return tuple(found)
 
     def _next(
@@ -519,6 +525,17 @@ def _check_name(subject: str | None) -> None:
     """SchemaError when nothing can be called so, neither a subject nor a context."""
     if subject and (name_in_context(subject) in RESERVED_SUBJECTS or CONTROL.search(subject)):
         raise SchemaError(f"{subject!r} cannot be a subject", code=INVALID_SUBJECT)
+
+
+def _check_length(subject: str, older: Sequence[RegisteredSchema]) -> None:
+    """SchemaError when the versions are too long to be compared with within one request."""
+    chars = sum(len(entry.text) for entry in older)
+    if chars > COMPARED_CHARS_MAX:
+        raise SchemaError(
+            f"subject {subject!r} has {len(older)} versions of {chars:,} characters to compare the "
+            f"schema with, {COMPARED_CHARS_MAX:,} are possible",
+            code=SCHEMA_TOO_LARGE,
+        )
 
 
 def _place(entry: RegisteredSchema) -> Place:

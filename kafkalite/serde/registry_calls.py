@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kafkalite.errors import SchemaError
 from kafkalite.serde import registry_records as records
-from kafkalite.serde.registry import INVALID_SCHEMA, LATEST, NOT_PERMITTED
+from kafkalite.serde.registry import INVALID_SCHEMA, LATEST, NOT_PERMITTED, SCHEMA_TOO_LARGE
 from kafkalite.serde.registry_contexts import (
     DEFAULT,
     DEFAULT_PREFIX,
@@ -32,7 +32,6 @@ ALL_CONTEXTS: Final = ":*:"
 NOT_FOUND: Final = 404
 UNPROCESSABLE: Final = 422
 INVALID_VERSION: Final = 42202
-SCHEMA_TOO_LARGE: Final = 42209
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
 """The registry's REST API over HTTP: an ASGI application on one schema log.                  [IO]
 
-    request ── limits ── route ── body ── log ── answer
-               503,414   404,405  413,415  50001…
+    request ── framing, origin ── limits ── route ── body ── log ── answer
+               400,403            503,414   404,405  413,415  50001…
 
 A subject may have any character, also an encoded slash, so paths are taken apart before they are
 decoded. What a call means is `registry_rest`'s; what is appended and read back is the log's.
+
+A web page that somebody looks at may send requests from behind a firewall. Its browser asks before
+it sends JSON elsewhere, which is not granted, and names the page's origin. So what changes anything
+needs a JSON content type, and comes from no other origin than the registry's own.
 
 Owns   statuses, content types, the bounds of a request, and how many are at work.
 Never  waits for the log longer than REQUEST_SECONDS_MAX.
@@ -28,7 +32,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kafkalite.errors import ApiError, ErrorCode, KafkaliteError, SchemaError
-from kafkalite.serde.registry_calls import SCHEMA_TOO_LARGE, Call, PlainText, problem
+from kafkalite.serde.glimpse import glimpse
+from kafkalite.serde.registry import SCHEMA_TOO_LARGE
+from kafkalite.serde.registry_calls import Call, PlainText, problem
 from kafkalite.serde.registry_log import SchemaLog
 from kafkalite.serde.registry_metrics import RegistryMetrics
 from kafkalite.serde.registry_rest import Around, Route, find_route
@@ -47,13 +53,17 @@ BODY_SECONDS_MAX: Final = 10.0
 V1_JSON: Final = "application/vnd.schemaregistry.v1+json"
 JSON_TYPES: Final = (V1_JSON, "application/vnd.schemaregistry+json", "application/json")
 ANY_TYPES: Final = frozenset({"*", "application/*"})
-UTF_8: Final = frozenset({"", "utf-8", "utf8", '"utf-8"'})
-BODY_TYPES: Final = frozenset({*JSON_TYPES, "application/octet-stream"})
+UTF_8: Final = frozenset({"utf-8", "utf8"})
+READING: Final = frozenset({"GET", "HEAD"})
 WITH_BODY: Final = frozenset({"POST", "PUT"})
 GROUP: Final = "schema-registry"
 
 STORE_ERROR: Final = 50001
 TIMED_OUT: Final = 50002
+
+
+class FramingError(SchemaError):
+    """A request whose end others may see elsewhere: what follows it is not looked at."""
 
 
 class RegistryApp:
@@ -94,6 +104,8 @@ class RegistryApp:
             return
         except Exception as error:
             response = _failure(request, error)
+            if isinstance(error, FramingError):
+                response.headers["connection"] = "close"
         self._metrics.answered(where, response.status_code, time.perf_counter() - begun)
         if request.method == "HEAD":
             response.body = b""  # the headers stay
@@ -101,6 +113,8 @@ class RegistryApp:
 
     def _work(self, request: Request) -> tuple[str, Coroutine[Any, Any, Response]]:
         """What a request asks for: its path, as the metrics call it, and the work that answers."""
+        _check_framing(request)
+        _check_origin(request)
         method = "GET" if request.method == "HEAD" else request.method
         raw = request.scope["raw_path"]
         if len(raw) > PATH_BYTES_MAX:
@@ -168,6 +182,40 @@ class RegistryApp:
 # --- requests ----------------------------------------------------------------------------
 
 
+def _check_framing(request: Request) -> None:
+    """FramingError when the body's length is told twice, or in a way that HTTP/1.0 does not know.
+
+    RFC 9112, 6.1: proxies may have seen another end of it, and another request after it.
+    """
+    if "transfer-encoding" not in request.headers:
+        return
+    if "content-length" in request.headers:
+        raise FramingError("Content-Length and Transfer-Encoding at once", code=400)
+    if request.scope["http_version"] == "1.0":
+        raise FramingError("Transfer-Encoding in HTTP/1.0", code=400)
+
+
+def _check_origin(request: Request) -> None:
+    """SchemaError when a page of another origin wants to change something."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in READING:
+        return
+    if origin.lower().partition("://")[2] != request.headers.get("host", "").lower():
+        raise SchemaError(f"origin {glimpse(origin)} may not change anything here", code=403)
+
+
+def _check_type(request: Request) -> None:
+    """SchemaError when a body is told to be anything else than JSON in UTF-8."""
+    kind, *parameters = request.headers.get("content-type", "").lower().split(";")
+    named = [parameter.partition("=") for parameter in parameters]
+    charsets = {v.strip().strip('"') for name, _, v in named if name.strip() == "charset"}
+    if kind.strip() not in JSON_TYPES or charsets - UTF_8:
+        raise SchemaError(
+            f"HTTP 415 Unsupported Media Type: a body is {' or '.join(JSON_TYPES)}, in UTF-8",
+            code=415,
+        )
+
+
 def _segments(raw: bytes) -> tuple[str, ...]:
     """The parts of a path, decoded."""
     try:
@@ -210,9 +258,7 @@ def _weighted(part: str) -> tuple[float, str]:
 
 async def _body(request: Request) -> Any:
     """The body's JSON values. SchemaError when it is too large, too slow, or no JSON."""
-    kind, _, parameters = request.headers.get("content-type", V1_JSON).lower().partition(";")
-    if kind.strip() not in BODY_TYPES:
-        raise SchemaError("HTTP 415 Unsupported Media Type", code=415)
+    _check_type(request)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -228,9 +274,8 @@ async def _body(request: Request) -> Any:
         raise SchemaError(f"no whole body in {BODY_SECONDS_MAX:g} s", code=408) from None
     data = b"".join(chunks)
     try:
-        charset = parameters.strip().removeprefix("charset=")
-        return orjson.loads(data if charset in UTF_8 else data.decode(charset))
-    except (orjson.JSONDecodeError, UnicodeDecodeError, LookupError) as error:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
         raise SchemaError(f"the body is not JSON: {error}", code=400) from None
 
 

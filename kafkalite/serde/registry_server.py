@@ -36,16 +36,15 @@ from kafkalite.clients.retry import Backoff
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.config.listeners import Address, parse_address
 from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
+from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
 from kafkalite.serde.registry_http import RegistryApp
 from kafkalite.serde.registry_log import SchemaLog
 from kafkalite.serde.registry_metrics import Gauges, RegistryMetrics
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX: Final = 1_024
 BACKLOG: Final = 128
 HEAD_BYTES_MAX: Final = 65_536
-IDLE_SECONDS: Final = 75
 DRAIN_SECONDS: Final = 5
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 20.0
@@ -135,14 +134,14 @@ class RegistryServer:
         app = RegistryApp(keeper.opened, metrics, version=_version())
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=RegistryConnection,
             ws="none",
             lifespan="off",
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            backlog=BACKLOG,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,

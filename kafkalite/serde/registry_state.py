@@ -30,7 +30,7 @@ Source confluentinc/schema-registry `KafkaStoreMessageHandler`, `InMemoryCache` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import orjson
@@ -50,6 +50,7 @@ from kafkalite.serde.registry_records import (
     Reference,
     RegisteredSchema,
 )
+from kafkalite.serde.work import Work
 
 LATEST: Final = -1
 DEFAULT_LEVEL: Final = Compatibility.BACKWARD
@@ -58,10 +59,33 @@ IMPORT: Final = "IMPORT"
 READ_ONLY: Final = frozenset({"READONLY", "READONLY_OVERRIDE"})
 MODES: Final = frozenset({READ_WRITE, IMPORT}) | READ_ONLY
 REFERENCE_DEPTH_MAX: Final = 64
+REFERENCES_FOLLOWED_MAX: Final = 10_000  # all that a schema and those that it refers to have
+REFERENCED_CHARS_MAX: Final = 4_000_000  # a million take a third of a second to parse
 
 SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403
+
+
+def _following() -> Work:
+    return Work(
+        REFERENCES_FOLLOWED_MAX, "following the references of the schema", unit="references"
+    )
+
+
+def _reading() -> Work:
+    return Work(REFERENCED_CHARS_MAX, "reading what the schema refers to", unit="characters")
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What a schema refers to, as far as it was followed."""
+
+    deleted: bool  # deleted versions serve, too
+    texts: dict[Place, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    following: Work = field(default_factory=_following)
+    reading: Work = field(default_factory=_reading)
 
 
 class RegistryState:
@@ -203,36 +227,29 @@ class RegistryState:
         With `deleted`, deleted versions serve too. SchemaError when there is none. What has a name
         or a place that is in already is left out.
         """
-        found: dict[Place, str] = {}
-        self._collect(subject, references, found, set(), REFERENCE_DEPTH_MAX, deleted=deleted)
-        return tuple(found.values())
+        collected = _Collected(deleted=deleted)
+        self._collect(subject, references, collected, REFERENCE_DEPTH_MAX)
+        return tuple(collected.texts.values())
 
     def _collect(
-        self,
-        subject: str,
-        references: Iterable[Reference],
-        found: dict[Place, str],
-        names: set[str],
-        depth: int,
-        *,
-        deleted: bool,
+        self, subject: str, references: Iterable[Reference], into: _Collected, depth: int
     ) -> None:
         if not depth:
             raise SchemaError(f"references are nested more than {REFERENCE_DEPTH_MAX} deep")
         for reference in references:
+            into.following.take()
             entry = self.find(*_referred_to(subject, reference))
-            if entry is None or (entry.deleted and not deleted):
+            if entry is None or (entry.deleted and not into.deleted):
                 raise SchemaError(
                     f"reference {reference.name!r}: subject {reference.subject!r} "
                     f"has no version {reference.version}"
                 )
             place = entry.subject, entry.version
-            if reference.name not in names and place not in found:
-                names.add(reference.name)
-                self._collect(
-                    entry.subject, entry.references, found, names, depth - 1, deleted=deleted
-                )
-                found[place] = entry.text
+            if reference.name not in into.names and place not in into.texts:
+                into.names.add(reference.name)
+                self._collect(entry.subject, entry.references, into, depth - 1)
+                into.reading.take(len(entry.text))
+                into.texts[place] = entry.text
 
     def schema_of(self, entry: RegisteredSchema) -> Schema:
         """The parsed Avro schema of a version, with the types that it refers to."""
