@@ -19,7 +19,7 @@ import confluent_kafka
 import kafka
 from aiokafka.errors import ProducerFenced
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.errors import FencedInstanceIdError, ProducerFencedError
+from kafka.errors import FencedInstanceIdError, KafkaConnectionError, ProducerFencedError
 
 SECONDS_MAX = 60.0
 METADATA_MS = 300  # how long a new topic may go unnoticed by a pattern
@@ -45,6 +45,7 @@ class Options(NamedTuple):
     read_committed: bool = False
     instance_id: str | None = None
     is_cooperative: bool = False
+    session_ms: int = 20_000
 
 
 class Writer(Protocol):
@@ -132,7 +133,7 @@ class ConfluentReader:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "heartbeat.interval.ms": 100,
-            "session.timeout.ms": 20_000,
+            "session.timeout.ms": options.session_ms,
             "topic.metadata.refresh.interval.ms": METADATA_MS,
             "isolation.level": isolation(options),
         }
@@ -250,7 +251,7 @@ class KafkaPythonReader(kafka.ConsumerRebalanceListener):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
-            session_timeout_ms=20_000,
+            session_timeout_ms=options.session_ms,
             metadata_max_age_ms=METADATA_MS,
             isolation_level=isolation(options),
             **more,
@@ -274,7 +275,10 @@ class KafkaPythonReader(kafka.ConsumerRebalanceListener):
 
     def poll(self) -> list[Record]:
         """Long: a poll that ends just as a join completes makes kafka-python lose what it got."""
-        batches = self._consumer.poll(timeout_ms=1_000).values()
+        try:
+            batches = self._consumer.poll(timeout_ms=1_000).values()
+        except KafkaConnectionError:  # the next poll tries again
+            return []
         return [plain(m) for messages in batches for m in messages]
 
     def assignment(self) -> set[Place]:
@@ -382,7 +386,7 @@ class AiokafkaReader(aiokafka.ConsumerRebalanceListener):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=100,
-            session_timeout_ms=20_000,
+            session_timeout_ms=options.session_ms,
             metadata_max_age_ms=METADATA_MS,
             isolation_level=isolation(options),
         )

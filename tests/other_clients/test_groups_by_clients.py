@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
-from drivers import CLIENTS, Client, Member, Options, Place, Reader, Writer
+from confluent_kafka.admin import AdminClient, NewTopic
+from drivers import CLIENTS, SECONDS_MAX, Client, Member, Options, Place, Reader, Writer
 
 MakeTopic = Callable[..., str]
 MakeMember = Callable[..., Member]
+GHOST_KILLS = 3
 EVERY_CLIENT = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 COOPERATIVE = pytest.mark.parametrize(
     "client", [c for c in CLIENTS if c.has_cooperative], ids=lambda client: client.name
@@ -148,3 +153,33 @@ def test_the_group_goes_on_after_the_last_commit_when_a_member_dies(
     second = member(lambda reader: reader.subscribe([topic]))
     second.until(lambda: len(second.records) == 4)
     assert [r.offset for r in second.records] == [6, 7, 8, 9]
+
+
+@EVERY_CLIENT
+def test_a_member_that_left_before_kill_9_is_not_waited_for(
+    client: Client, serve: Callable[..., Any], tmp_path: Path, topic: str, group: str
+) -> None:
+    """It would be, for its session: longer than anybody here waits."""
+    server = serve(tmp_path)
+    address = server.address
+    options = Options(group, session_ms=200_000)
+
+    def join() -> Member:
+        reader = partial(client.reader, address, options)
+        return Member(reader, lambda reader: reader.subscribe([topic]))
+
+    def wait_for_shares() -> None:
+        everything = {Place(topic, n) for n in range(4)}
+        stays.until(lambda: goes.assigned and everything - stays.assigned == goes.assigned)
+
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, 4)])[topic].result(SECONDS_MAX)
+    with closing(join()) as stays:
+        for _ in range(GHOST_KILLS):
+            with closing(join()) as goes:
+                wait_for_shares()
+            server.kill()
+            server = serve(tmp_path, address)
+        with closing(join()) as goes:
+            wait_for_shares()
+    assert "Traceback" not in server.stderr

@@ -224,9 +224,9 @@ class GroupCoordinator:
                 self._rebalances.forget_if_vacant(group)
 
     def loaded(self, now_ms: int) -> Outcome[Record]:
-        """The whole log has been replayed: from now on members have a full session."""
+        """The whole log has been replayed: from now on members have their full time."""
         for group in self._groups.values():
-            self._rebalances.renew_sessions(group, now_ms)
+            self._rebalances.renew_deadlines(group, now_ms)
         return NOTHING
 
     def append_failed(

@@ -8,8 +8,9 @@
     and DEAD from everywhere: the group was deleted, or its coordinator resigned
 
 A group runs in memory; of its steps only those that the group must survive a restart with become
-records: a generation's assignment, a static member's new id, the end of the last member. `durable`
-is what the log says, and `replay` alone writes it.
+records: a generation's assignment, a static member's new id, and every departure, for a member that
+the log still names would come back with a restart as a ghost. `durable` is what the log says, and
+`replay` alone writes it; `written` is what the log will say once it has all records asked for.
 
 Owns   members, generation, state, and the tokens of requests that wait for an answer.
 Never  answers anybody: `membership` decides what to do, a group keeps itself consistent.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -133,6 +134,9 @@ class Group:
     storing_generation_id: int | None = None  # its assignment is on its way to the log
     records_in_flight: int = 0  # appended, not yet replayed
     durable: GroupMetadataValue | None = None
+    written: GroupMetadataValue | None = None
+    has_departures: bool = False  # since `written` was last compared with the members
+    is_taken_over: bool = False  # from the log, and no generation has become stable since
 
     # -- members
 
@@ -159,6 +163,7 @@ class Group:
         if member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
         self.not_yet_synced.discard(member_id)
+        self.has_departures = True
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
 
@@ -188,6 +193,18 @@ class Group:
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return self.members.get(member_id) or ErrorCode.UNKNOWN_MEMBER_ID
+
+    @property
+    def wrong_generation(self) -> ErrorCode:
+        """What a member of another generation than the current one is answered.
+
+        The coordinator before this one may have begun generations that the log does not know, or
+        been killed before its answers were out. So the member is as good as any; it joins again,
+        and keeps its id.
+        """
+        if self.is_taken_over:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.ILLEGAL_GENERATION
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -300,9 +317,43 @@ class Group:
             members=members,
         )
 
+    def without_departed(self, now_ms: int) -> GroupMetadataValue | None:
+        """What was written last without the members who are gone; None if all are still there.
+
+        A static member stays under the id that it has now. Assignments are void with the departure.
+        """
+        if not self.has_departures or self.written is None:
+            return None
+        self.has_departures = False
+        members = tuple(
+            replace(member, member_id=current_id, assignment=b"")
+            for member in self.written.members
+            if (current_id := self._current_id(member)) is not None
+        )
+        ids = [member.member_id for member in members]
+        if ids == [member.member_id for member in self.written.members]:
+            return None
+        leader = self.written.leader if self.written.leader in ids else next(iter(ids), None)
+        protocol = self.written.protocol if members else None
+        return replace(
+            self.written,
+            protocol=protocol,
+            leader=leader,
+            current_state_timestamp=now_ms,
+            members=members,
+        )
+
+    def _current_id(self, member: MemberMetadata) -> str | None:
+        if member.group_instance_id is not None:
+            return self.static_members.get(member.group_instance_id)
+        return member.member_id if member.member_id in self.members else None
+
     @classmethod
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> Group:
-        """The group that a coordinator left behind: stable, or empty."""
+        """The group that a coordinator left behind: stable, or empty.
+
+        One without any assignment was in the midst of a rebalance.
+        """
         group = cls(
             group_id,
             state=STABLE if value.members else EMPTY,
@@ -326,8 +377,14 @@ class Group:
             group.add(loaded, value.protocol_type)
         group.protocol_type = value.protocol_type or None
         group.topics = group.subscriptions()
-        group.durable = value
+        group.durable = group.written = value
+        group.is_taken_over = True
         return group
+
+    @property
+    def is_unassigned(self) -> bool:
+        """Whether there are members, none of whom has an assignment."""
+        return bool(self.members) and not any(m.assignment for m in self.members.values())
 
     def install(self, value: GroupMetadataValue, now_ms: int) -> bool:
         """Notes what has come to be in the log; True if that makes the group stable.
@@ -343,5 +400,6 @@ class Group:
         for stored in value.members:
             self.members[stored.member_id].assignment = stored.assignment
         self.storing_generation_id = None
+        self.is_taken_over = False
         self.become(STABLE, now_ms)
         return True

@@ -13,8 +13,9 @@ Never  reads a clock, writes a log or answers a socket: a step collects what to 
        answered with REBALANCE_IN_PROGRESS.
 Fails  with an error code in the response.
 Source KIP-62, KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-559 (protocol checks),
-       KIP-814 (skip_assignment); apache/kafka `GroupMetadataManager`. One difference: a static
-       member that comes back with other topics begins a rebalance.
+       KIP-814 (skip_assignment); apache/kafka `GroupMetadataManager`. Two differences: a static
+       member that comes back with other topics begins a rebalance; and no restart brings back a
+       member that is gone (see `rebalance`).
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Membership:
         else:
             self._join_unknown(group, join)
         self._rebalances.complete_join_if_ready(group, step)
-        self._rebalances.forget_if_vacant(group)
+        self._rebalances.conclude(group, step)
 
     def _group_to_join(self, request: JoinGroupRequest) -> Group | ErrorCode:
         """The group, made if it is not there and the member is new; or why it cannot be joined."""
@@ -276,7 +277,7 @@ class Membership:
         if isinstance(member, ErrorCode):
             return HEARTBEAT[member]
         if request.generation_id != group.generation_id:
-            return HEARTBEAT[ErrorCode.ILLEGAL_GENERATION]
+            return HEARTBEAT[group.wrong_generation]
         self._rebalances.expect_heartbeat(group, member, now_ms)
         rebalances = group.state is PREPARING_REBALANCE
         return HEARTBEAT[ErrorCode.REBALANCE_IN_PROGRESS if rebalances else ErrorCode.NONE]
@@ -298,10 +299,13 @@ class Membership:
         else:
             response = LeaveGroupResponse(error_code=error, members=() if error else results)
         step.reply(context.token, response)
-        if group is not None and len(group.members) < size:
+        if group is None:
+            return
+        if len(group.members) < size:
             self._rebalances.after_removal(group, step)
-        elif group is not None:
-            self._rebalances.after_removal_of_pending(group, step)
+        else:
+            self._rebalances.complete_join_if_ready(group, step)
+        self._rebalances.conclude(group, step)
 
     def _leave_one(self, group: Group | None, leaving: MemberIdentity, step: Step) -> ErrorCode:
         if group is None:
@@ -335,7 +339,7 @@ def _syncing_member(group: Group, request: SyncGroupRequest) -> Member | ErrorCo
     if isinstance(member, ErrorCode):
         return member
     if request.generation_id != group.generation_id:
-        return ErrorCode.ILLEGAL_GENERATION
+        return group.wrong_generation
     if request.protocol_type not in (None, group.protocol_type):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if request.protocol_name not in (None, group.protocol_name):

@@ -138,6 +138,8 @@ class OffsetRequests:
         error = _not_in_generation(
             group, request.member_id, request.group_instance_id, generation_id
         )
+        if error is ErrorCode.ILLEGAL_GENERATION:
+            return group.wrong_generation
         if error:
             return error
         # the member knows this generation, but not yet what it is to read in it

@@ -3,10 +3,27 @@
     prepare ── all joined, or the time is up ──> complete ── the leader's assignment ──> store
                                                                   in the log ──> stable
 
+No restart brings back a member that is gone. The group would wait for such a ghost until its
+session ends, 45 s by default. Apache Kafka writes a group when a generation gets its assignment;
+members who leave, time out or are renamed before the next one are in the log all the same. Here
+two rules hold:
+
+1. A departure is a record before it is an answer. The record is the last value of the group without
+   the members who are gone, and without assignments: a coordinator that takes such a group over
+   asks all others to join again. It puts nobody out but those whom the one before had put out.
+2. In a group that was taken over, a member of another generation is told that the group rebalances,
+   not that its generation is illegal: some clients would forget their id at that, come back under
+   another, and be their own ghosts. The generation may be one that the log never had, or an answer
+   was lost in the kill. The member keeps its id and its place, and loses nothing but a generation.
+
+What is left: a client that dies or says goodbye while no broker hears it has its full session from
+the restart on, for it cannot be told from one that is slow to come back; and so has a JoinGroup
+before version 4 whose answer was lost (KIP-394 gives members their ids first for that reason).
+
 Owns   the groups that run, and all their deadlines.
 Never  reads a clock, writes a log or answers a socket: a step collects what to append and reply.
        A request that waits is answered exactly once.
-Source KIP-62, KIP-134 (initial delay), KIP-345; apache/kafka `GroupMetadataManager`.
+Source KIP-62, KIP-134 (initial delay), KIP-345, KIP-394; apache/kafka `GroupMetadataManager`.
 """
 
 from __future__ import annotations
@@ -39,6 +56,7 @@ from kafkalite.core.protocol.groups import (
 from kafkalite.errors import ErrorCode
 
 NULL_PROTOCOL_NAME_SINCE: Final = 7  # JoinGroup
+MEMBERS_AT_ONCE: Final = 1_000  # in groups of which something falls due: records of some 200 KB
 
 
 class Timer(IntEnum):
@@ -138,11 +156,16 @@ class Rebalances:
         if group.state in (STABLE, COMPLETING_REBALANCE):
             self.prepare_rebalance(group, step)
         else:
-            self.after_removal_of_pending(group, step)
+            self.complete_join_if_ready(group, step)
 
-    def after_removal_of_pending(self, group: Group, step: Step) -> None:
-        """Without an id that nobody has joined with yet, the generation may be complete."""
-        self.complete_join_if_ready(group, step)
+    def conclude(self, group: Group, step: Step) -> None:
+        """Ends a step in which members came or went.
+
+        Departures become a record, so that nobody who is gone comes back with a restart.
+        """
+        value = group.without_departed(step.now_ms)
+        if value is not None:
+            self._write(group, value, step)
         self.forget_if_vacant(group)
 
     def answer_waiting(self, group: Group, member_id: str, error: ErrorCode, step: Step) -> None:
@@ -208,8 +231,11 @@ class Rebalances:
 
     def store(self, group: Group, assignments: dict[str, bytes], step: Step) -> None:
         """Remembers the group's generation in the log, with these assignments by member id."""
-        value = group.to_value(assignments, step.now_ms)
+        self._write(group, group.to_value(assignments, step.now_ms), step)
+
+    def _write(self, group: Group, value: GroupMetadataValue, step: Step) -> None:
         step.append(group_record(group.group_id, value))
+        group.written = value
         group.records_in_flight += 1
 
     def store_assignment(self, group: Group, request: SyncGroupRequest, step: Step) -> None:
@@ -244,9 +270,10 @@ class Rebalances:
             group.records_in_flight -= 1
             if value is None:
                 group.durable = None
-                self.forget_if_vacant(group)
             elif group.install(value, now_ms) and group.syncing:
                 self._deadlines.set((Timer.RELEASE, group_id, ""), now_ms)
+            self._note_landed(group)
+            self.forget_if_vacant(group)
             return
         if group is not None:
             self._forget(group)
@@ -255,16 +282,28 @@ class Rebalances:
         elif self._has_offsets(group_id):
             self.keep(group_id)
 
+    @staticmethod
+    def _note_landed(group: Group) -> None:
+        """Once nothing is under way, what was written is what the log says."""
+        if not group.records_in_flight and group.written is not group.durable:
+            group.written = group.durable
+            group.has_departures = True
+
     def _take_over(self, group: Group, now_ms: int) -> None:
         self.groups[group.group_id] = group
-        self.renew_sessions(group, now_ms)
-        if len(group.members) > self._config.group_max_size:
+        if group.is_unassigned or len(group.members) > self._config.group_max_size:
             self.prepare_rebalance(group, Step(now_ms))  # nobody waits yet: nothing to answer
+        self.renew_deadlines(group, now_ms)
 
-    def renew_sessions(self, group: Group, now_ms: int) -> None:
-        """Gives each member a full session."""
+    def renew_deadlines(self, group: Group, now_ms: int) -> None:
+        """Gives each member a full session, and as long to join again if that is asked of it: to
+        find the new coordinator takes time too."""
         for member in group.members.values():
             self.expect_heartbeat(group, member, now_ms)
+        if group.state is PREPARING_REBALANCE:
+            session_ms = max(member.session_timeout_ms for member in group.members.values())
+            timeout_ms = now_ms + max(group.rebalance_timeout_ms, session_ms)
+            self._deadlines.set((Timer.JOIN, group.group_id, ""), timeout_ms)
 
     def append_failed(self, group_id: str, value: GroupMetadataValue | None, step: Step) -> None:
         """A record did not get into the log. Without its assignment a generation begins anew."""
@@ -272,6 +311,7 @@ class Rebalances:
         if group is None:
             return
         group.records_in_flight -= 1
+        self._note_landed(group)
         if value is not None and group.storing_generation_id == value.generation:
             self.prepare_rebalance(group, step)
 
@@ -289,20 +329,35 @@ class Rebalances:
         return self._deadlines.next_ms()
 
     def tick(self, step: Step) -> None:
-        """Does all that is due."""
+        """Does what is due; what is too much for one batch of records stays due.
+
+        However many members of a group depart at a time, they are one record.
+        """
+        concerned: dict[str, Group] = {}
+        size = 0
         for timer, group_id, member_id in self._deadlines.due(step.now_ms):
             group = self.groups[group_id]
-            if timer is Timer.SESSION:
-                self._session_ended(group, group.members[member_id], step)
-            elif timer is Timer.PENDING:
-                group.pending_members.discard(member_id)
-                self.after_removal_of_pending(group, step)
-            elif timer is Timer.JOIN:
-                self._join_time_is_up(group, step)
-            elif timer is Timer.SYNC:
-                self._sync_time_is_up(group, step)
-            else:
-                self._release(group, step)
+            if group_id not in concerned:
+                concerned[group_id] = group
+                size += len(group.members)
+            self._fall_due(timer, group, member_id, step)
+            if size >= MEMBERS_AT_ONCE and len(concerned) > 1:
+                break
+        for group in concerned.values():
+            self.conclude(group, step)
+
+    def _fall_due(self, timer: Timer, group: Group, member_id: str, step: Step) -> None:
+        if timer is Timer.SESSION:
+            self._session_ended(group, group.members[member_id], step)
+        elif timer is Timer.PENDING:
+            group.pending_members.discard(member_id)
+            self.complete_join_if_ready(group, step)
+        elif timer is Timer.JOIN:
+            self._join_time_is_up(group, step)
+        elif timer is Timer.SYNC:
+            self._sync_time_is_up(group, step)
+        else:
+            self._release(group, step)
 
     def _session_ended(self, group: Group, member: Member, step: Step) -> None:
         """A member who waits for an answer is alive: its session begins again with the answer."""

@@ -77,7 +77,7 @@ def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext
 
 @handles(ApiKey.LEAVE_GROUP, versions=(0, 5))
 def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
-    """Answered at once."""
+    """Answered when the departure is durable."""
     return _carry(broker, request.group_id, request, context)
 
 
