@@ -4,8 +4,8 @@ A column is there only when something below needs it. Keys and values that no op
 since their topic keep their bytes (`raw_keys`, `raw_values`), so that stores are keyed by bytes
 and a sink with the same serde writes them as they came.
 
-An `Origin` leads from a record of a batch back to the record that was read. It is followed only
-when somebody asks: for an error, a `Record`, a dead letter.
+An `Origin` leads from a record of a batch back to the record that was read, and knows which of two
+records came first. It is followed on demand: for an error, a `Record`, a dead letter, a merge.
 
 Never  changed after it was made; operators make new ones.
 """
@@ -46,6 +46,9 @@ class Origin(Protocol):
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """The record that each came from; None where it was not read but made."""
 
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """The order of each among the records of its run, the lower first: order.py."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
@@ -59,6 +62,10 @@ class Fetched:
         """The records themselves."""
         return [Place(self.topic, self.partition, self.columns, i) for i in indexes]
 
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """Alike before the first fork, where a batch is one."""
+        return [0] * len(indexes)
+
 
 @dataclass(slots=True)
 class Kept:
@@ -70,9 +77,16 @@ class Kept:
 
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """Of the records that were kept."""
+        return self.above.places(self._above(indexes))
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """Of the records that were kept."""
+        return self.above.order(self._above(indexes))
+
+    def _above(self, indexes: Sequence[int]) -> list[int]:
         if (kept := self._indexes) is None:
             kept = self._indexes = list(compress(range(len(self.keep)), self.keep))
-        return self.above.places([kept[i] for i in indexes])
+        return [kept[i] for i in indexes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +100,29 @@ class Taken:
         """Of the records that were taken."""
         return self.above.places([self.indexes[i] for i in indexes])
 
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """Of the records that were taken."""
+        return self.above.order([self.indexes[i] for i in indexes])
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Not read: updates of a table that several records led to."""
+    """Not read: updates of a table that several records led to.
+
+    They follow the record at `at` of the batch from `above`; outside a run they follow none.
+    """
+
+    above: Origin | None = None
+    at: int = 0
 
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """No single records."""
         return [None] * len(indexes)
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """All at the moment of the record that they follow."""
+        (moment,) = [0] if self.above is None else self.above.order([self.at])
+        return [moment] * len(indexes)
 
 
 MADE: Origin = Made()
@@ -171,10 +200,12 @@ Push = Callable[[Batch], None]
 class Output:
     """Records for a topic, as bytes. `partitions` None: by the hash of the key.
 
-    `sink` is the operator that wrote them.
+    `sink` is the operator that wrote them; sinks of equal serdes share a name. `order` is filled
+    where several sinks write one topic.
     """
 
     topic: str
     columns: Columns
     partitions: Sequence[int] | None
     sink: str = ""
+    order: Sequence[int] = ()

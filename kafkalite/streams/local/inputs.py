@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kafkalite.core.types import Columns
@@ -34,7 +35,7 @@ class Reader:
         self.node = node
         self.partition = runtime.partition
         self.failures = runtime.failures
-        self.push: Push = runtime.push_of(node)
+        self.push: Push = partial(runtime.run, node)
         self.needs: Needs = node_needs(node, runtime.needs(node), runtime)
         self.key_codec = runtime.codec(node.key, is_key=True)
         self.value_codec = runtime.codec(node.value, is_key=False)

@@ -26,6 +26,7 @@ from kafkalite.serde.windowed import WindowedSerde
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.failures import Failures
+from kafkalite.streams.local.order import Merging, Ordering, outputs_in_order
 from kafkalite.streams.local.state import StateStore
 from kafkalite.streams.rewrites import Schema, Store, SubTopology
 
@@ -84,6 +85,8 @@ class Runtime:
     stores: dict[str, StateStore] = field(default_factory=dict)
     stateful: dict[p.Node, Stateful] = field(default_factory=dict)
     now_ms: int = 0
+    unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
+    _merges: list[Merging] = field(default_factory=list)  # those above first
     _push: dict[p.Node, Push] = field(default_factory=dict)
     _needs: dict[p.Node, Needs] = field(default_factory=dict)
     _children: dict[p.Node, list[p.Node]] = field(default_factory=dict)
@@ -99,6 +102,7 @@ class Runtime:
         for node in nodes:
             for parent in node.parents:
                 self._children[parent].append(node)
+        self.ordering = Ordering(nodes, self._children, is_cached=self.is_cached)
         for node in reversed(nodes):
             below = Needs()
             for child in self.children(node):
@@ -108,9 +112,44 @@ class Runtime:
             self._needs[node] = below
             self._push[node] = compile_node(node, self)
 
-    def push_of(self, node: p.Node) -> Push:
-        """The operator of `node`."""
-        return self._push[node]
+    def run(self, source: p.Node, batch: Batch) -> None:
+        """Sends a batch of `source` through all operators below it."""
+        self._push[source](self.ordering.of_run(source, batch))
+        self.settle()
+
+    def settle(self) -> None:
+        """Ends a run: what waits where arms meet goes on, in order."""
+        for merge in self._merges:
+            merge.settle()
+        if self.unordered:
+            by_topic: dict[str, list[Output]] = {}
+            for output in self.unordered:
+                by_topic.setdefault(output.topic, []).append(output)
+            self.unordered.clear()
+            for outputs in by_topic.values():
+                self.outputs += outputs_in_order(outputs)
+
+    def merging(self, node: p.Merge) -> Push:
+        """The operator of a Merge. Where no stream forks, records cannot lose their order."""
+        if not self.ordering.forks:
+            return self.forward(node)
+        merging = Merging(self.forward_several(node))
+        self._merges.insert(0, merging)  # nodes are compiled those below first
+        return merging.collect
+
+    def push_to(self, node: p.Node, child: p.Node) -> Push:
+        """Pushes from `node` to one of the nodes below it."""
+        push = self._push[child]
+        if node not in self.ordering.forks or isinstance(node, p.Branch):
+            return push
+        return self.ordering.in_arm(node, self._arm(node, child), push)
+
+    def _arm(self, node: p.Node, child: p.Node) -> int:
+        """The number of the arm from `node` to `child`: late records go out before updates, final
+        ones after them."""
+        rank = {p.Late: 0, p.Final: 2}
+        arms = sorted(self._children[node], key=lambda each: rank.get(type(each), 1))
+        return arms.index(child)
 
     def needs(self, node: p.Node) -> Needs:
         """What is needed of the output of `node`."""
@@ -123,13 +162,12 @@ class Runtime:
 
     def forward(self, node: p.Node) -> Push:
         """Pushes to all nodes below `node`; late and final records have ways of their own."""
-        return fan_out(
-            [
-                self._push[child]
-                for child in self._children[node]
-                if not isinstance(child, p.Late | p.Final)
-            ]
-        )
+        pushes = [
+            self.push_to(node, child)
+            for child in self._children[node]
+            if not isinstance(child, p.Late | p.Final)
+        ]
+        return self.ordering.counted(node, fan_out(pushes))
 
     def forward_several(self, node: p.Node) -> Push:
         """As `forward`, of a node that makes several records of one."""
@@ -137,8 +175,8 @@ class Runtime:
 
     def forward_to(self, node: p.Node, kind: type[p.Node]) -> Push | None:
         """Pushes to the nodes of one kind below `node`; None when there are none."""
-        pushes = [self._push[child] for child in self.children(node, kind)]
-        return self._singly(fan_out(pushes)) if pushes else None
+        pushes = [self.push_to(node, child) for child in self.children(node, kind)]
+        return self._singly(self.ordering.counted(node, fan_out(pushes))) if pushes else None
 
     def _singly(self, push: Push) -> Push:
         """Without a cache each record goes all the way before the next, as in Kafka Streams."""

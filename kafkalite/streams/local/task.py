@@ -266,6 +266,7 @@ class Task:
         try:
             for operator in self._operators.values():
                 call(operator)
+                self._runtime.settle()
         except Exception:
             self._become(TaskState.FAILED)
             raise

@@ -29,7 +29,7 @@ from kafkalite.streams.aggregates import (
     Partials,
     snapshot,
 )
-from kafkalite.streams.local.batch import MADE, Batch, Origin, Taken
+from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Taken
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Bucket, Layout
@@ -235,7 +235,9 @@ class Rows:
         """Tells below at once, unless updates wait for the commit."""
         if not self.runtime.is_cached:
             single = len(batch) == 1
-            self.flush(Taken(batch.origin, _Zeros()) if single else MADE)
+            self.flush(
+                Taken(batch.origin, _Zeros()) if single else Made(batch.origin, len(batch) - 1)
+            )
         elif self.waiting > WAITING_MAX:
             self.flush()
 

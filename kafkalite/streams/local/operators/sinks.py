@@ -8,7 +8,6 @@ Source Kafka Streams' SinkNode, RecordCollectorImpl.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import Any
 
 from kafkalite.core.types import Columns
@@ -64,6 +63,12 @@ class Sink:
         self.needs = sink_bytes(node, runtime)
         self.key_codec = runtime.codec(node.key, is_key=True)
         self.value_codec = runtime.codec(node.value, is_key=False)
+        alike = (
+            sink.name
+            for sink in runtime.sub_topology.sinks
+            if (sink.topic, sink.key, sink.value) == (node.topic, node.key, node.value)
+        )
+        self.name = next(alike)  # of the first sink that writes the same bytes to the topic
         # Records without a key have no place in a repartition topic.
         self.drops_null_keys = node.topic in runtime.sub_topology.repartition_sinks
 
@@ -99,9 +104,17 @@ class Sink:
             batch, columns = batch.where(keep), columns.where(keep)
         partitions: Sequence[int] | None = None
         if self.node.partitioner is not None:
-            partitions, columns = self._partitioned(self.node.partitioner, topic, batch, columns)
-        if len(columns):
-            self.runtime.outputs.append(Output(topic, columns, partitions, self.node.name))
+            found = self._partitions(self.node.partitioner, topic, batch)
+            keep = [partition is not None for partition in found]
+            batch, columns = batch.where(keep), columns.where(keep)
+            partitions = [partition for partition in found if partition is not None]
+        if not len(columns):
+            return
+        if self.runtime.ordering.is_shared(topic):
+            order = batch.origin.order(range(len(batch)))
+            self.runtime.unordered.append(Output(topic, columns, partitions, self.name, order))
+        else:
+            self.runtime.outputs.append(Output(topic, columns, partitions, self.name))
 
     def _serialize(
         self,
@@ -121,10 +134,10 @@ class Sink:
         failed.update(bad)
         return done
 
-    def _partitioned(
-        self, partitioner: p.Partitioner, topic: str, batch: Batch, columns: Columns
-    ) -> tuple[Sequence[int], Columns]:
-        """Where the partitioner wants the records, and those that it has a place for."""
+    def _partitions(
+        self, partitioner: p.Partitioner, topic: str, batch: Batch
+    ) -> Sequence[int | None]:
+        """Where the partitioner wants the records; None for those on which it failed."""
         count = self.runtime.partition_counts.get(topic)
         if count is None:
             raise ProcessingError(
@@ -134,11 +147,7 @@ class Sink:
         assert batch.keys is not None
         assert batch.values is not None
         call = _partition_within(partitioner, count)
-        found, bad = self.failures.call(self.node, call, batch, (batch.keys, batch.values))
-        if not bad:
-            return found, columns
-        keep = [partition is not None for partition in found]
-        return list(compress(found, keep)), columns.where(keep)
+        return self.failures.call(self.node, call, batch, (batch.keys, batch.values))[0]
 
 
 def _topic_name(function: Callable[[Any], str]) -> Callable[[Any], str]:

@@ -14,7 +14,7 @@ from typing import Any
 from kafkalite.core.types import Columns
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import Function
-from kafkalite.streams.local.batch import MADE, Batch, Push
+from kafkalite.streams.local.batch import Batch, Made, Push
 from kafkalite.streams.local.calling import caller, check_timestamp, function_needs
 from kafkalite.streams.local.operators.changed import (
     with_keys,
@@ -71,11 +71,15 @@ def _(node: p.Branch, below: Needs, runtime: Runtime) -> Needs:
 
 @compile_node.register(p.Source)
 @compile_node.register(p.BranchArm)
-@compile_node.register(p.Merge)
 @compile_node.register(p.Late)
 @compile_node.register(p.Final)
 def _(node: p.Node, runtime: Runtime) -> Push:
     return runtime.forward(node)
+
+
+@compile_node.register
+def _(node: p.Merge, runtime: Runtime) -> Push:
+    return runtime.merging(node)
 
 
 def per_record(
@@ -156,7 +160,7 @@ def _(node: p.MapBatch, runtime: Runtime) -> Push:
             for index in range(len(batch)):
                 runtime.failures.at(node, error, batch, index)
             return
-        origin = batch.origin if len(made) == len(batch) else MADE
+        origin = batch.origin if len(made) == len(batch) else Made(batch.origin, len(batch) - 1)
         if len(made):
             forward(
                 Batch(made.timestamps, origin, made.keys, None, made.values, headers=made.headers)
@@ -169,12 +173,13 @@ def _(node: p.MapBatch, runtime: Runtime) -> Push:
 def _(node: p.Branch, runtime: Runtime) -> Push:
     calls = [caller(node, function, runtime.failures) for function in node.predicates]
     arms: dict[int, Push] = {
-        arm.index: runtime.push_of(arm)
+        arm.index: runtime.push_to(node, arm)
         for arm in runtime.children(node)
         if isinstance(arm, p.BranchArm)
     }
 
     def run(batch: Batch) -> None:
+        batch = runtime.ordering.of_branch(node, batch)
         for index, call in enumerate(calls):
             batch, matches = call(batch)
             matched, batch = runtime.failures.split(node, batch, matches)

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final
 
 from kafkalite.streams import plan as p
-from kafkalite.streams.local.batch import MADE, Batch, Push
+from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push
 from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.grouping import grouping, is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
@@ -61,7 +62,7 @@ class WindowedAggregate:
                 self._earliest = start
             self.rows.add(self.store.bucket(start), segment, batch, ascending=ascending)
         self.rows.after(batch)
-        self._close_windows()
+        self._close_windows(batch)
 
     # Cutting a batch into windows
 
@@ -93,19 +94,26 @@ class WindowedAggregate:
 
     # Closing
 
-    def _close_windows(self) -> None:
-        """Ends the windows that stream time has passed: final rows out, rows away."""
+    def _close_windows(self, batch: Batch | None = None) -> None:
+        """Ends the windows that stream time has passed: final rows out, rows away.
+
+        `batch` holds the records that closed them; None: the wall clock did.
+        """
         window = self.window
         if self._earliest is None or window.close_time(self._earliest) > self.time:
             return
         closed = sorted(s for s in self.store.buckets if window.close_time(s) <= self.time)
+        times = [] if batch is None else list(accumulate(batch.timestamps, max))
         for start in closed:
-            self.rows.tell(self.store.buckets[start])
-            self._send_final(start)
+            closer = bisect_left(times, window.close_time(start))
+            # Stream time may have passed the window before this batch, when it was restored.
+            origin = MADE if batch is None else Made(batch.origin, min(closer, len(batch) - 1))
+            self.rows.tell(self.store.buckets[start], origin)
+            self._send_final(start, origin)
             self.store.close(start, self.time)
         self._earliest = min(self.store.buckets, default=None)
 
-    def _send_final(self, start: int) -> None:
+    def _send_final(self, start: int, origin: Origin) -> None:
         if self.forward_final is None:
             return
         bucket = self.store.buckets[start]
@@ -113,7 +121,7 @@ class WindowedAggregate:
         if self.rows.layout.deletes:
             keys = [key for key in keys if self.store.has(bucket, key)]
         if keys:
-            self.forward_final(self.rows.update(bucket, keys, None, MADE))
+            self.forward_final(self.rows.update(bucket, keys, None, origin))
 
     # Between batches
 

@@ -1,0 +1,289 @@
+"""The order of records where the ways of one stream meet again.                           [P]
+
+A batch goes through one arm of a fork whole, and then through the next. Where two arms meet, in a
+Merge or in a topic that several sinks write, their records are put back into the order in which
+Kafka Streams would have sent them: record by record, each through all arms before the next.
+
+                 ┌─ even ─────── 2 4 ─┐
+    1 2 3 4 ─ fork                    meeting: -1 2 -3 4
+                 └─ odd ── neg ─ -1 -3 ┘
+
+The origin of a batch knows the order of each record as a number. It has a field of FIELD_BITS for
+each level, the source's side first: a fork writes the record's index there and the arm, a node
+that pushes several batches in a run counts its pushes. So the lower number came first.
+
+    level     source     fork A           fork B
+    field     index      index │ arm      index │ arm
+
+Only topologies with forks whose arms meet have levels; others pay nothing.
+
+Owns   the rule of which nodes are forks; the batches that wait at a Merge until a run is over.
+Never  changes the order within an arm.
+Source Kafka Streams' ProcessorContextImpl.forward (depth first, children in order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, count, groupby
+from typing import Any, Final
+
+from kafkalite.core.types import Columns, concat
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import Batch, Origin, Output, Place, Push
+
+ANY_TOPIC: Final = object()  # where sinks meet whose topics a function chooses
+FIELD_BITS: Final = 64
+ARM_BITS: Final = 16  # of a fork's field; the rest is the index
+
+
+def shared_topics(nodes: Iterable[p.Node]) -> frozenset[object]:
+    """The topics that several sinks of a sub-topology write; ANY_TOPIC if a function names one."""
+    topics = [sink.topic for sink in nodes if isinstance(sink, p.Sink)]
+    if len(topics) > 1 and not all(isinstance(topic, str) for topic in topics):
+        return frozenset({ANY_TOPIC})
+    return frozenset(topic for topic in topics if topics.count(topic) > 1)
+
+
+class Ordering:
+    """The forks and levels of one sub-topology. `nodes`: parents first."""
+
+    def __init__(
+        self,
+        nodes: Sequence[p.Node],
+        children: Mapping[p.Node, Sequence[p.Node]],
+        *,
+        is_cached: bool,
+    ) -> None:
+        shared = shared_topics(nodes)
+        self.forks = _forks(nodes, children, shared)
+        self._shared_topics = shared if self.forks else frozenset[object]()
+        self._pushes = count()
+        self._shifts: dict[tuple[p.Node, str], int] = {}
+        if self.forks:
+            self._set_levels(nodes, is_cached=is_cached)
+
+    def _set_levels(self, nodes: Sequence[p.Node], *, is_cached: bool) -> None:
+        """Gives forks and nodes that push several times their fields, the source's side highest."""
+        several = {n for n in nodes if not is_cached or isinstance(n, p.Aggregate | p.TableGroupBy)}
+        levels: dict[tuple[p.Node, str], int] = {}
+        depth: dict[p.Node, int] = {}  # levels from the source to each node, itself included
+        for node in nodes:
+            at = max((depth[parent] for parent in node.parents), default=0)
+            is_source = not node.parents and bool(several)
+            uses = (("run", is_source), ("push", node in several), ("fork", node in self.forks))
+            for use, is_used in uses:
+                if is_used:
+                    levels[node, use] = at
+                    at += 1
+            depth[node] = at
+        last = max(depth.values()) - 1
+        self._shifts = {of: (last - level) * FIELD_BITS for of, level in levels.items()}
+
+    def is_shared(self, topic: str) -> bool:
+        """Whether several sinks below one fork write `topic`."""
+        return topic in self._shared_topics or ANY_TOPIC in self._shared_topics
+
+    def of_run(self, source: p.Node, batch: Batch) -> Batch:
+        """A batch that begins a run: its records in the order in which they were read."""
+        shift = self._shifts.get((source, "run"))
+        return batch if shift is None else _in_arm(batch, shift, 0)
+
+    def of_branch(self, branch: p.Branch, batch: Batch) -> Batch:
+        """A batch before its records are parted: each goes into one arm, so its index suffices."""
+        shift = self._shifts.get((branch, "fork"))
+        return batch if shift is None else _in_arm(batch, shift, 0)
+
+    def in_arm(self, fork: p.Node, number: int, push: Push) -> Push:
+        """Pushes into arm `number` of `fork`."""
+        shift = self._shifts[fork, "fork"]
+        return lambda batch: push(_in_arm(batch, shift, number))
+
+    def counted(self, node: p.Node, push: Push) -> Push:
+        """Pushes of a node of which a later push comes after an earlier one."""
+        shift = self._shifts.get((node, "push"))
+        if shift is None:
+            return push
+        pushes = self._pushes
+
+        def push_counted(batch: Batch) -> None:
+            push(replace(batch, origin=Pushed(batch.origin, next(pushes) << shift)))
+
+        return push_counted
+
+
+def _forks(
+    nodes: Sequence[p.Node],
+    children: Mapping[p.Node, Sequence[p.Node]],
+    shared: frozenset[object],
+) -> frozenset[p.Node]:
+    """The nodes from which two ways lead to one meeting place."""
+    reached: dict[p.Node, frozenset[object]] = {}  # the meeting places at and below each node
+    result = set()
+    for node in reversed(nodes):
+        ways = [reached[child] for child in children[node]]
+        below = frozenset[object]().union(*ways)
+        if sum(map(len, ways)) > len(below):
+            result.add(node)
+        reached[node] = below | _meeting_places(node, shared)
+    return frozenset(result)
+
+
+def _meeting_places(node: p.Node, shared: frozenset[object]) -> frozenset[object]:
+    if isinstance(node, p.Merge):
+        return frozenset({node})
+    if isinstance(node, p.Sink):
+        return shared & {node.topic, ANY_TOPIC}
+    return frozenset()
+
+
+# Origins that keep the order
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A batch on its way through one arm of a fork."""
+
+    above: Origin
+    shift: int
+    number: int
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """The same as before the fork."""
+        return self.above.places(indexes)
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """The order before the fork, then the index at the fork and the arm."""
+        arm, shift = self.number << self.shift, self.shift + ARM_BITS
+        above = self.above.order(indexes)
+        return [order + (index << shift) + arm for order, index in zip(above, indexes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """One of several batches that a node pushed in a run."""
+
+    above: Origin
+    number: int  # in its field
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """The same as before."""
+        return self.above.places(indexes)
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """The order before, then the number of the push."""
+        return [order + self.number for order in self.above.order(indexes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Records of several batches in their order."""
+
+    parts: Sequence[Batch]
+    ordered: Ordered
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """Of each record, where it came from before the arms met."""
+        ends = list(accumulate(map(len, self.parts)))
+        found: list[Place | None] = []
+        for index in indexes:
+            at = self.ordered.picks[index]
+            number = next(n for n, end in enumerate(ends) if at < end)
+            part = self.parts[number]
+            found += part.origin.places([at - ends[number] + len(part)])
+        return found
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """The order that each had before."""
+        keys, picks = self.ordered.keys, self.ordered.picks
+        return [keys[picks[index]] for index in indexes]
+
+
+def _in_arm(batch: Batch, shift: int, number: int) -> Batch:
+    return replace(batch, origin=Arm(batch.origin, shift, number))
+
+
+# Meeting places
+
+
+class Ordered:
+    """How the records of several parts, laid side by side, come into their order."""
+
+    def __init__(self, orders: Iterable[Sequence[int]]) -> None:
+        self.keys = list(chain.from_iterable(orders))
+        self.picks = sorted(range(len(self.keys)), key=self.keys.__getitem__)
+
+    def pick(self, columns: Sequence[Sequence[Any] | None]) -> list[Any] | None:
+        """The parts of one column as one; None if a part is missing."""
+        joined: list[Any] = []
+        for column in columns:
+            if column is None:
+                return None
+            joined += column
+        return [joined[at] for at in self.picks]
+
+    def headers(self, parts: Sequence[Batch]) -> list[Any] | None:
+        """The same of headers, where a part without has none for each of its records."""
+        if all(part.headers is None for part in parts):
+            return None
+        return self.pick([part.headers or [()] * len(part) for part in parts])
+
+
+class Merging:
+    """A Merge: holds the batches of a run until all arms are through, then sends them on as one."""
+
+    def __init__(self, forward: Push) -> None:
+        self._forward = forward
+        self._batches: list[Batch] = []
+
+    def collect(self, batch: Batch) -> None:
+        """Takes a batch of one arm."""
+        if len(batch):
+            self._batches.append(batch)
+
+    def settle(self) -> None:
+        """The run is over above: sends its records on, in order."""
+        batches, self._batches = self._batches, []
+        if batches:
+            self._forward(batches[0] if len(batches) == 1 else met(batches))
+
+
+def met(parts: Sequence[Batch]) -> Batch:
+    """The records of `parts` in order. A column that one of them lacks is gone."""
+    ordered = Ordered(part.origin.order(range(len(part))) for part in parts)
+    timestamps = ordered.pick([part.timestamps for part in parts])
+    assert timestamps is not None
+    return Batch(
+        timestamps,
+        Met(parts, ordered),
+        ordered.pick([part.keys for part in parts]),
+        ordered.pick([part.raw_keys for part in parts]),
+        ordered.pick([part.values for part in parts]),
+        ordered.pick([part.raw_values for part in parts]),
+        headers=ordered.headers(parts),
+    )
+
+
+def outputs_in_order(outputs: Sequence[Output]) -> list[Output]:
+    """The outputs of a run for one topic, cut anew so that its records leave in order."""
+    if len(outputs) == 1:
+        return list(outputs)
+    ordered = Ordered(output.order for output in outputs)
+    joined = concat(output.columns for output in outputs)
+    partitions = [p for o in outputs for p in o.partitions or [0] * len(o.columns)]
+    # Outputs of one kind differ in nothing but their records.
+    kinds = [(o.sink, o.partitions is None) for o in outputs for _ in range(len(o.columns))]
+    result: list[Output] = []
+    for (sink, by_key), picks in groupby(ordered.picks, kinds.__getitem__):
+        run = list(picks)
+        columns = Columns(
+            [joined.keys[at] for at in run],
+            [joined.values[at] for at in run],
+            [joined.timestamps[at] for at in run],
+            None,
+            None if joined.headers is None else [joined.headers[at] for at in run],
+        )
+        chosen = None if by_key else [partitions[at] for at in run]
+        result.append(Output(outputs[0].topic, columns, chosen, sink))
+    return result
