@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.admin.client import Admin, ConfigResource, ResourceType
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.protocol.partitioner import partition_column
 from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
@@ -34,7 +35,11 @@ LIMIT = 60_000
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
         load = [sys.executable, str(FLIGHTS / "load.py"), "--limit", str(LIMIT)]
-        subprocess.run([*load, "--bootstrap-servers", broker.bootstrap_servers], check=True)
+        at = ["--bootstrap-servers", broker.bootstrap_servers]
+        subprocess.run([*load, *at], check=True)
+        for command in run_path(str(FLIGHTS / "demo.py"))["topic_commands"](at):
+            _, *arguments = command  # the program, as the demo's user has it
+            subprocess.run([sys.executable, "-m", "kafkalite.cli", *arguments], check=True)
         yield broker.bootstrap_servers
 
 
@@ -153,3 +158,23 @@ def test_readers_see_version_2_throughout(address: str, topics: dict[str, Column
     assert len(rows) == LIMIT
     assert {len(flight) for _, flight in rows} == {20}
     assert sum(flight["distance_km"] == 0 for _, flight in rows) == LIMIT // 2
+
+
+def test_no_topic_of_the_demo_loses_its_records_of_2013(
+    address: str, topics: dict[str, Columns]
+) -> None:
+    async def ask() -> dict[str, tuple[str | None, str | None]]:
+        async with Admin(address) as admin:
+            names = [name for name in await admin.list_topics() if not name.startswith("__")]
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+            found = await admin.describe_configs(resources, ["cleanup.policy", "retention.ms"])
+        return {
+            resource.name: (entries["cleanup.policy"].value, entries["retention.ms"].value)
+            for resource, entries in found.items()
+        }
+
+    settings = asyncio.run(ask())
+    assert set(topics) < set(settings)
+    deleting = {name: kept for name, (policy, kept) in settings.items() if policy != "compact"}
+    assert deleting
+    assert set(deleting.values()) == {"-1"}
