@@ -33,6 +33,7 @@ from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.testing.clock import at
 
 KAFKA_MB_S: Final = 816  # Apache Kafka 4.3.1 on a quiet machine of this kind
 SEGMENT_BYTES: Final = 100 << 20
@@ -49,7 +50,9 @@ def make_log(directory: Path, options: argparse.Namespace) -> PartitionLog:
     storage.make_directory("bench-0")
     config = LogConfig(cleanup_policy=("compact",), segment_bytes=SEGMENT_BYTES)
     where = TopicPartition("bench", 0)
-    log = PartitionLog.open(storage, "bench-0", where, config, 0, clean_shutdown=True, is_new=True)
+    log = PartitionLog.open(
+        storage, "bench-0", where, config, at(0), clean_shutdown=True, is_new=True
+    )
     random, count = Random(1), options.batch_records
     codec = Compression[options.codec.upper()]
     values = [random.randbytes(VALUE_BYTES // 2) * 2 for _ in range(100)]

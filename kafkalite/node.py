@@ -18,6 +18,7 @@ import errno
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -91,7 +92,7 @@ class Node:
         await self._cleaner.close()
         await self.broker.close()
         try:
-            self.broker.logs.close(self.broker.now_ms())
+            self.broker.logs.close(self.broker.monotonic_ms())
         finally:
             await self._coordination.close()
             self._storage.close()
@@ -168,7 +169,7 @@ async def _start(
     coordination = LocalCoordination(storage)
     store = ClusterStore(coordination)
     image = images.replay(ClusterImage(), await store.load())
-    logs, now_ms = LogStore(storage), Clock()
+    logs, clock = LogStore(storage), Clock(time.time_ns, time.monotonic_ns)
     try:
         if not image.cluster_id:
             image = await _found_cluster(store, image, logs, storage)
@@ -181,7 +182,7 @@ async def _start(
             cluster_store=store,
             logs=logs,
             random=Random(os.urandom(32)),
-            now_ms=now_ms,
+            clock=clock,
         )
         record = images.broker_record(node_id, told, config["broker.rack"])
         await store.append((record,), ephemeral=True)
@@ -196,7 +197,9 @@ async def _start(
         cleaner.start()
         await server.start(BrokerService(broker))
     except BaseException:
-        logs.close(now_ms())  # so that the next start need not take this one for a crash
+        logs.close(
+            clock.monotonic_ms()
+        )  # so that the next start need not take this one for a crash
         raise
     address = told[listeners.inter_broker]
     return Node(address, told, storage.root, broker, server, storage, coordination, cleaner)

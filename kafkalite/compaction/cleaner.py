@@ -40,6 +40,7 @@ from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.port import Reader
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.protocol.records import BATCH_HEADER_BYTES, read_header
+from kafkalite.core.types import Now
 from kafkalite.errors import CorruptBatchError, KafkaliteError, StorageError
 
 GROUP_SEGMENTS_MAX: Final = 64  # their files are open, and renamed at once
@@ -92,7 +93,7 @@ class Cleaning:
         dirty: DirtyRange,
         settings: CleanerSettings,
         secret: bytes,
-        now_ms: int,
+        now: Now,
         pace: Pace = lambda byte_count: None,
     ) -> None:
         self.stats: Final = CleaningStats()
@@ -100,7 +101,7 @@ class Cleaning:
         self._log = log
         self._dirty = dirty
         self._settings = settings
-        self._now_ms = now_ms
+        self._now = now
         self._pace = pace
         keys_max = dirty.end_offset - dirty.first_dirty_offset
         slots = slots_for(keys_max, settings.load_factor, settings.dedupe_buffer_bytes)
@@ -137,9 +138,9 @@ class Cleaning:
             )
             for producer_id, entry in log.producers.entries.items()
         }
-        horizon_ms = self._now_ms + log.config.delete_retention_ms
+        horizon_ms = self._now.wall_ms + log.config.delete_retention_ms
         return Cleaned(
-            self._dirty.end_offset, self.mapped_until, producers, self._now_ms, horizon_ms
+            self._dirty.end_offset, self.mapped_until, producers, self._now.retention_ms, horizon_ms
         )
 
     # ---- first pass ----------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Cleaning:
         """Makes one segment of each group and puts it in the group's place."""
         log, config = self._log, self._log.config
         for group in grouped(segments, config.segment_bytes, config.segment_index_bytes):
-            target = log.new_cleaned_segment(group[0][0].base_offset, self._now_ms)
+            target = log.new_cleaned_segment(group[0][0].base_offset, self._now.wall_ms)
             try:
                 has_changed = yield from self._fill(target, group, transactions, cleaned)
             except GeneratorExit:  # nobody is there any more to do it elsewhere
@@ -204,9 +205,10 @@ class Cleaning:
                 yield target.delete
                 raise
             self.stats.segments_after += 1
+            old = [segment for segment, _ in group]
             if not has_changed:
                 yield target.delete
-            elif log.replace_segments(target, [segment for segment, _ in group], self._now_ms):
+            elif log.replace_segments(target, old, self._now.monotonic_ms):
                 yield log.sync_directory
             else:
                 yield target.delete

@@ -40,7 +40,7 @@ from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import Now, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, StorageError
 
 log: Final = logging.getLogger(__name__)
@@ -58,8 +58,11 @@ class Host(Protocol):
     config: BrokerConfig
     logs: LogStore
 
-    def now_ms(self) -> int:
-        """The time, epoch ms."""
+    def now(self) -> Now:
+        """This moment."""
+
+    def monotonic_ms(self) -> int:
+        """What passes evenly."""
 
     def add_duty(self, duty: Duty) -> None:
         """Does something now and then."""
@@ -97,8 +100,8 @@ class LogCleaner:
         self._throttle = Throttle()
         self._stopping = threading.Event()
         self._running: dict[TopicPartition, asyncio.Future[None]] = {}
-        self._resting: dict[TopicPartition, int] = {}  # until when, epoch ms
-        self._looked_ms = host.now_ms()
+        self._resting: dict[TopicPartition, int] = {}  # until when, monotonic
+        self._looked_ms = host.monotonic_ms()
         self._max_ratio = 0.0  # of the logs that were last looked at
         self.uncleanable: dict[TopicPartition, str] = {}  # and why
 
@@ -126,20 +129,20 @@ class LogCleaner:
 
     # -- what to clean
 
-    def _look_in_time(self, now_ms: int) -> Slices:
+    def _look_in_time(self, monotonic_ms: int) -> Slices:
         """Looks, unless it did within log.cleaner.backoff.ms, which may be another by now."""
-        if now_ms - self._looked_ms < self._host.config["log.cleaner.backoff.ms"]:
+        if monotonic_ms - self._looked_ms < self._host.config["log.cleaner.backoff.ms"]:
             return iter(())
-        return self._look(now_ms)
+        return self._look(monotonic_ms)
 
-    def _look(self, now_ms: int) -> Slices:
+    def _look(self, monotonic_ms: int) -> Slices:
         """Begins to clean as many logs as there are threads."""
-        self._looked_ms = now_ms
+        self._looked_ms = monotonic_ms
         self._forget_gone()
         threads = self._host.config["log.cleaner.threads"]
         while len(self._running) < threads and not self._stopping.is_set():
             found: list[Candidate] = []
-            yield from self._candidates(now_ms, found)
+            yield from self._candidates(monotonic_ms, found)
             self._max_ratio = max((each.ratio for each in found), default=0.0)
             free = [each for each in found if self._is_free(each.log.topic_partition)]
             chosen = filthiest(free)
@@ -147,17 +150,18 @@ class LogCleaner:
                 return
             self._begin(chosen)
 
-    def _candidates(self, now_ms: int, found: list[Candidate]) -> Slices:
+    def _candidates(self, monotonic_ms: int, found: list[Candidate]) -> Slices:
         """Collects the logs that have something to clean, LOGS_PER_SLICE looked at in a slice."""
+        retention_ms = self._host.now().retention_ms
         for number, (where, opened) in enumerate(list(self._host.logs.logs.items()), start=1):
             if number % LOGS_PER_SLICE == 0:
                 yield None
             if not (self._is_wanted(opened) and self._is_free(where)):
                 continue
-            if self._resting.get(where, now_ms) > now_ms:
+            if self._resting.get(where, monotonic_ms) > monotonic_ms:
                 continue
             try:
-                each = candidate(opened, self._host.logs.cleaned_offsets.get(where), now_ms)
+                each = candidate(opened, self._host.logs.cleaned_offsets.get(where), retention_ms)
             except (ApiError, OSError, StorageError, CorruptBatchError) as error:
                 self._failed(opened, error)
             else:
@@ -191,20 +195,20 @@ class LogCleaner:
             del self._running[where]
             done.set_result(None)
             if not self._stopping.is_set():
-                self._host.run_slices(self._look(self._host.now_ms()), "log cleaner")
+                self._host.run_slices(self._look(self._host.monotonic_ms()), "log cleaner")
 
         self._host.run_slices(self._clean(chosen.log, chosen.dirty), f"cleaning {where}", then)
 
     def _clean(self, opened: PartitionLog, dirty: DirtyRange) -> Slices:
         where, started = opened.topic_partition, time.monotonic()
-        store, now_ms = self._host.logs, self._host.now_ms()
+        store, now = self._host.logs, self._host.now()
         if not self._is_wanted(opened):
             return
         self._tell_reset(opened, store.cleaned_offsets.get(where))
         try:
             secret = os.urandom(SECRET_BYTES)
             pace = partial(self._pace, opened)
-            cleaning = Cleaning(opened, dirty, self._settings(), secret, now_ms, pace)
+            cleaning = Cleaning(opened, dirty, self._settings(), secret, now, pace)
             if where not in store.cleaned_offsets:  # before the first gap is made
                 store.cleaned_offsets[where] = dirty.first_dirty_offset
                 yield from self._write_checkpoint()
@@ -279,7 +283,7 @@ class LogCleaner:
         if opened.failure is not None:
             log.error("%s", error)
         elif isinstance(error, OSError | ApiError):
-            self._resting[where] = self._host.now_ms() + RETRY_MS
+            self._resting[where] = self._host.monotonic_ms() + RETRY_MS
             log.warning(
                 "%s: not compacted, tried again in %d s: %s", where, RETRY_MS // 1_000, error
             )

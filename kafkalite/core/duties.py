@@ -19,7 +19,7 @@ Slices = Iterator[Any]  # yields None after a slice, or a future that the next o
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """One duty. `slices` gets the time at which the run begins, epoch ms."""
+    """One duty. `slices` gets the time at which the run begins, monotonic ms."""
 
     name: str
     interval_ms: int

@@ -58,6 +58,15 @@ class Windowed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Now:
+    """One moment, by the clocks of a broker: `core.broker.clock` says what each is for."""
+
+    wall_ms: int  # epoch ms: stamps, and every time that is durable
+    monotonic_ms: int  # of no epoch: sessions, deadlines, intervals
+    retention_ms: int  # epoch ms, by which things are old enough to be deleted
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """A batch of records side by side: the i-th entries of all columns are one record.
 

@@ -25,6 +25,7 @@ from kafkalite.core.protocol.records import (
     verify_crc,
 )
 from kafkalite.core.types import Columns, Headers, TopicPartition
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 WHERE = TopicPartition("state", 0)
@@ -90,10 +91,10 @@ class Model:
         model.append([(b"a", b"active")])
         return model
 
-    def open(self, *, is_new: bool = False, clean: bool = False, at: int = 0) -> PartitionLog:
+    def open(self, *, is_new: bool = False, clean: bool = False, since: int = 0) -> PartitionLog:
         log = PartitionLog.open(
-            self.storage, str(WHERE), WHERE, self.config, self.now_ms,
-            clean_shutdown=clean, is_new=is_new, recovery_point=at,
+            self.storage, str(WHERE), WHERE, self.config, at(self.now_ms),
+            clean_shutdown=clean, is_new=is_new, recovery_point=since,
         )  # fmt: skip
         log.high_watermark = log.log_end_offset
         return log
@@ -155,7 +156,7 @@ class Model:
 
     def cleaning(self, dirty: DirtyRange, buffer_bytes: int = 1 << 20) -> Cleaning:
         settings = CleanerSettings(buffer_bytes, 0.9, self.io_buffer_bytes)
-        return Cleaning(self.log, dirty, settings, SECRET, self.now_ms)
+        return Cleaning(self.log, dirty, settings, SECRET, at(self.now_ms))
 
     def clean(self, buffer_bytes: int = 1 << 20) -> Cleaning | None:
         """One cleaning of all that can be cleaned."""

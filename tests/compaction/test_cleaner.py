@@ -31,6 +31,7 @@ from kafkalite.core.protocol.records import (
     read_header,
 )
 from kafkalite.errors import CorruptBatchError, StorageError
+from kafkalite.testing.clock import at
 
 MakeModel = Callable[..., Any]
 COMMIT, ABORT = ControlType.COMMIT, ControlType.ABORT
@@ -115,7 +116,7 @@ def test_a_cleaning_begins_to_read_where_the_one_before_ended(loops: str, model:
 def test_the_pace_is_told_of_all_that_is_read_and_written(loops: str, model: MakeModel) -> None:
     log, told = model.filled(), []
     dirty = log.dirty()
-    cleaning = Cleaning(log.log, dirty, CleanerSettings(), SECRET, log.now_ms, told.append)
+    cleaning = Cleaning(log.log, dirty, CleanerSettings(), SECRET, at(log.now_ms), told.append)
     for work in cleaning.steps():
         work()
     stats = cleaning.stats
@@ -342,7 +343,7 @@ def test_a_cleaning_that_is_broken_off_leaves_nothing(loops: str, model: MakeMod
         found = log.records()
         assert found[-4:] == before[-4:], count
         assert (found == before) is (count <= 5), "after the sixth step a segment takes its place"
-        for remove in log.log.tick(1 << 50):
+        for remove in log.log.tick(at(1 << 50)):
             remove()
         assert log.records() == found
         assert not [name for name in log.storage.files("state-0") if "cleaned" in name]

@@ -10,6 +10,7 @@ import pytest
 
 from kafkalite.core.protocol.records import ControlType
 from kafkalite.errors import StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 MakeModel = Callable[..., Any]
@@ -26,7 +27,7 @@ def test_a_directory_that_cannot_be_synced_costs_no_record(loops: str, model: Ma
     with pytest.raises(StorageError, match="state-0: directory: .*ENOSPC"):
         log.clean()
     assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
-    for remove in log.log.tick(1 << 50):
+    for remove in log.log.tick(at(1 << 50)):
         remove()
     assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
 
@@ -49,7 +50,7 @@ def test_a_crash_anywhere_in_a_cleaning_loses_no_key(loops: str, model: MakeMode
         log.storage.crash_after(change)
         try:
             log.clean()
-            for remove in log.log.tick(log.now_ms):
+            for remove in log.log.tick(at(log.now_ms)):
                 remove()
             break
         except PowerLoss:
@@ -57,7 +58,7 @@ def test_a_crash_anywhere_in_a_cleaning_loses_no_key(loops: str, model: MakeMode
         for seed in range(6):
             survivor: MemoryStorage = log.storage.after_crash(Random(seed))
             lost, log.storage = log.storage, survivor
-            again = log.open(at=log.log.log_end_offset)
+            again = log.open(since=log.log.log_end_offset)
             log.storage = lost
             found = log.committed(again)
             assert {r.key: r.value for r in found} == wanted, (change, seed)

@@ -20,7 +20,8 @@ from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import decode_all, encode
-from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.core.types import Columns, Now, TopicPartition
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 TOPIC_ID = UUID(int=7)
@@ -38,8 +39,11 @@ class Host:
         self.time_ms = 1_000
         self.tasks: set[asyncio.Future[None]] = set()
 
-    def now_ms(self) -> int:
-        return self.time_ms
+    def now(self) -> Now:
+        return at(self.time_ms)
+
+    def monotonic_ms(self) -> int:
+        return self.now().monotonic_ms
 
     def add_duty(self, duty: Duty) -> None:
         self.duties.append(duty)
@@ -66,7 +70,7 @@ class Host:
     def log(self, where: TopicPartition = STATE, **settings: Any) -> PartitionLog:
         """Five segments of one key."""
         config = LogConfig(**{"cleanup_policy": ("compact",), **settings})
-        log = self.logs.open(where, TOPIC_ID, config, 1_000)
+        log = self.logs.open(where, TOPIC_ID, config, at(1_000))
         for i in range(25):
             batch = encode(Columns([b"key"], [b"%d" % i], [1_000]))
             log.append_as_leader(batch, 0, 1_000)
@@ -78,7 +82,7 @@ class Host:
     async def look(self, cleaner: LogCleaner) -> None:
         """One run of the duty, and all that follows from it."""
         self.time_ms += 15_000
-        await self._run(self.duties[0].slices(self.time_ms))
+        await self._run(self.duties[0].slices(self.monotonic_ms()))
         while self.tasks:
             await asyncio.wait(set(self.tasks))
 
@@ -155,7 +159,7 @@ def test_the_cleaner_rests_as_long_as_is_set_now() -> None:
         cleaner = cleaner_of(host)
         (duty,) = host.duties
         assert duty.interval_ms == 1_000
-        start_ms, looks = host.time_ms, []
+        start_ms, looks = host.monotonic_ms(), []
         cleaner._look = lambda now_ms: iter(looks.append(now_ms - start_ms) or ())  # type: ignore[func-returns-value]
         for second in range(1, 8):
             list(duty.slices(start_ms + 1_000 * second))
@@ -235,7 +239,7 @@ def test_a_deleted_log_is_let_go_in_silence(caplog: pytest.LogCaptureFixture) ->
         host = Host()
         log = host.log()
         cleaner = cleaner_of(host)
-        assert list(cleaner._look(host.time_ms)) == [], "the cleaning has not begun to run"
+        assert list(cleaner._look(host.monotonic_ms())) == [], "the cleaning has not begun to run"
         host.logs.delete(log)
         await host.look(cleaner)
         assert cleaner.uncleanable == {}
@@ -331,7 +335,7 @@ def test_threads_share_the_buffers_and_many_logs_are_looked_at_in_slices() -> No
         plain = host.log(cleanup_policy=("delete",))
         for i in range(2 * LOGS_PER_SLICE):
             host.logs.logs[TopicPartition("other", i)] = plain
-        assert list(cleaner._look(host.time_ms)) == [None, None]
+        assert list(cleaner._look(host.monotonic_ms())) == [None, None]
         await cleaner.close()
 
     asyncio.run(main())
@@ -421,7 +425,7 @@ def test_gaps_are_known_for_what_they_are_after_a_change_of_policy() -> None:
         log.append_as_leader(encode(Columns([b"a"], [b"1"], [1_000])), 0, 1_000)
         await cleaner.close()
         survivor = LogStore(host.storage.after_kill())
-        again = survivor.open(STATE, TOPIC_ID, LogConfig(), 1_000)
+        again = survivor.open(STATE, TOPIC_ID, LogConfig(), at(1_000))
         assert offsets(again) == [24, 25]
         assert again.loss is None
 

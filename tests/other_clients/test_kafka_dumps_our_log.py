@@ -19,6 +19,7 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
 )
 from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.testing.clock import at
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("jvm")]
 
@@ -27,7 +28,7 @@ def write(data: Path) -> None:
     """Several segments with every kind of batch."""
     store = LogStore(FileStorage(data))
     config = LogConfig(segment_bytes=2_500, index_interval_bytes=200)
-    log = store.open(TopicPartition("orders", 0), UUID(int=7), config, 1_000)
+    log = store.open(TopicPartition("orders", 0), UUID(int=7), config, at(1_000))
     for number in range(60):
         ids = {"producer_id": 7 + number % 2, "producer_epoch": 0}
         columns = Columns([b"key"] * 3, [b"value"] * 3, [1_000 + number] * 3)

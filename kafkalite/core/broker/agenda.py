@@ -24,7 +24,7 @@ log: Final = logging.getLogger(__name__)
 NEVER_MS: Final = 1 << 62
 RETRY_MS: Final = 1_000
 
-Due = Callable[[int], int | None]  # does what is due at a time; returns when something is next
+Due = Callable[[int], int | None]  # does what is due by a time, monotonic; when something is next
 
 
 class Run(NamedTuple):
@@ -38,11 +38,11 @@ class Run(NamedTuple):
 class Agenda:
     """The one timer of a broker, and its work in slices, until `close`."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._now_ms = monotonic_ms
         self._loop = asyncio.get_running_loop()
         self._watched: list[tuple[str, Due]] = []
-        self._duties = Duties((), now_ms())
+        self._duties = Duties((), monotonic_ms())
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = NEVER_MS
         self._due: deque[Run] = deque()  # those with a slice to run, in their order

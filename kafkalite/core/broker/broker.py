@@ -23,6 +23,7 @@ from random import Random
 from typing import Any, Final
 
 from kafkalite.core.broker.agenda import Agenda
+from kafkalite.core.broker.clock import LOOK_MS, Clock
 from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
@@ -83,13 +84,13 @@ class Broker:
         cluster_store: ClusterStore,
         logs: LogStore,
         random: Random,
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self.node_id = node_id
         self._static_config = config
         self.config = config = self._in_force(image)
         self._config_watchers: list[Callable[[BrokerConfig], None]] = []
-        self.now_ms = now_ms
+        self.now, self.wall_ms, self.monotonic_ms = clock.now, clock.wall_ms, clock.monotonic_ms
         self.logs = logs
         self.metrics = BrokerMetrics()
         self.loggers = Loggers()
@@ -102,12 +103,12 @@ class Broker:
             self.metrics.loop_turns = turns.histogram
         self._controller = Controller(config, random, self._describe_topic, image)
         self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
-        self._agenda = Agenda(now_ms)
+        self._agenda = Agenda(clock.monotonic_ms)
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
         self.partitions = Partitions(self, self._upkeep)
         self.producer_ids = ProducerIds(self._request_producer_ids)
-        self._notes = Notes(now_ms)
+        self._notes = Notes(clock.monotonic_ms)
         self.groups = group_coordinators(self, config, random)
         self.markers = LocalMarkers(self, self.groups)
         self.transactions = TransactionCoordinators(self, config, self.producer_ids, self.markers)
@@ -120,7 +121,7 @@ class Broker:
         self._control_queue.start()
         for coordinators in (self.groups, self.transactions):
             self._agenda.watch(f"the coordinators of {coordinators.topic}", coordinators.tick)
-        for duty in self._upkeep.duties():
+        for duty in (*self._upkeep.duties(), Duty("clock", LOOK_MS, self._look_at_clock)):
             self.add_duty(duty)
         self._load_coordinators()
 
@@ -209,6 +210,11 @@ class Broker:
     def wake_at(self, deadline_ms: int | None) -> None:
         """Makes sure that everything due by `deadline_ms` is done then, or before."""
         self._agenda.wake_at(deadline_ms)
+
+    def _look_at_clock(self, monotonic_ms: int) -> Slices:
+        """Notices whether the machine's clock was set."""
+        self.now()
+        yield None
 
     def run_slices(self, slices: Slices, name: str, then: Callable[[], None] | None = None) -> None:
         """Goes on with `slices`, one in each turn of the loop, then calls `then`."""

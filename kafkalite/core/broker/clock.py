@@ -1,41 +1,88 @@
-"""The time, as a broker goes by it: the wall clock's, which may be set, but never backwards.  [IO]
+"""The clocks of a broker: one may be set, one never is, and by one things grow old.          [IO]
 
-    set forward   the broker goes along at once
-    set back      the broker's time goes on at half the pace until the wall clock has caught up
+    wall_ms        what the machine's clock says, epoch ms: stamps, checks of timestamps, and every
+                   time that is durable
+    monotonic_ms   passes evenly and says nothing of the date: sessions, long polls, deadlines
+    retention_ms   the wall clock's time, but it stands still for SETTLE_MS after the clock was
+                   set: for everything that is deleted because it is old
 
-So what waits until a time waits about twice as long as was meant at the most, whatever becomes of
-the machine's clock: a fetch its max_wait_ms, a member its session. Kafka has a second clock for it.
+    wall        10:00   10:05   2031 . . . 2031   10:20 . . . . . . 11:20   11:21
+    retention   10:00   10:05   10:05  . . . . . . . . . . . . . .  11:20   11:21
+                                wrong             set right
 
-Owns   the time that was told last.
-Source apache/kafka `Time.hiResClockMs`.
+A clock is set where it has moved by JUMP_MS more or less than the monotonic one since the last
+look, so somebody must look often. A machine that was suspended looks as if its clock had been set.
+
+Owns   which time retention goes by, and since when it stands still.
+Fails  never. A clock that was set is reported to the operator. What was set while no broker ran is
+       not seen.
+Source apache/kafka `Time` (milliseconds, hiResClockMs); the standstill is ours.
 """
 
 from __future__ import annotations
 
-from time import monotonic_ns, time_ns
+import logging
+from collections.abc import Callable
+from typing import Final
 
-NS_PER_MS = 1_000_000
+from kafkalite.core.types import Now
+
+log: Final = logging.getLogger(__name__)
+
+NS_PER_MS: Final = 1_000_000
+LOOK_MS: Final = 1_000  # how often a broker looks, at the least
+JUMP_MS: Final = 2_000  # more than a leap second, and than a clock is slewed between two looks
+# Time daemons compare the clock with others every 1,024 s (ntpd, chrony) to 2,048 s (systemd), and
+# ntpd waits another 300 s before it sets it: a wrong time is set right within the hour.
+SETTLE_MS: Final = 3_600_000
 
 
 class Clock:
-    """`clock()` is the time, epoch ms. To be asked now and then: while the wall clock is behind,
-    only what passes between two looks is seen to pass."""
+    """The time by the machine's clocks: `wall_ns`, since the epoch, and `monotonic_ns`."""
 
-    __slots__ = ("_behind_ns", "_steady_ns", "_told_ns")
+    __slots__ = (
+        "_held_ms",
+        "_held_until_ms",
+        "_monotonic_ns",
+        "_seen_monotonic_ms",
+        "_seen_wall_ms",
+        "_wall_ns",
+    )
 
-    def __init__(self) -> None:
-        self._told_ns = time_ns()
-        self._behind_ns = -1  # what was told at the last look, if the wall clock was behind then
-        self._steady_ns = 0  # when that was
+    def __init__(self, wall_ns: Callable[[], int], monotonic_ns: Callable[[], int]) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self._seen_wall_ms = self.wall_ms()
+        self._seen_monotonic_ms = self.monotonic_ms()
+        self._held_ms: int | None = None  # where retention stands still
+        self._held_until_ms = 0  # monotonic
 
-    def __call__(self) -> int:
-        """The time now."""
-        wall_ns = time_ns()
-        if wall_ns >= self._told_ns:
-            self._told_ns = wall_ns
-            return wall_ns // NS_PER_MS
-        steady_ns = monotonic_ns()
-        if self._told_ns == self._behind_ns:
-            self._told_ns += (steady_ns - self._steady_ns) // 2
-        self._behind_ns, self._steady_ns = self._told_ns, steady_ns
-        return self._told_ns // NS_PER_MS
+    def wall_ms(self) -> int:
+        """The machine's clock, epoch ms."""
+        return self._wall_ns() // NS_PER_MS
+
+    def monotonic_ms(self) -> int:
+        """What passes evenly, in ms since nobody knows when."""
+        return self._monotonic_ns() // NS_PER_MS
+
+    def now(self) -> Now:
+        """This moment, by all clocks."""
+        wall_ms, monotonic_ms = self.wall_ms(), self.monotonic_ms()
+        passed_ms = monotonic_ms - self._seen_monotonic_ms
+        jump_ms = wall_ms - self._seen_wall_ms - passed_ms
+        if abs(jump_ms) >= JUMP_MS:
+            self._hold(jump_ms, wall_ms, monotonic_ms)
+        elif self._held_ms is not None and monotonic_ms >= self._held_until_ms:
+            log.info("the machine's clock has not been set again: retention goes by it")
+            self._held_ms = None
+        self._seen_wall_ms, self._seen_monotonic_ms = wall_ms, monotonic_ms
+        return Now(wall_ms, monotonic_ms, wall_ms if self._held_ms is None else self._held_ms)
+
+    def _hold(self, jump_ms: int, wall_ms: int, monotonic_ms: int) -> None:
+        before_ms = self._seen_wall_ms if self._held_ms is None else self._held_ms
+        self._held_ms = min(before_ms, wall_ms)
+        self._held_until_ms = monotonic_ms + SETTLE_MS
+        log.warning(
+            "the machine's clock was set %s by %.3f s: nothing is deleted for its age for %d s",
+            "forward" if jump_ms > 0 else "back", abs(jump_ms) / 1_000, SETTLE_MS // 1_000,
+        )  # fmt: skip

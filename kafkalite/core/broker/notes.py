@@ -20,8 +20,8 @@ NOTES_MAX: Final = 1_000
 class Notes:
     """The messages of one broker."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+        self._now_ms = monotonic_ms
         self._noted_ms: dict[str, int] = {}
 
     def note(self, message: str) -> None:

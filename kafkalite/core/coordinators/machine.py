@@ -21,7 +21,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kafkalite.core.types import NO_PRODUCER_ID, Outcome, Reply, RequestContext
+from kafkalite.core.types import NO_PRODUCER_ID, Now, Outcome, Reply, RequestContext
 from kafkalite.errors import ErrorCode
 
 Record = tuple[bytes, bytes | None]
@@ -43,7 +43,7 @@ class AppendInTransaction:
 class Step:
     """What one step of a machine has come to so far: each part of the machine adds to it."""
 
-    now_ms: int
+    now: Now
     records: list[Record] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     effects: list[object] = field(default_factory=list)
@@ -72,11 +72,11 @@ class Machine(Protocol):
 
     only_last_counts: bool
 
-    def handle(self, request: Any, context: RequestContext, now_ms: int) -> Outcome[Record]:
+    def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
         """What a request comes to. It may be answered by a later step."""
 
     def replay(
-        self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID
+        self, key: bytes, value: bytes | None, now: Now, *, producer_id: int = NO_PRODUCER_ID
     ) -> None:
         """Notes one record of the log; WireError if it does not read.
 
@@ -86,22 +86,22 @@ class Machine(Protocol):
     def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
         """Notes a transaction's marker, in the log's order with the records."""
 
-    def topics_deleted(self, names: Collection[str], now_ms: int) -> Outcome[Record]:
+    def topics_deleted(self, names: Collection[str], now: Now) -> Outcome[Record]:
         """Topics are gone."""
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to do, or a little before; None while nothing can be due."""
 
-    def tick(self, now_ms: int) -> Outcome[Record]:
+    def tick(self, now: Now) -> Outcome[Record]:
         """Does all that is due."""
 
-    def loaded(self, now_ms: int) -> Outcome[Record]:
+    def loaded(self, now: Now) -> Outcome[Record]:
         """The whole log has been replayed; what is to be done before the first request."""
 
     def append_failed(
-        self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
+        self, outcome: Outcome[Record], error: ErrorCode, now: Now
     ) -> Outcome[Record]:
         """What to answer instead of `outcome`, whose records did not get into the log."""
 
-    def resign(self, now_ms: int) -> Outcome[Record]:
+    def resign(self, now: Now) -> Outcome[Record]:
         """Answers all who wait. The machine is of no use afterwards."""

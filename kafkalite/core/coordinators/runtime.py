@@ -35,6 +35,7 @@ from kafkalite.core.types import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     Columns,
+    Now,
     Outcome,
     Reply,
     RequestContext,
@@ -59,8 +60,8 @@ class Host(Protocol):
     def image(self) -> ClusterImage:
         """The cluster as it is now."""
 
-    def now_ms(self) -> int:
-        """The time, epoch ms."""
+    def now(self) -> Now:
+        """This moment."""
 
     def partition(self, topic: str, index: int) -> Partition:
         """A partition that this broker holds; ApiError if it does not."""
@@ -178,7 +179,7 @@ class Coordinators(Generic[M]):
 
     def step(self, coordinator: Coordinator[M], request: Any, context: RequestContext) -> None:
         """One step of a machine; whoever asks has its token in `context`."""
-        outcome = coordinator.machine.handle(request, context, self._host.now_ms())
+        outcome = coordinator.machine.handle(request, context, self._host.now())
         self.carry_out(coordinator, outcome)
 
     def topics_deleted(self, names: Collection[str]) -> None:
@@ -188,7 +189,7 @@ class Coordinators(Generic[M]):
                 self._resign(coordinator)
         for coordinator in tuple(self._coordinators.values()):
             if coordinator.is_ready:
-                outcome = coordinator.machine.topics_deleted(names, self._host.now_ms())
+                outcome = coordinator.machine.topics_deleted(names, self._host.now())
                 self.carry_out(coordinator, outcome)
 
     def complete_transaction(
@@ -202,14 +203,14 @@ class Coordinators(Generic[M]):
         if coordinator is not None and coordinator.is_ready:
             coordinator.machine.complete_transaction(producer_id, producer_epoch, commit=commit)
 
-    def tick(self, now_ms: int) -> int | None:
+    def tick(self, monotonic_ms: int) -> int | None:
         """Does all that is due; returns when something is due next."""
         deadlines = []
         for coordinator in tuple(self._coordinators.values()):
             deadline_ms = coordinator.machine.next_deadline_ms() if coordinator.is_ready else None
-            if deadline_ms is not None and deadline_ms <= now_ms:
+            if deadline_ms is not None and deadline_ms <= monotonic_ms:
                 try:
-                    self.carry_out(coordinator, coordinator.machine.tick(now_ms))
+                    self.carry_out(coordinator, coordinator.machine.tick(self._host.now()))
                 except Exception:  # a fault of ours: made anew from its log, and others have time
                     self._resign(coordinator)
                     raise
@@ -251,7 +252,7 @@ class Coordinators(Generic[M]):
         if self._coordinators.get(index) is coordinator:
             del self._coordinators[index]
             coordinator.is_gone = True
-            self._reply(coordinator.machine.resign(self._host.now_ms()).replies)
+            self._reply(coordinator.machine.resign(self._host.now()).replies)
 
     def ready(self, index: int) -> Coordinator[M]:
         """The coordinator of a partition, loaded. ApiError: not here, or not yet."""
@@ -302,7 +303,7 @@ class Coordinators(Generic[M]):
             raise
         if not coordinator.is_gone:
             coordinator.is_ready = True
-            self.carry_out(coordinator, coordinator.machine.loaded(self._host.now_ms()))
+            self.carry_out(coordinator, coordinator.machine.loaded(self._host.now()))
 
     def _replay_log(self, coordinator: Coordinator[M]) -> Iterator[None]:
         """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile.
@@ -348,10 +349,10 @@ class Coordinators(Generic[M]):
     def _replay_records(
         self, machine: M, pairs: Iterable[tuple[bytes, bytes | None]], producer_id: int
     ) -> int:
-        now_ms, skipped = self._host.now_ms(), 0
+        now, skipped = self._host.now(), 0
         for key, value in pairs:
             try:
-                machine.replay(key or b"", value, now_ms, producer_id=producer_id)
+                machine.replay(key or b"", value, now, producer_id=producer_id)
             except WireError:
                 skipped += 1
         return skipped
@@ -378,16 +379,16 @@ class Coordinators(Generic[M]):
             for part in parts:
                 self.carry_out(coordinator, Outcome(part))
             return
-        now_ms = host.now_ms()
+        now = host.now()
         transaction = _transaction_of(outcome)
-        batch = _encode(outcome.records, transaction, now_ms)
+        batch = _encode(outcome.records, transaction, now.wall_ms)
         try:
-            appended = partition.append(batch, ACKS_ALL, now_ms, from_client=False)
+            appended = partition.append(batch, ACKS_ALL, now.wall_ms, from_client=False)
         except ApiError as error:
             host.note(
                 f"{partition.topic_partition}: {len(outcome.records)} records refused: {error}"
             )
-            instead = machine.append_failed(outcome, error.error_code, now_ms)
+            instead = machine.append_failed(outcome, error.error_code, now)
             assert not instead.records, f"{self.topic}: {instead.records}"
             self._finish(coordinator, instead)
             return
@@ -397,11 +398,11 @@ class Coordinators(Generic[M]):
         def committed() -> None:
             if not coordinator.is_gone:
                 for key, value in outcome.records:
-                    machine.replay(key, value, now_ms, producer_id=producer_id)
+                    machine.replay(key, value, now, producer_id=producer_id)
             self._finish(coordinator, outcome)
 
         def lost() -> None:
-            instead = machine.append_failed(outcome, ErrorCode.KAFKA_STORAGE_ERROR, host.now_ms())
+            instead = machine.append_failed(outcome, ErrorCode.KAFKA_STORAGE_ERROR, host.now())
             self._reply(instead.replies)
             self._resign(coordinator)
 
@@ -446,11 +447,11 @@ def _transaction_of(outcome: Outcome[Record]) -> AppendInTransaction | None:
 
 
 def _encode(
-    steps: tuple[Record, ...], transaction: AppendInTransaction | None, now_ms: int
+    steps: tuple[Record, ...], transaction: AppendInTransaction | None, wall_ms: int
 ) -> bytearray:
     """One batch of a step's records, in the transaction to which they belong."""
     keys, values = zip(*steps, strict=True)
-    columns = Columns(keys, values, [now_ms] * len(keys))
+    columns = Columns(keys, values, [wall_ms] * len(keys))
     return bytearray(
         records.encode(
             columns,

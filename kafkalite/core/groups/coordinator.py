@@ -49,6 +49,7 @@ from kafkalite.core.types import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     NOTHING,
+    Now,
     Outcome,
     Reply,
     RequestContext,
@@ -94,26 +95,26 @@ class GroupCoordinator:
 
     # -- requests
 
-    def handle(self, request: Any, context: RequestContext, now_ms: int) -> Outcome[Record]:
+    def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
         """What a request comes to. JoinGroup and SyncGroup may be answered by a later step.
 
         A request about several groups concerns those of this partition: the rim splits it.
         Raises TypeError for a request that is not about groups or their offsets.
         """
         if type(request) is HeartbeatRequest:
-            response = self._membership.heartbeat(request, now_ms)
+            response = self._membership.heartbeat(request, now.monotonic_ms)
             return Outcome(replies=(Reply(context.token, response),))
         handler = self._handlers.get(type(request))
         if handler is None:
             raise TypeError(f"{type(request).__name__} is no request to a group coordinator")
-        step = Step(now_ms)
+        step = Step(now)
         handler(request, context, step)
         return step.outcome()
 
-    def topics_deleted(self, names: Collection[str], now_ms: int) -> Outcome[Record]:
+    def topics_deleted(self, names: Collection[str], now: Now) -> Outcome[Record]:
         """Forgets what groups committed in topics that are gone."""
         gone = frozenset(names)
-        step = Step(now_ms)
+        step = Step(now)
         for group_id in self._offsets.group_ids():
             step.append(*self._offsets.forget(group_id, lambda p: p.topic in gone))
         return step.outcome()
@@ -125,14 +126,14 @@ class GroupCoordinator:
         deadlines = (self._rebalances.next_deadline_ms(), self._expiry.next_ms())
         return min((ms for ms in deadlines if ms is not None), default=None)
 
-    def tick(self, now_ms: int) -> Outcome[Record]:
+    def tick(self, now: Now) -> Outcome[Record]:
         """Does all that is due: sessions, rebalances; and expiry, unless somebody is answered: an
         answer must not fail with records that it has nothing to do with."""
-        step = Step(now_ms)
+        step = Step(now)
         self._rebalances.tick(step)
         if step.replies:
             return step.outcome()
-        for group_id in self._expiry.due(now_ms):
+        for group_id in self._expiry.due(now.monotonic_ms):
             group = self._groups.get(group_id)
             if group is not None:
                 self._expire(group, step)
@@ -140,17 +141,16 @@ class GroupCoordinator:
 
     def _expire(self, group: Group, step: Step) -> None:
         """Forgets offsets that nobody will ask for, and the group if nothing is left of it."""
-        gone, next_ms = self._expired(group, step.now_ms)
+        gone, next_ms = self._expired(group, step.now.retention_ms)
         idle = group.state is EMPTY and not group.pending_members
         if idle and self._offsets.has_only(group.group_id, gone):
             step.append(*self._offsets.forget(group.group_id), group_tombstone(group.group_id))
             group.records_in_flight += 1
         elif gone:
             step.append(*self._offsets.forget(group.group_id, gone.__contains__))
-        soonest_ms = step.now_ms + self._check_interval_ms
-        self._expiry.set(group.group_id, max(soonest_ms, next_ms or soonest_ms))
+        self._expiry.set(group.group_id, self._look_ms(step.now, next_ms))
 
-    def _expired(self, group: Group, now_ms: int) -> tuple[set[TopicPartition], int | None]:
+    def _expired(self, group: Group, retention_ms: int) -> tuple[set[TopicPartition], int | None]:
         """Expired partitions, and when the next ones are.
 
         Retention begins when a group becomes empty; with each commit where there never were
@@ -163,12 +163,18 @@ class GroupCoordinator:
             elif group.state is not EMPTY and (group.state is not STABLE or group.topics is None):
                 return set(), None
         return self._offsets.expired(
-            group.group_id, now_ms, retained_since_ms=since_ms, is_read=group.is_subscribed
+            group.group_id, retention_ms, retained_since_ms=since_ms, is_read=group.is_subscribed
         )
 
-    def _expire_later(self, group_id: str, now_ms: int, expires_ms: int = NO_TIMESTAMP) -> None:
-        """Looks at the group's offsets once something may have expired, but not all the time."""
-        look_ms = max(now_ms + self._check_interval_ms, expires_ms)
+    def _look_ms(self, now: Now, expires_ms: int | None) -> int:
+        """When to look at a group's offsets, by the monotonic clock: once something may have
+        expired, but not all the time."""
+        left_ms = 0 if expires_ms is None else expires_ms - now.retention_ms
+        return now.monotonic_ms + max(self._check_interval_ms, left_ms)
+
+    def _expire_later(self, group_id: str, now: Now, expires_ms: int | None = None) -> None:
+        """Looks at the group's offsets in time, and no later than is planned."""
+        look_ms = self._look_ms(now, expires_ms)
         planned_ms = self._expiry.time(group_id)
         if planned_ms is None or look_ms < planned_ms:
             self._expiry.set(group_id, look_ms)
@@ -176,7 +182,7 @@ class GroupCoordinator:
     # -- the log
 
     def replay(
-        self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID
+        self, key: bytes, value: bytes | None, now: Now, *, producer_id: int = NO_PRODUCER_ID
     ) -> None:
         """Notes one record of the log, of this coordinator or of one before it.
 
@@ -186,31 +192,32 @@ class GroupCoordinator:
         if kind is None:
             return
         if isinstance(kind, GroupRecordKey):
-            self._replay_group(kind.group_id, value, now_ms)
+            self._replay_group(kind.group_id, value, now)
         else:
-            self._replay_offset(*kind, value, now_ms, producer_id)
+            self._replay_offset(*kind, value, now, producer_id)
         if kind.group_id not in self._groups:
             self._expiry.cancel(kind.group_id)
 
-    def _replay_group(self, group_id: str, value: bytes | None, now_ms: int) -> None:
+    def _replay_group(self, group_id: str, value: bytes | None, now: Now) -> None:
         stored = None if value is None else decode_group(value)
-        self._rebalances.replay(group_id, stored, now_ms)
+        self._rebalances.replay(group_id, stored, now)
         if stored is not None and not stored.members:
-            self._expire_later(group_id, now_ms)
+            self._expire_later(group_id, now)
 
     def _replay_offset(
         self,
         group_id: str,
         partition: TopicPartition,
         value: bytes | None,
-        now_ms: int,
+        now: Now,
         producer_id: int,
     ) -> None:
         offset = None if value is None else decode_offset(value)
         self._offsets.replay(group_id, partition, offset, producer_id)
         if offset is not None:
             self._rebalances.keep(group_id)
-            self._expire_later(group_id, now_ms, offset.expire_timestamp_ms)
+            expires_ms = offset.expire_timestamp_ms
+            self._expire_later(group_id, now, None if expires_ms == NO_TIMESTAMP else expires_ms)
         elif (group := self._groups.get(group_id)) is not None:
             self._rebalances.forget_if_vacant(group)
 
@@ -223,17 +230,17 @@ class GroupCoordinator:
             if (group := self._groups.get(group_id)) is not None:
                 self._rebalances.forget_if_vacant(group)
 
-    def loaded(self, now_ms: int) -> Outcome[Record]:
+    def loaded(self, now: Now) -> Outcome[Record]:
         """The whole log has been replayed: from now on members have their full time."""
         for group in self._groups.values():
-            self._rebalances.renew_deadlines(group, now_ms)
+            self._rebalances.renew_deadlines(group, now.monotonic_ms)
         return NOTHING
 
     def append_failed(
-        self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
+        self, outcome: Outcome[Record], error: ErrorCode, now: Now
     ) -> Outcome[Record]:
         """What to answer instead of `outcome`, whose records did not get into the log."""
-        step = Step(now_ms)
+        step = Step(now)
         for reply in outcome.replies:
             step.reply(reply.token, with_append_error(reply.response, error))
         for key, value in outcome.records:
@@ -248,8 +255,8 @@ class GroupCoordinator:
                 self._rebalances.forget_if_vacant(group)
         return step.outcome()
 
-    def resign(self, now_ms: int) -> Outcome[Record]:
+    def resign(self, now: Now) -> Outcome[Record]:
         """Answers all who wait. The machine is of no use afterwards."""
-        step = Step(now_ms)
+        step = Step(now)
         self._rebalances.resign(step)
         return step.outcome()

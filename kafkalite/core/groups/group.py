@@ -275,25 +275,25 @@ class Group:
             self.leader_id = joined
         return True
 
-    def begin_generation(self, now_ms: int) -> None:
+    def begin_generation(self, wall_ms: int) -> None:
         """The next generation, of the members that there are; without any, the group is empty."""
         self.generation_id += 1
         self.initial_until_ms = None
         self.protocol_name = self.selected_protocol() if self.members else None
         self.topics = self.subscriptions()
         self.not_yet_synced = set(self.members)
-        self.become(COMPLETING_REBALANCE if self.members else EMPTY, now_ms)
+        self.become(COMPLETING_REBALANCE if self.members else EMPTY, wall_ms)
 
-    def become(self, state: GroupState, now_ms: int) -> None:
+    def become(self, state: GroupState, wall_ms: int) -> None:
         """Changes the state, which must be legal."""
         step = f"{self.group_id}: {self.state.name} -> {state.name}"
         assert state in LEGAL[self.state], step
         self.state = state
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
 
     # -- what the log says
 
-    def to_value(self, assignments: Mapping[str, bytes], now_ms: int) -> GroupMetadataValue:
+    def to_value(self, assignments: Mapping[str, bytes], wall_ms: int) -> GroupMetadataValue:
         """The group as it is to be remembered, with these assignments by member id."""
         members = tuple(
             MemberMetadata(
@@ -313,11 +313,11 @@ class Group:
             generation=self.generation_id,
             protocol=self.protocol_name,
             leader=self.leader_id,
-            current_state_timestamp=now_ms,
+            current_state_timestamp=wall_ms,
             members=members,
         )
 
-    def without_departed(self, now_ms: int) -> GroupMetadataValue | None:
+    def without_departed(self, wall_ms: int) -> GroupMetadataValue | None:
         """What was written last without the members who are gone; None if all are still there.
 
         A static member stays under the id that it has now. Assignments are void with the departure.
@@ -339,7 +339,7 @@ class Group:
             self.written,
             protocol=protocol,
             leader=leader,
-            current_state_timestamp=now_ms,
+            current_state_timestamp=wall_ms,
             members=members,
         )
 
@@ -386,7 +386,7 @@ class Group:
         """Whether there are members, none of whom has an assignment."""
         return bool(self.members) and not any(m.assignment for m in self.members.values())
 
-    def install(self, value: GroupMetadataValue, now_ms: int) -> bool:
+    def install(self, value: GroupMetadataValue, wall_ms: int) -> bool:
         """Notes what has come to be in the log; True if that makes the group stable.
 
         It does if the generation is still the one whose assignment was stored. If a rebalance has
@@ -401,5 +401,5 @@ class Group:
             self.members[stored.member_id].assignment = stored.assignment
         self.storing_generation_id = None
         self.is_taken_over = False
-        self.become(STABLE, now_ms)
+        self.become(STABLE, wall_ms)
         return True

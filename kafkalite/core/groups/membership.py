@@ -157,7 +157,7 @@ class Membership:
         elif len(group.pending_members) >= self._config.pending_members_max:
             join.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
         else:
-            until_ms = join.step.now_ms + join.request.session_timeout_ms
+            until_ms = join.step.now.monotonic_ms + join.request.session_timeout_ms
             self._rebalances.give_out(group, member_id, until_ms)
             join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
@@ -200,7 +200,7 @@ class Membership:
         )
         group.add(member, request.protocol_type)
         group.grew = True
-        self._rebalances.expect_join(group, member, join.step.now_ms)
+        self._rebalances.expect_join(group, member, join.step.now.monotonic_ms)
         self._wait_to_join(group, member, join)
 
     def _join_static_again(self, group: Group, member_id: str, join: _Join) -> None:
@@ -215,7 +215,7 @@ class Membership:
         member.is_new = False
         topics = group.topics_of(member)
         _update(group, member, join)
-        self._rebalances.expect_heartbeat(group, member, join.step.now_ms)
+        self._rebalances.expect_heartbeat(group, member, join.step.now.monotonic_ms)
         if (
             group.state is not STABLE
             or group.selected_protocol() != group.protocol_name
@@ -257,7 +257,7 @@ class Membership:
             return
         self._rebalances.note_sync(group, member)
         if group.state is STABLE:
-            self._rebalances.expect_heartbeat(group, member, step.now_ms)
+            self._rebalances.expect_heartbeat(group, member, step.now.monotonic_ms)
             step.reply(waiting.token, synced(group, member.assignment))
             return
         if (older := group.syncing.pop(member.member_id, None)) is not None:
@@ -268,7 +268,7 @@ class Membership:
 
     # -- Heartbeat, LeaveGroup
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatResponse:
+    def heartbeat(self, request: HeartbeatRequest, monotonic_ms: int) -> HeartbeatResponse:
         """Keeps a member alive. Never durable: a restart gives every member a full session."""
         group = self._groups.get(request.group_id) if request.group_id else None
         if group is None:
@@ -278,7 +278,7 @@ class Membership:
             return HEARTBEAT[member]
         if request.generation_id != group.generation_id:
             return HEARTBEAT[group.wrong_generation]
-        self._rebalances.expect_heartbeat(group, member, now_ms)
+        self._rebalances.expect_heartbeat(group, member, monotonic_ms)
         rebalances = group.state is PREPARING_REBALANCE
         return HEARTBEAT[ErrorCode.REBALANCE_IN_PROGRESS if rebalances else ErrorCode.NONE]
 

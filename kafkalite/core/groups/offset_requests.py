@@ -71,12 +71,14 @@ class OffsetRequests:
     def commit(self, request: OffsetCommitRequest, context: RequestContext, step: Step) -> None:
         """Commits offsets; the answer follows their records."""
         group = self._committing_group(request, context)
-        expires_ms = _expiry_ms(request.retention_time_ms, step.now_ms)
+        expires_ms = _expiry_ms(request.retention_time_ms, step.now.wall_ms)
         topics = []
         for topic in request.topics:
             partitions = []
             for p in topic.partitions:
-                made_ms = step.now_ms if p.commit_timestamp == NO_TIMESTAMP else p.commit_timestamp
+                made_ms = (
+                    step.now.wall_ms if p.commit_timestamp == NO_TIMESTAMP else p.commit_timestamp
+                )
                 offset = CommittedOffset(
                     p.committed_offset,
                     p.committed_leader_epoch,
@@ -104,7 +106,7 @@ class OffsetRequests:
                     p.committed_offset,
                     p.committed_leader_epoch,
                     p.committed_metadata or "",
-                    step.now_ms,
+                    step.now.wall_ms,
                 )
                 error = self._commit_one(group, topic.name, p.partition_index, offset, step)
                 partitions.append(TxnOffsetCommitResponsePartition(p.partition_index, error))
@@ -185,7 +187,7 @@ class OffsetRequests:
     def _keep_alive(self, group: Group, member_id: str, step: Step) -> None:
         """A commit is as good as a heartbeat; a group made for commits that failed goes."""
         if (member := group.members.get(member_id)) is not None:
-            self._rebalances.expect_heartbeat(group, member, step.now_ms)
+            self._rebalances.expect_heartbeat(group, member, step.now.monotonic_ms)
         self._rebalances.forget_if_vacant(group)
 
     # -- OffsetFetch
@@ -279,11 +281,11 @@ class OffsetRequests:
         return ErrorCode.NONE
 
 
-def _expiry_ms(retention_time_ms: int, now_ms: int) -> int:
+def _expiry_ms(retention_time_ms: int, wall_ms: int) -> int:
     """When offsets with a retention of their own go; −1 for those without."""
     if retention_time_ms == NO_RETENTION_TIME:
         return NO_TIMESTAMP
-    return min(now_ms + max(retention_time_ms, 0), TIMESTAMP_MAX_MS)
+    return min(wall_ms + max(retention_time_ms, 0), TIMESTAMP_MAX_MS)
 
 
 def _not_in_generation(

@@ -53,6 +53,7 @@ from kafkalite.core.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from kafkalite.core.types import Now
 from kafkalite.errors import ErrorCode
 
 NULL_PROTOCOL_NAME_SINCE: Final = 7  # JoinGroup
@@ -114,15 +115,15 @@ class Rebalances:
 
     # -- members
 
-    def expect_heartbeat(self, group: Group, member: Member, now_ms: int) -> None:
+    def expect_heartbeat(self, group: Group, member: Member, monotonic_ms: int) -> None:
         """Begins the member's session anew."""
         key = (Timer.SESSION, group.group_id, member.member_id)
-        self._deadlines.set(key, now_ms + member.session_timeout_ms)
+        self._deadlines.set(key, monotonic_ms + member.session_timeout_ms)
 
-    def expect_join(self, group: Group, member: Member, now_ms: int) -> None:
+    def expect_join(self, group: Group, member: Member, monotonic_ms: int) -> None:
         """A new member knows no id to heartbeat with; it stays for as long as its JoinGroup may."""
         key = (Timer.SESSION, group.group_id, member.member_id)
-        self._deadlines.set(key, now_ms + self._config.new_member_join_timeout_ms)
+        self._deadlines.set(key, monotonic_ms + self._config.new_member_join_timeout_ms)
 
     def give_out(self, group: Group, member_id: str, until_ms: int) -> None:
         """Expects somebody to join with this id."""
@@ -163,7 +164,7 @@ class Rebalances:
 
         Departures become a record, so that nobody who is gone comes back with a restart.
         """
-        value = group.without_departed(step.now_ms)
+        value = group.without_departed(step.now.wall_ms)
         if value is not None:
             self._write(group, value, step)
         self.forget_if_vacant(group)
@@ -181,22 +182,24 @@ class Rebalances:
     def prepare_rebalance(self, group: Group, step: Step) -> None:
         """Asks everyone to join again, and goes on at once if nobody is missing."""
         for member_id in list(group.syncing):
-            self.expect_heartbeat(group, group.members[member_id], step.now_ms)
+            self.expect_heartbeat(group, group.members[member_id], step.now.monotonic_ms)
             refuse_sync(group.syncing.pop(member_id), ErrorCode.REBALANCE_IN_PROGRESS, step)
         group.not_yet_synced.clear()
         group.storing_generation_id = None
         self._deadlines.cancel((Timer.SYNC, group.group_id, ""))
         is_first = group.state is EMPTY
-        group.become(PREPARING_REBALANCE, step.now_ms)
+        group.become(PREPARING_REBALANCE, step.now.wall_ms)
         delay_ms = self._config.group_initial_rebalance_delay_ms
         if is_first and delay_ms > 0:
-            group.initial_until_ms = step.now_ms + max(group.rebalance_timeout_ms, delay_ms)
+            group.initial_until_ms = step.now.monotonic_ms + max(
+                group.rebalance_timeout_ms, delay_ms
+            )
             group.grew = False
-            self._deadlines.set((Timer.JOIN, group.group_id, ""), step.now_ms + delay_ms)
+            self._deadlines.set((Timer.JOIN, group.group_id, ""), step.now.monotonic_ms + delay_ms)
         elif is_first or group.all_joined:
             self._complete_join(group, step)
         else:
-            timeout_ms = step.now_ms + group.rebalance_timeout_ms
+            timeout_ms = step.now.monotonic_ms + group.rebalance_timeout_ms
             self._deadlines.set((Timer.JOIN, group.group_id, ""), timeout_ms)
 
     def complete_join_if_ready(self, group: Group, step: Step) -> None:
@@ -213,10 +216,10 @@ class Rebalances:
                 self.remove(group, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, step)
         if group.members and not group.elect_joined_leader():
             # only static members, none of whom is back: they have until their sessions end
-            timeout_ms = step.now_ms + group.rebalance_timeout_ms
+            timeout_ms = step.now.monotonic_ms + group.rebalance_timeout_ms
             self._deadlines.set((Timer.JOIN, group.group_id, ""), timeout_ms)
             return
-        group.begin_generation(step.now_ms)
+        group.begin_generation(step.now.wall_ms)
         if group.state is EMPTY:
             self.store(group, {}, step)
             return
@@ -225,13 +228,13 @@ class Rebalances:
             if waiting is not None:
                 step.reply(waiting.token, joined(group, member))
             member.is_new = False
-            self.expect_heartbeat(group, member, step.now_ms)
-        timeout_ms = step.now_ms + group.rebalance_timeout_ms
+            self.expect_heartbeat(group, member, step.now.monotonic_ms)
+        timeout_ms = step.now.monotonic_ms + group.rebalance_timeout_ms
         self._deadlines.set((Timer.SYNC, group.group_id, ""), timeout_ms)
 
     def store(self, group: Group, assignments: dict[str, bytes], step: Step) -> None:
         """Remembers the group's generation in the log, with these assignments by member id."""
-        self._write(group, group.to_value(assignments, step.now_ms), step)
+        self._write(group, group.to_value(assignments, step.now.wall_ms), step)
 
     def _write(self, group: Group, value: GroupMetadataValue, step: Step) -> None:
         step.append(group_record(group.group_id, value))
@@ -245,7 +248,7 @@ class Rebalances:
         group.storing_generation_id = group.generation_id
         for member_id in list(group.syncing):
             waiting = group.syncing.pop(member_id)
-            self.expect_heartbeat(group, group.members[member_id], step.now_ms)
+            self.expect_heartbeat(group, group.members[member_id], step.now.monotonic_ms)
             step.reply(waiting.token, synced(group, assignments.get(member_id, b"")))
 
     def _release(self, group: Group, step: Step) -> None:
@@ -253,13 +256,13 @@ class Rebalances:
         if group.state is STABLE:
             for member_id in list(group.syncing):
                 member = group.members[member_id]
-                self.expect_heartbeat(group, member, step.now_ms)
+                self.expect_heartbeat(group, member, step.now.monotonic_ms)
                 waiting = group.syncing.pop(member_id)
                 step.reply(waiting.token, synced(group, member.assignment))
 
     # -- the log
 
-    def replay(self, group_id: str, value: GroupMetadataValue | None, now_ms: int) -> None:
+    def replay(self, group_id: str, value: GroupMetadataValue | None, now: Now) -> None:
         """What the log says of a group: of one that runs here, or of one to take over.
 
         A record that this coordinator appended concerns a group that runs, and may run on already:
@@ -270,15 +273,15 @@ class Rebalances:
             group.records_in_flight -= 1
             if value is None:
                 group.durable = None
-            elif group.install(value, now_ms) and group.syncing:
-                self._deadlines.set((Timer.RELEASE, group_id, ""), now_ms)
+            elif group.install(value, now.wall_ms) and group.syncing:
+                self._deadlines.set((Timer.RELEASE, group_id, ""), now.monotonic_ms)
             self._note_landed(group)
             self.forget_if_vacant(group)
             return
         if group is not None:
             self._forget(group)
         if value is not None:
-            self._take_over(Group.from_value(group_id, value), now_ms)
+            self._take_over(Group.from_value(group_id, value), now)
         elif self._has_offsets(group_id):
             self.keep(group_id)
 
@@ -289,20 +292,20 @@ class Rebalances:
             group.written = group.durable
             group.has_departures = True
 
-    def _take_over(self, group: Group, now_ms: int) -> None:
+    def _take_over(self, group: Group, now: Now) -> None:
         self.groups[group.group_id] = group
         if group.is_unassigned or len(group.members) > self._config.group_max_size:
-            self.prepare_rebalance(group, Step(now_ms))  # nobody waits yet: nothing to answer
-        self.renew_deadlines(group, now_ms)
+            self.prepare_rebalance(group, Step(now))  # nobody waits yet: nothing to answer
+        self.renew_deadlines(group, now.monotonic_ms)
 
-    def renew_deadlines(self, group: Group, now_ms: int) -> None:
+    def renew_deadlines(self, group: Group, monotonic_ms: int) -> None:
         """Gives each member a full session, and as long to join again if that is asked of it: to
         find the new coordinator takes time too."""
         for member in group.members.values():
-            self.expect_heartbeat(group, member, now_ms)
+            self.expect_heartbeat(group, member, monotonic_ms)
         if group.state is PREPARING_REBALANCE:
             session_ms = max(member.session_timeout_ms for member in group.members.values())
-            timeout_ms = now_ms + max(group.rebalance_timeout_ms, session_ms)
+            timeout_ms = monotonic_ms + max(group.rebalance_timeout_ms, session_ms)
             self._deadlines.set((Timer.JOIN, group.group_id, ""), timeout_ms)
 
     def append_failed(self, group_id: str, value: GroupMetadataValue | None, step: Step) -> None:
@@ -335,7 +338,7 @@ class Rebalances:
         """
         concerned: dict[str, Group] = {}
         size = 0
-        for timer, group_id, member_id in self._deadlines.due(step.now_ms):
+        for timer, group_id, member_id in self._deadlines.due(step.now.monotonic_ms):
             group = self.groups[group_id]
             if group_id not in concerned:
                 concerned[group_id] = group
@@ -372,7 +375,7 @@ class Rebalances:
         if until_ms is not None and group.grew:
             group.grew = False
             delay_ms = self._config.group_initial_rebalance_delay_ms
-            next_ms = min(step.now_ms + delay_ms, until_ms)
+            next_ms = min(step.now.monotonic_ms + delay_ms, until_ms)
             self._deadlines.set((Timer.JOIN, group.group_id, ""), next_ms)
         else:
             self._complete_join(group, step)

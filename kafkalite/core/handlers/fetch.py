@@ -56,7 +56,7 @@ def fetch(
     if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
         return _refuse_follower(request)
     by_id = context.api_version >= TOPIC_IDS_SINCE_V
-    now_ms = broker.now_ms()
+    now_ms = broker.monotonic_ms()
     opened = broker.fetch_sessions.open(request, broker.image.names, by_id, now_ms)
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
@@ -103,7 +103,7 @@ def _wait(
         waits_on = (
             still_missing > 0
             and fetching.may_wait
-            and broker.now_ms() < deadline_ms
+            and broker.monotonic_ms() < deadline_ms
             and _wait(fetching, pending, still_missing, deadline_ms)
         )
         if not waits_on:
@@ -147,7 +147,7 @@ class _Fetching:
         """What its reader is told of what was `found`."""
         broker = self.broker
         broker.metrics.bytes_out += self.bytes_found
-        response = broker.fetch_sessions.answer(self.opened, found, broker.now_ms())
+        response = broker.fetch_sessions.answer(self.opened, found, broker.monotonic_ms())
         if self.has_errors and self.context.api_version >= LEADERS_SINCE_V:
             named = {data.current_leader.leader_id for data in found}
             return replace(response, node_endpoints=self._endpoints(named))

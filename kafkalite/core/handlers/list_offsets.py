@@ -202,7 +202,7 @@ def _list_segments(
     try:
         partition = broker.partition(topic, index)
         partition.replication.check_leader(NO_EPOCH)
-        written = partition.log.segments_written(broker.now_ms())
+        written = partition.log.segments_written(broker.wall_ms())
     except ApiError as error:
         broker.note_storage_error(error)
         return ListOffsetsPartitionResponse(index, error.error_code)

@@ -114,7 +114,7 @@ def _append(
     try:
         partition = broker.partition(topic, data.index)
         records = _checked(broker, request.transactional_id, context, partition, data.records)
-        appended = partition.append(records, acks, broker.now_ms())
+        appended = partition.append(records, acks, broker.wall_ms())
     except ApiError as error:
         broker.note_storage_error(error)
         if records is not None and error.error_code in OF_THE_BATCH and is_one_batch(records):
@@ -197,7 +197,7 @@ def _when_replicated(
         pending.complete(_refuse_failed(broker, answer, asked))
 
     operation = DelayedProduce(finish, wanted)
-    deadline_ms = broker.now_ms() + max(0, request.timeout_ms)
+    deadline_ms = broker.monotonic_ms() + max(0, request.timeout_ms)
     if not broker.waiting.park(operation, tuple(wanted), deadline_ms):
         return _timed_out(response, wanted)
     pending.when_abandoned(lambda: broker.waiting.forget(operation))

@@ -188,7 +188,7 @@ def list_transactions(
         coordinators = broker.transactions.all_ready()
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error_code)
-    now_ms = broker.now_ms()
+    now_ms = broker.wall_ms()
     found = [e for each in coordinators for e in listed(each.machine.entries, request, now_ms)]
     return ListTransactionsResponse(
         unknown_state_filters=unknown_states(request), transaction_states=tuple(found)

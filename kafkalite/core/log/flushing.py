@@ -91,7 +91,13 @@ class Durability:
     )
 
     def __init__(
-        self, place: Place, epochs: LeaderEpochs, recovery_point: int, now_ms: int, *, is_new: bool
+        self,
+        place: Place,
+        epochs: LeaderEpochs,
+        recovery_point: int,
+        monotonic_ms: int,
+        *,
+        is_new: bool,
     ) -> None:
         """`is_new`: the directory was just made."""
         self._place = place
@@ -101,7 +107,7 @@ class Durability:
         self._files_are_new = True
         self._has_rolled = False
         self.recovery_point = recovery_point
-        self.flushed_ms = now_ms
+        self.flushed_ms = monotonic_ms
         self.set_due()
 
     def set_due(self) -> None:
@@ -109,9 +115,9 @@ class Durability:
         point has moved."""
         self.due_at = self.recovery_point + self._place.config.flush_messages
 
-    def is_overdue(self, end_offset: int, now_ms: int) -> bool:
+    def is_overdue(self, end_offset: int, monotonic_ms: int) -> bool:
         """Whether flush.ms asks to flush a log that ends at `end_offset`."""
-        is_late = now_ms - self.flushed_ms >= self._place.config.flush_ms
+        is_late = monotonic_ms - self.flushed_ms >= self._place.config.flush_ms
         return is_late and self.recovery_point < end_offset
 
     def made_file(self) -> None:
@@ -145,14 +151,14 @@ class Durability:
         self._files_are_new = self._directory_is_new = self._has_rolled = False
         return flush
 
-    def end(self, flush: Flush, now_ms: int | None) -> None:
+    def end(self, flush: Flush, monotonic_ms: int | None) -> None:
         """`flush.run` has returned None."""
         if flush.generation == self._generation:
             self.recovery_point = max(self.recovery_point, flush.offset)
             self._epochs.written(flush.epochs)
             self.set_due()
-        if now_ms is not None:
-            self.flushed_ms = now_ms
+        if monotonic_ms is not None:
+            self.flushed_ms = monotonic_ms
 
     def undo(self, flush: Flush) -> None:
         """`flush.run` has returned an error: all that it was to do is still to be done."""

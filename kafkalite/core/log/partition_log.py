@@ -41,7 +41,7 @@ from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.validation import validated
 from kafkalite.core.log.values import AbortedTransaction, GoOn, TimestampAndOffset
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
-from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, TopicPartition
+from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, Now, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
 
 
@@ -74,7 +74,7 @@ class PartitionLog:
         "topic_partition",
     )
 
-    def __init__(self, place: Place, loaded: Loaded, now_ms: int, *, is_new: bool) -> None:
+    def __init__(self, place: Place, loaded: Loaded, now: Now, *, is_new: bool) -> None:
         self._place = place
         self.topic_partition: Final = place.partition
         self._segments = Segments(place, loaded.segments)
@@ -86,9 +86,9 @@ class PartitionLog:
         self.loss: Final = loaded.loss  # what opening it found missing or cut, in words
         self._high_watermark = loaded.log_start_offset
         self._health: Final = Health(place.partition)
-        recovery_point = loaded.recovery_point
-        self._durability = Durability(place, loaded.epochs, recovery_point, now_ms, is_new=is_new)
-        self._expired_ms = now_ms
+        opened_ms, synced = now.monotonic_ms, loaded.recovery_point
+        self._durability = Durability(place, loaded.epochs, synced, opened_ms, is_new=is_new)
+        self._expired_ms = opened_ms
 
     @classmethod
     def open(
@@ -97,7 +97,7 @@ class PartitionLog:
         directory: str,
         topic_partition: TopicPartition,
         config: LogConfig,
-        now_ms: int,
+        now: Now,
         *,
         clean_shutdown: bool,
         recovery_point: int = 0,
@@ -113,7 +113,7 @@ class PartitionLog:
         gaps in it. StorageError names the partition.
         """
         cache = index_cache if index_cache is not None else IndexCache()
-        place = Place(storage, directory, topic_partition, cache, config, now_ms, was_cleaned)
+        place = Place(storage, directory, topic_partition, cache, config, now.wall_ms, was_cleaned)
         try:
             loaded = load(
                 place,
@@ -123,7 +123,7 @@ class PartitionLog:
             )
         except (OSError, CorruptBatchError, StorageError) as error:
             raise StorageError(f"{topic_partition}: cannot be opened: {error}") from error
-        return cls(place, loaded, now_ms, is_new=is_new)
+        return cls(place, loaded, now, is_new=is_new)
 
     # ---- what it is ----------------------------------------------------------------------------
 
@@ -435,27 +435,27 @@ class PartitionLog:
             self.log_start_offset = offset
             self.epochs.truncate_before(offset)
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def delete_old_segments(self, now: Now) -> int:
         """Removes the oldest segments that retention.ms, .bytes or .records or the log start offset
         give up; how many. When all are, a new, empty one remains: the log starts at its end.
 
         Only what is below the high watermark goes, durably after the next `sync_directory`. The
         files keep their bytes, under another name, for file.delete.delay.ms.
         """
-        config, end_offset = self._place.config, self.log_end_offset
-        start_offset, committed = self.log_start_offset, self._high_watermark
+        start, committed, end = self.log_start_offset, self._high_watermark, self.log_end_offset
+        config, age_ms = self._place.config, now.retention_ms
         try:
-            count = deletable(self.segments, config, start_offset, committed, end_offset, now_ms)
+            count = deletable(self.segments, config, start, committed, end, age_ms)
         except (OSError, CorruptBatchError) as error:
             raise StorageError(f"{self.topic_partition}: retention: {error}") from error
         if not count:
             return 0
         if count == len(self.segments):
-            self.roll(now_ms)
+            self.roll(now.wall_ms)
         self.log_start_offset = max(self.log_start_offset, self.segments[count].base_offset)
         self.epochs.truncate_before(self.log_start_offset)
         try:
-            self._segments.delete_first(count, now_ms)
+            self._segments.delete_first(count, now.monotonic_ms)
             first_offset = self._segments.first_offset
             self._snapshots.drop(lambda snapshot: snapshot < first_offset)
         except OSError as error:
@@ -467,7 +467,7 @@ class PartitionLog:
         `replace_segments`. Until then it is the caller's alone, in whatever thread."""
         return self._segments.new_cleaned(base_offset, now_ms)
 
-    def replace_segments(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> bool:
+    def replace_segments(self, cleaned: Segment, old: Sequence[Segment], monotonic_ms: int) -> bool:
         """Puts `cleaned` where the neighbours `old` were, so that a crash leaves one or the other;
         durable after the next `sync_directory`. False where the log has changed meanwhile: it is
         closed, or some of `old` are gone; nothing is done then.
@@ -478,7 +478,7 @@ class PartitionLog:
             return False
         merged = {segment.base_offset for segment in old[1:]}
         try:
-            self._segments.replace(cleaned, old, now_ms)
+            self._segments.replace(cleaned, old, monotonic_ms)
             self._snapshots.drop(merged.__contains__)
         except OSError as error:
             self._health.fail(f"replacement of segments from {cleaned.base_offset} on", error)
@@ -503,16 +503,16 @@ class PartitionLog:
         """Up to where this replica has what it was given: the log's end, unless a flush is due."""
         return self.recovery_point if self.flush_is_due else self.log_end_offset
 
-    def flush_is_overdue(self, now_ms: int) -> bool:
+    def flush_is_overdue(self, monotonic_ms: int) -> bool:
         """Whether flush.ms asks for a flush."""
-        return self._durability.is_overdue(self.log_end_offset, now_ms)
+        return self._durability.is_overdue(self.log_end_offset, monotonic_ms)
 
     def begin_flush(self) -> Flush:
         """What must reach the disk for the recovery point to move up to the log's end."""
         return self._durability.begin(self._segments.since, self.log_end_offset)
 
     def end_flush(
-        self, flush: Flush, error: OSError | StorageError | None, now_ms: int | None = None
+        self, flush: Flush, error: OSError | StorageError | None, monotonic_ms: int | None = None
     ) -> None:
         """`flush.run` has returned `error`. Without one, nothing below its offset can be lost any
         more. StorageError otherwise; after a failed sync the log has failed, for good.
@@ -523,7 +523,7 @@ class PartitionLog:
         if self._health.failure is not None and not self._health.can_reopen:
             return
         if error is None:
-            self._durability.end(flush, now_ms)
+            self._durability.end(flush, monotonic_ms)
             return
         self._durability.undo(flush)
         if isinstance(error, StorageError):
@@ -531,23 +531,24 @@ class PartitionLog:
         what, end = f"flush at offset {flush.offset}", self.recovery_point
         self._health.fail(what, error, readable_end=end, is_final=True)
 
-    def flush(self, now_ms: int | None = None) -> None:
+    def flush(self, monotonic_ms: int | None = None) -> None:
         """Waits until all that was appended is on the disk; as `end_flush`."""
         if self._health.failure is not None:
             raise StorageError(self._health.failure)
         if self._durability.is_behind(self.log_end_offset):
             flush = self.begin_flush()
-            self.end_flush(flush, flush.run(), now_ms)
+            self.end_flush(flush, flush.run(), monotonic_ms)
 
-    def tick(self, now_ms: int) -> list[Callable[[], None]]:
+    def tick(self, now: Now) -> list[Callable[[], None]]:
         """Forgets producers. What removes the files whose delay is over, one call a segment: in
         another thread, as a large file takes a while. StorageError; a start removes what is left.
         """
         config = self._place.config
-        if now_ms - self._expired_ms >= config.producer_id_expiration_check_interval_ms:
-            self.producers.expire(now_ms, config.producer_id_expiration_ms)
-            self._expired_ms = now_ms
-        return [partial(self._remove, segment) for segment in self._segments.take_due(now_ms)]
+        if now.monotonic_ms - self._expired_ms >= config.producer_id_expiration_check_interval_ms:
+            self.producers.expire(now.retention_ms, config.producer_id_expiration_ms)
+            self._expired_ms = now.monotonic_ms
+        due = self._segments.take_due(now.monotonic_ms)
+        return [partial(self._remove, segment) for segment in due]
 
     def _remove(self, segment: Segment) -> None:
         try:

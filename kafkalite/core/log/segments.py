@@ -177,25 +177,25 @@ class Segments:
 
     # ---- files on their way out ----------------------------------------------------------------
 
-    def delete_first(self, count: int, now_ms: int) -> None:
+    def delete_first(self, count: int, monotonic_ms: int) -> None:
         """Removes the oldest `count` segments, not the active one."""
         assert count < len(self.all), (count, len(self.all))
         gone = self.all[:count]
         del self.all[:count], self._bases[:count]
-        self._doom(gone, now_ms)
+        self._doom(gone, monotonic_ms)
 
-    def _doom(self, segments: Sequence[Segment], now_ms: int) -> None:
+    def _doom(self, segments: Sequence[Segment], monotonic_ms: int) -> None:
         """Renames segments, the oldest first, to be removed when their delay is over."""
-        due_ms = now_ms + self._place.config.file_delete_delay_ms
+        due_ms = monotonic_ms + self._place.config.file_delete_delay_ms
         for segment in segments:
             segment.abandon()
             segment.rename("", DELETED_SUFFIX)
             self._doomed.append((due_ms, segment))
 
-    def take_due(self, now_ms: int) -> list[Segment]:
+    def take_due(self, monotonic_ms: int) -> list[Segment]:
         """The segments whose delay is over, for the caller to remove their files."""
-        due = [segment for due_ms, segment in self._doomed if due_ms <= now_ms]
-        self._doomed = [each for each in self._doomed if each[0] > now_ms]
+        due = [segment for due_ms, segment in self._doomed if due_ms <= monotonic_ms]
+        self._doomed = [each for each in self._doomed if each[0] > monotonic_ms]
         return due
 
     # ---- compaction ----------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Segments:
         first = self.all.index(segments[0])
         return self.all[first : first + len(segments)] == list(segments)
 
-    def replace(self, cleaned: Segment, old: Sequence[Segment], now_ms: int) -> None:
+    def replace(self, cleaned: Segment, old: Sequence[Segment], monotonic_ms: int) -> None:
         """Puts `cleaned`, which is sealed, where the neighbours `old` were.
 
         It has the base offset of the first of them. Once it is called `.swap` a crash completes
@@ -229,7 +229,7 @@ class Segments:
         assert self.are_neighbours(old), "not neighbours, or the active segment"
         assert cleaned.base_offset == old[0].base_offset, (cleaned.base_offset, old[0].base_offset)
         cleaned.rename(CLEANED_SUFFIX, SWAP_SUFFIX)
-        self._doom(old, now_ms)
+        self._doom(old, monotonic_ms)
         cleaned.rename(SWAP_SUFFIX, "")
         cleaned.abandon()
         first = self.all.index(old[0])

@@ -27,7 +27,7 @@ from kafkalite.core.log.flushing import Flush, run_all
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.port import TEMPORARY_SUFFIX, Storage
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import Now, TopicPartition
 from kafkalite.errors import StorageError
 
 DELETE_SUFFIX: Final = "-delete"
@@ -83,7 +83,7 @@ class LogStore:
     # ---- logs ----------------------------------------------------------------------------------
 
     def open(
-        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int
+        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
     ) -> PartitionLog:
         """The partition's log, made if it is not there; its high watermark as last written.
 
@@ -92,7 +92,7 @@ class LogStore:
         """
         assert where not in self.logs, f"{where} is open"
         try:
-            log = self._open(where, topic_id, config, now_ms)
+            log = self._open(where, topic_id, config, now)
             self._adopt(log)
         except StorageError:
             self._failed_to_open.add(where)
@@ -117,7 +117,7 @@ class LogStore:
             raise
 
     def _open(
-        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now_ms: int
+        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
     ) -> PartitionLog:
         try:
             is_new = self._prepare(where, topic_id)
@@ -128,7 +128,7 @@ class LogStore:
             str(where),
             where,
             config,
-            now_ms,
+            now,
             clean_shutdown=self.was_clean_shutdown or is_new,
             recovery_point=self._recovery_points.offsets.get(where, 0),
             log_start_offset=self._start_offsets.offsets.get(where, 0),
@@ -153,7 +153,7 @@ class LogStore:
         self._directories.add(name)
         return True
 
-    def reopen(self, log: PartitionLog, now_ms: int) -> PartitionLog:
+    def reopen(self, log: PartitionLog, now: Now) -> PartitionLog:
         """Another log in the place of one that has failed, as the disk has it. StorageError.
 
         Only where `can_reopen` says so. What was appended is found again, like after a kill.
@@ -165,7 +165,7 @@ class LogStore:
             log.directory,
             log.topic_partition,
             log.config,
-            now_ms,
+            now,
             clean_shutdown=False,
             recovery_point=log.recovery_point,
             log_start_offset=log.log_start_offset,
@@ -241,15 +241,17 @@ class LogStore:
 
     # ---- time ----------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int, delete_delay_ms: int = 60_000) -> list[Callable[[], None]]:
+    def tick(self, monotonic_ms: int, delete_delay_ms: int = 60_000) -> list[Callable[[], None]]:
         """What removes the directories of logs that were deleted `delete_delay_ms` ago, one call
         each: in another thread, as large ones take a while. StorageError; a start removes what is
         left."""
-        due = [name for due_ms, name in self._doomed if due_ms is not None and due_ms <= now_ms]
+        due = [
+            name for due_ms, name in self._doomed if due_ms is not None and due_ms <= monotonic_ms
+        ]
         self._doomed = [
-            (now_ms + delete_delay_ms if due_ms is None else due_ms, name)
+            (monotonic_ms + delete_delay_ms if due_ms is None else due_ms, name)
             for due_ms, name in self._doomed
-            if due_ms is None or due_ms > now_ms
+            if due_ms is None or due_ms > monotonic_ms
         ]
         return [partial(self._remove, name) for name in due]
 
@@ -314,7 +316,7 @@ class LogStore:
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def close(self, now_ms: int) -> None:
+    def close(self, monotonic_ms: int) -> None:
         """Closes all logs. When all went well the next start need not look into them.
 
         StorageError names the first log that could not be closed, or the directory or checkpoint
@@ -323,7 +325,7 @@ class LogStore:
         is_clean = self._all_well()
         failed = self._close_all()
         for write in (
-            *self.tick(now_ms),
+            *self.tick(monotonic_ms),
             self.write_recovery_points,
             self.write_log_start_offsets,
             self.write_high_watermarks,

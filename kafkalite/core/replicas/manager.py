@@ -23,7 +23,7 @@ from kafkalite.core.log.store import LogStore
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import PartitionReplication
 from kafkalite.core.replicas.upkeep import Upkeep
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import Now, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
 
 log: Final = logging.getLogger(__name__)
@@ -41,8 +41,8 @@ class Host(Protocol):
     def image(self) -> ClusterImage:
         """The cluster as it is now."""
 
-    def now_ms(self) -> int:
-        """The time, epoch ms."""
+    def now(self) -> Now:
+        """This moment."""
 
     def topic_config(self, topic: TopicImage) -> TopicConfig:
         """The topic's settings."""
@@ -128,7 +128,7 @@ class Partitions:
         """A partition with its log; None where that cannot be opened, as the operator is told."""
         host, where = self._host, TopicPartition(topic.name, index)
         try:
-            opened = host.logs.open(where, topic.topic_id, config, host.now_ms())
+            opened = host.logs.open(where, topic.topic_id, config, host.now())
         except StorageError as error:
             if self.offline.get(where) != str(error):
                 log.error("%s is offline: %s", where, error)
@@ -172,7 +172,7 @@ class Partitions:
     def _reopen(self, partition: Partition) -> None:
         where = partition.topic_partition
         try:
-            partition.log = self._host.logs.reopen(partition.log, self._host.now_ms())
+            partition.log = self._host.logs.reopen(partition.log, self._host.now())
         except StorageError as error:
             self._host.note(str(error))
             return

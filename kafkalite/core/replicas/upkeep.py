@@ -28,6 +28,7 @@ from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.types import Now
 from kafkalite.errors import ApiError, StorageError
 
 HOUSEKEEPING_MS: Final = 10_000
@@ -42,8 +43,11 @@ class Host(Protocol):
     logs: LogStore
     log_starts: SharedWrite
 
-    def now_ms(self) -> int:
-        """The time, epoch ms."""
+    def now(self) -> Now:
+        """This moment."""
+
+    def monotonic_ms(self) -> int:
+        """What passes evenly."""
 
     def in_thread(self, act: Callable[[], Any]) -> Any:
         """Runs `act` in another thread; a future of what it returns."""
@@ -120,7 +124,7 @@ class Upkeep:
     ) -> None:
         del self._in_flight[partition]
         try:
-            log.end_flush(flush, future.result(), self._host.now_ms())
+            log.end_flush(flush, future.result(), self._host.monotonic_ms())
         except StorageError as error:
             self._refused(partition, log, byte_count, error)
             return
@@ -141,36 +145,36 @@ class Upkeep:
 
     # -- duties
 
-    def _retain(self, now_ms: int) -> Slices:
+    def _retain(self, monotonic_ms: int) -> Slices:
         """Deletes what is too old or too much."""
         shorter: list[PartitionLog] = []
 
         def retain(log: PartitionLog) -> None:
-            if log.delete_old_segments(now_ms):
+            if log.delete_old_segments(self._host.now()):
                 shorter.append(log)
 
         yield from self._each_log(retain)
         yield from self._run([log.sync_directory for log in shorter])
 
-    def _keep_house(self, now_ms: int) -> Slices:
+    def _keep_house(self, monotonic_ms: int) -> Slices:
         """Removes files whose time has come, forgets silent producers, tries again what failed."""
-        removals = self._host.logs.tick(now_ms, self._config["log.segment.delete.delay.ms"])
-        yield from self._each_log(lambda log: removals.extend(log.tick(now_ms)))
+        removals = self._host.logs.tick(monotonic_ms, self._config["log.segment.delete.delay.ms"])
+        yield from self._each_log(lambda log: removals.extend(log.tick(self._host.now())))
         yield from self._run(removals)
         self._host.try_again()
 
-    def _flush_overdue(self, now_ms: int) -> Slices:
+    def _flush_overdue(self, monotonic_ms: int) -> Slices:
         """Syncs logs whose flush.ms is over; most topics have none, and cost a look at one log."""
         overdue = [
             partition
             for held in self._host.topics_held()
             if held and held[0].log.config.flush_ms < LONG_MAX
             for partition in held
-            if partition.log.flush_is_overdue(now_ms)
+            if partition.log.flush_is_overdue(monotonic_ms)
         ]
         yield from self._flush_all([*self._awaited, *overdue])
 
-    def _move_recovery_points(self, now_ms: int) -> Slices:
+    def _move_recovery_points(self, monotonic_ms: int) -> Slices:
         """Syncs logs that have rolled since, and writes how far each is synced: what a recovery
         after a crash need not read."""
         logs = [(each, each.log) for each in self._partitions() if each.log.failure is None]
@@ -179,7 +183,7 @@ class Upkeep:
         writer = self._host.logs.recovery_points_writer()
         yield from self._run([] if writer is None else [writer])
 
-    def _write_log_start_offsets(self, now_ms: int) -> Slices:
+    def _write_log_start_offsets(self, monotonic_ms: int) -> Slices:
         """Writes where logs begin, as retention may have moved it."""
         self._host.log_starts.ask(self._note)
         yield None

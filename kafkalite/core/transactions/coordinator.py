@@ -52,6 +52,7 @@ from kafkalite.core.types import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NOTHING,
+    Now,
     Outcome,
     Reply,
     RequestContext,
@@ -177,12 +178,12 @@ class TransactionCoordinator:
             MarkersWritten: self._markers_written,
         }
 
-    def handle(self, request: Any, context: RequestContext, now_ms: int) -> Outcome[Record]:
+    def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
         """What a request comes to. Raises TypeError for one that is not about transactions."""
         handler = self._handlers.get(type(request))
         if handler is None:
             raise TypeError(f"{type(request).__name__} is no request to a transaction coordinator")
-        step = Step(now_ms)
+        step = Step(now)
         handler(request, context, step)
         return step.outcome()
 
@@ -238,7 +239,7 @@ class TransactionCoordinator:
             return
         if entry is None:
             assert new_id is not None
-            entry = self._made_up(request.transactional_id, new_id, step.now_ms)
+            entry = self._made_up(request.transactional_id, new_id, step.now.wall_ms)
         before = entry.transaction
         if entry.pending is not None:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -256,9 +257,9 @@ class TransactionCoordinator:
         timeout_ms = request.transaction_timeout_ms
         after: Transaction | ErrorCode
         if new_id is not None and before.needs_producer_id(expected):
-            after = before.rotated(new_id, expected, timeout_ms, step.now_ms)
+            after = before.rotated(new_id, expected, timeout_ms, step.now.wall_ms)
         else:
-            after = before.bumped(expected, timeout_ms, step.now_ms)
+            after = before.bumped(expected, timeout_ms, step.now.wall_ms)
         if isinstance(after, ErrorCode):
             _refuse_producer(after, context, step)
             return
@@ -296,7 +297,7 @@ class TransactionCoordinator:
         if before.state in DECIDED:
             error = ErrorCode.CONCURRENT_TRANSACTIONS
         elif before.state is not ONGOING or not request.partitions <= before.partitions:
-            self._write(entry, before.joined_by(request.partitions, step.now_ms), step)
+            self._write(entry, before.joined_by(request.partitions, step.now.wall_ms), step)
         step.reply(context.token, error)
 
     # -- EndTxn
@@ -307,7 +308,7 @@ class TransactionCoordinator:
         error = _why_not_go_on(entry, identity)
         if not error and entry is not None:
             if entry.transaction.state is ONGOING:
-                after = entry.transaction.decided(commit=request.committed, now_ms=step.now_ms)
+                after = entry.transaction.decided(commit=request.committed, now_ms=step.now.wall_ms)
                 self._write(entry, after, step)
                 _ask_for_markers(entry, after, after.partitions, step)
             else:
@@ -317,7 +318,7 @@ class TransactionCoordinator:
     def _fence(self, entry: Entry, step: Step) -> None:
         """Shuts the producer out and aborts what it has open."""
         fenced = entry.transaction.fenced(entry.fenced_epoch)
-        after = fenced.decided(commit=False, now_ms=step.now_ms)
+        after = fenced.decided(commit=False, now_ms=step.now.wall_ms)
         self._write(entry, after, step)
         _ask_for_markers(entry, after, after.partitions, step)
 
@@ -336,7 +337,7 @@ class TransactionCoordinator:
         done = {partition for partition, error in written.errors.items() if error in DONE}
         entry.markers_missing -= done
         if not entry.markers_missing and entry.pending is None:
-            self._write(entry, entry.transaction.completed(step.now_ms), step)
+            self._write(entry, entry.transaction.completed(step.now.wall_ms), step)
 
     # -- time
 
@@ -344,10 +345,10 @@ class TransactionCoordinator:
         """When `tick` has something to do, or a little before; None while nothing can be due."""
         return self._deadlines.next_ms()
 
-    def tick(self, now_ms: int) -> Outcome[Record]:
+    def tick(self, now: Now) -> Outcome[Record]:
         """Aborts transactions whose time is up, tries markers again, forgets silent ids."""
-        step = Step(now_ms)
-        for transactional_id in self._deadlines.due(now_ms):
+        step = Step(now)
+        for transactional_id in self._deadlines.due(now.monotonic_ms):
             entry = self.entries[transactional_id]
             state = entry.transaction.state
             if state is ONGOING:
@@ -359,28 +360,31 @@ class TransactionCoordinator:
                 self._go_on(entry, step)
             else:
                 wait_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
-                if entry.pending is None:
+                left_ms = self._expires_ms(entry.transaction) - now.retention_ms
+                if left_ms > 0:  # the clock was set: it is not as old as was foreseen
+                    wait_ms = left_ms
+                elif entry.pending is None:
                     entry.pending = entry.transaction.forgotten()
                     step.append(transaction_tombstone(transactional_id))
             # Once the record is replayed there is another deadline; if it is refused, this one.
-            self._deadlines.set(transactional_id, now_ms + wait_ms)
+            self._deadlines.set(transactional_id, now.monotonic_ms + wait_ms)
             if step.size_bytes >= STEP_BYTES_MAX:
                 break
         return step.outcome()
 
     def _go_on(self, entry: Entry, step: Step) -> None:
         """Does what is left to do of a transaction whose end is decided."""
-        since_ms = entry.writing_since_ms
-        if entry.markers_missing and (since_ms is None or step.now_ms - since_ms >= SILENCE_MS):
-            entry.writing_since_ms = step.now_ms
+        since_ms, now_ms = entry.writing_since_ms, step.now.monotonic_ms
+        if entry.markers_missing and (since_ms is None or now_ms - since_ms >= SILENCE_MS):
+            entry.writing_since_ms = now_ms
             _ask_for_markers(entry, entry.transaction, entry.markers_missing, step)
         elif not entry.markers_missing and entry.pending is None:
-            self._write(entry, entry.transaction.completed(step.now_ms), step)
+            self._write(entry, entry.transaction.completed(step.now.wall_ms), step)
 
     # -- the log
 
     def replay(
-        self, key: bytes, value: bytes | None, now_ms: int, *, producer_id: int = NO_PRODUCER_ID
+        self, key: bytes, value: bytes | None, now: Now, *, producer_id: int = NO_PRODUCER_ID
     ) -> None:
         """Notes one record of the log, of this coordinator or of one before it."""
         transactional_id = decode_key(key)
@@ -392,6 +396,7 @@ class TransactionCoordinator:
             return
         transaction = decode_value(transactional_id, value)
         entry = self.entries.get(transactional_id)
+        before = None if entry is None else entry.transaction
         if entry is None:
             entry = self.entries[transactional_id] = Entry(transaction)
         pending, entry.pending, entry.fenced_epoch = entry.pending, None, NO_EPOCH
@@ -399,33 +404,43 @@ class TransactionCoordinator:
         entry.transaction = pending if pending is not None and is_ours else transaction
         decided = transaction.state in DECIDED
         entry.markers_missing = set(transaction.partitions) if decided else set()
-        entry.writing_since_ms = now_ms if decided and is_ours else None  # its effect follows
-        self._deadlines.set(transactional_id, self._due_ms(transaction, now_ms))
+        # Its effect follows.
+        entry.writing_since_ms = now.monotonic_ms if decided and is_ours else None
+        if before is None or not _is_same_ongoing(before, transaction):
+            self._deadlines.set(transactional_id, self._due_ms(transaction, now))
 
-    def _due_ms(self, transaction: Transaction, now_ms: int) -> int:
+    def _due_ms(self, transaction: Transaction, now: Now) -> int:
+        """When there is something to do, by the monotonic clock."""
         if transaction.state is ONGOING:
-            return transaction.times_out_ms
-        if transaction.state in DECIDED:
-            return now_ms + RETRY_MS
+            # One from before a restart may have begun in what is the future by now.
+            left_ms = min(transaction.times_out_ms - now.wall_ms, transaction.longest_ms)
+        elif transaction.state in DECIDED:
+            left_ms = RETRY_MS
+        else:
+            left_ms = self._expires_ms(transaction) - now.retention_ms
+        return now.monotonic_ms + left_ms
+
+    def _expires_ms(self, transaction: Transaction) -> int:
+        """When an id at rest is forgotten, epoch ms."""
         return transaction.last_update_ms + self._config.transactional_id_expiration_ms
 
     def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
         """Nobody writes to this log in a transaction: a marker means nothing."""
 
-    def topics_deleted(self, names: Collection[str], now_ms: int) -> Outcome[Record]:
+    def topics_deleted(self, names: Collection[str], now: Now) -> Outcome[Record]:
         """Partitions that are gone need no marker; who writes the markers says so."""
         return NOTHING
 
-    def loaded(self, now_ms: int) -> Outcome[Record]:
+    def loaded(self, now: Now) -> Outcome[Record]:
         """Carries out the ends that were decided before."""
-        step = Step(now_ms)
+        step = Step(now)
         for entry in self.entries.values():
             if entry.transaction.state in DECIDED:
                 self._go_on(entry, step)
         return step.outcome()
 
     def append_failed(
-        self, outcome: Outcome[Record], error: ErrorCode, now_ms: int
+        self, outcome: Outcome[Record], error: ErrorCode, now: Now
     ) -> Outcome[Record]:
         """Takes back the steps whose records did not get into the log; the same can be tried again.
 
@@ -444,7 +459,7 @@ class TransactionCoordinator:
         replies = (Reply(r.token, with_append_error(r.response, error)) for r in outcome.replies)
         return Outcome(replies=tuple(replies))
 
-    def resign(self, now_ms: int) -> Outcome[Record]:
+    def resign(self, now: Now) -> Outcome[Record]:
         """Nobody waits here: what is on its way to the log is answered when it is there."""
         return NOTHING
 
@@ -470,6 +485,13 @@ def _is_busy(entry: Entry | None) -> bool:
     if entry is None:
         return False
     return entry.pending is not None or entry.transaction.state not in AT_REST
+
+
+def _is_same_ongoing(before: Transaction, transaction: Transaction) -> bool:
+    """Whether it is a transaction that goes on: then it has its deadline, whatever the clock is set
+    to meanwhile."""
+    is_ongoing = before.state is ONGOING and transaction.state is ONGOING
+    return is_ongoing and before.start_ms == transaction.start_ms
 
 
 def _says(replayed: Transaction, pending: Transaction) -> bool:

@@ -89,7 +89,7 @@ class LocalMarkers:
                 done(errors)
 
         def write_all() -> Iterator[None]:
-            batch = _encode(marker, self._host.now_ms())
+            batch = _encode(marker, self._host.now().wall_ms)
             for number, where in enumerate(sorted(partitions), start=1):
                 self._write_one(marker, batch, where, learned)
                 if number % MARKERS_PER_SLICE == 0:
@@ -109,7 +109,7 @@ class LocalMarkers:
         host = self._host
         try:
             partition = host.partition(*where)
-            appended = partition.append(batch, ACKS_ALL, host.now_ms(), from_client=False)
+            appended = partition.append(batch, ACKS_ALL, host.now().wall_ms, from_client=False)
         except ApiError as error:
             if error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 host.note(f"{where}: the marker of producer {marker.producer_id}: {error}")

@@ -108,8 +108,13 @@ class Transaction:
 
     @property
     def times_out_ms(self) -> int:
-        """When an ongoing transaction is aborted."""
-        return self.start_ms + self.timeout_ms + 1
+        """When an ongoing transaction is aborted, epoch ms."""
+        return self.start_ms + self.longest_ms
+
+    @property
+    def longest_ms(self) -> int:
+        """How long a transaction may be ongoing."""
+        return self.timeout_ms + 1
 
     # -- the id is taken anew
 

@@ -153,7 +153,7 @@ def test_what_is_committed_is_told_in_the_log_s_order(start: Start) -> None:
             broker, told = running.broker, []
             peer = await running.connect()
             await peer.create("t")
-            partition, now_ms = broker.partition("t", 0), broker.now_ms()
+            partition, now_ms = broker.partition("t", 0), broker.wall_ms()
             broker.when_committed(partition, 1, lambda: told.append("first"))
             for _ in range(2):
                 batch = bytearray(encode(Columns([None], [b"v"], [now_ms])))

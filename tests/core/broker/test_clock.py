@@ -1,73 +1,164 @@
-"""The broker's time, whatever becomes of the machine's."""
+"""The broker's clocks, whatever becomes of the machine's."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from kafkalite.core.broker import clock
-from kafkalite.core.broker.clock import Clock
+from kafkalite import node as composition
+from kafkalite.core.broker.clock import JUMP_MS, LOOK_MS, SETTLE_MS
 from kafkalite.core.broker.purgatory import DelayedFetch
-from kafkalite.core.types import TopicPartition
-from kafkalite.node import start_node
+from kafkalite.core.protocol.records import encode
+from kafkalite.core.protocol.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kafkalite.core.replicas.replication import ACKS_ALL
+from kafkalite.core.types import Columns, Now, TopicPartition
+from kafkalite.node import Node, start_node
+from kafkalite.testing.clock import Machine
 
 MS = 1_000_000
+YEARS_MS = 10 * 365 * 24 * 3_600_000
+RETENTION_MS = 60_000
 
 
-class Machine:
-    """Its two clocks, in ms."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.wall_ms, self.steady_ms = 1_000_000, 500
-        monkeypatch.setattr(clock, "time_ns", lambda: self.wall_ms * MS)
-        monkeypatch.setattr(clock, "monotonic_ns", lambda: self.steady_ms * MS)
-
-    def passes(self, ms: int) -> None:
-        self.wall_ms += ms
-        self.steady_ms += ms
-
-
-def test_time_is_the_wall_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
-    clock = Clock()
-    for ms in (0, 1, 10_000):
+def test_each_clock_says_what_the_machines_say() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    for ms in (0, 1, 10_000, 2 * SETTLE_MS):
         machine.passes(ms)
-        assert clock() == machine.wall_ms
-    machine.wall_ms += 3_600_000
-    assert clock() == machine.wall_ms
-    machine.wall_ms -= 10
-    machine.steady_ms += 1_000
-    machine.wall_ms += 1_000
-    assert clock() == machine.wall_ms, "a small step back is made up for by the pace"
+        assert clock.now() == Now(machine.wall_ms, machine.monotonic_ms, machine.wall_ms)
+        assert (clock.wall_ms(), clock.monotonic_ms()) == (machine.wall_ms, machine.monotonic_ms)
 
 
-def test_time_never_goes_back_and_goes_on_at_half_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch)
-    clock = Clock()
-    before = clock()
-    machine.wall_ms -= 10_000
-    assert clock() == before
-    told = []
-    for _ in range(30):
-        machine.passes(1_000)
-        told.append(clock() - before)
-    assert told[:18] == [500 * n for n in range(1, 19)]
-    assert told[18:] == [1_000 * n for n in range(9, 21)], "it has caught up"
+def test_a_clock_that_is_slewed_is_not_one_that_was_set(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    clock = machine.clock()
+    for skew in (JUMP_MS - 1, 1 - JUMP_MS, 500, -500):
+        machine.passes(LOOK_MS)
+        machine.wall_ms += skew
+        assert clock.now().retention_ms == machine.wall_ms
+    assert not caplog.records
 
 
-def test_who_waits_is_answered_though_the_clock_is_set_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("jump_ms", "way"), [(YEARS_MS, "forward"), (-YEARS_MS, "back")])
+def test_retention_stands_still_after_the_clock_was_set(
+    jump_ms: int, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(wall_ms=2 * YEARS_MS)
+    clock = machine.clock()
+    machine.passes(5_000)
+    before_ms = clock.now().retention_ms
+    machine.wall_ms += jump_ms
+    machine.passes(LOOK_MS)
+    held_ms = clock.now().retention_ms
+    assert held_ms == min(before_ms, machine.wall_ms)
+    assert clock.wall_ms() == machine.wall_ms, "stamps go by it at once"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"set {way} by 315360000.000 s" in line
+    machine.passes(SETTLE_MS - 1)
+    assert clock.now().retention_ms == held_ms
+    machine.passes(1)
+    assert clock.now().retention_ms == machine.wall_ms
+
+
+def test_a_clock_that_is_set_right_in_time_deletes_nothing() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    true_ms = before_ms = clock.now().retention_ms
+    for jump_ms in (YEARS_MS, -YEARS_MS, -YEARS_MS, YEARS_MS):
+        machine.wall_ms += jump_ms
+        machine.passes(SETTLE_MS - 1)
+        true_ms += SETTLE_MS - 1
+        assert clock.now().retention_ms <= before_ms
+    machine.passes(SETTLE_MS)
+    assert clock.now().retention_ms == true_ms + SETTLE_MS
+
+
+class Set:
+    """The clocks of this machine, as far as `shift_ms` has set and `passed_ms` moved them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, shift_ms: int = 0) -> None:
+        self.shift_ms, self.passed_ms = shift_ms, 0
+        clocks = SimpleNamespace(time_ns=self.time_ns, monotonic_ns=self.monotonic_ns)
+        monkeypatch.setattr(composition, "time", clocks)
+
+    def time_ns(self) -> int:
+        return time.time_ns() + (self.shift_ms + self.passed_ms) * MS
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns() + self.passed_ms * MS
+
+
+async def looks(node: Node, count: int) -> None:
+    """Lets retention run some times."""
+    runs = []
+    log = node.broker.partition("t", 0).log
+    look = type(log).delete_old_segments
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            type(log), "delete_old_segments", lambda log, now: runs.append(now) or look(log, now)
+        )
+        for _ in range(20_000):
+            if len(runs) >= count:
+                return
+            await asyncio.sleep(0.001)
+    raise AssertionError("retention does not run")
+
+
+@pytest.mark.parametrize("shift_ms", [YEARS_MS, -YEARS_MS])
+def test_records_stay_though_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was wrong by years when the broker started, and is set right while it runs."""
+
+    async def story() -> None:
+        machine = Set(monkeypatch, shift_ms)
+        settings = {"log.retention.check.interval.ms": "5", "log.initial.task.delay.ms": "0"}
+        node = await start_node(tmp_path, "127.0.0.1:0", settings)
+        configs = (("retention.ms", str(RETENTION_MS)), ("segment.bytes", "200"))
+        topic = CreatableTopic("t", 1, 1, (), tuple(CreatableTopicConfig(*c) for c in configs))
+        created = asyncio.get_running_loop().create_future()
+        node.broker.control(CreateTopicsRequest((topic,))).when_done(created.set_result)
+        await created
+        machine.shift_ms = 0
+        partition = node.broker.partition("t", 0)
+        for _ in range(300):
+            stamp_ms = time.time_ns() // MS
+            batch = bytearray(encode(Columns([None], [b"v"], [stamp_ms])))
+            partition.append(batch, ACKS_ALL, node.broker.wall_ms())
+        await looks(node, 3)
+        machine.passed_ms += 4_000
+        await looks(node, 3)
+        assert partition.log.log_start_offset == 0
+        machine.passed_ms += SETTLE_MS + RETENTION_MS
+        await looks(node, 3)
+        assert partition.log.log_start_offset == 300, "by then all are too old"
+        await node.close()
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(story())
+    assert "the machine's clock was set" in caplog.text
+
+
+@pytest.mark.parametrize("shift_ms", [YEARS_MS, -YEARS_MS])
+def test_who_waits_is_answered_in_time_though_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift_ms: int
 ) -> None:
     async def story() -> None:
+        machine = Set(monkeypatch)
         node = await start_node(tmp_path, "127.0.0.1:0")
-        broker, done = node.broker, asyncio.Event()
-        operation: DelayedFetch[TopicPartition] = DelayedFetch(done.set, 1)
-        assert broker.waiting.park(operation, (TopicPartition("t", 0),), broker.now_ms() + 100)
-        real = clock.time_ns
-        monkeypatch.setattr(clock, "time_ns", lambda: real() - 3_600_000 * MS)
-        await asyncio.wait_for(done.wait(), 60)
+        broker, done = node.broker, [asyncio.Event(), asyncio.Event()]
+        for wait_ms, event in zip((100, 3_600_000), done, strict=True):
+            operation: DelayedFetch[TopicPartition] = DelayedFetch(event.set, 1)
+            deadline_ms = broker.monotonic_ms() + wait_ms
+            assert broker.waiting.park(operation, (TopicPartition("t", 0),), deadline_ms)
+        machine.shift_ms = shift_ms
+        await asyncio.wait_for(done[0].wait(), 60)
+        assert not done[1].is_set(), "its time is an hour, whatever the clock is set to"
         await node.close()
 
     asyncio.run(story())

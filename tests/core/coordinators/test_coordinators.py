@@ -25,9 +25,10 @@ from kafkalite.core.transactions.transaction import (
     PREPARE_COMMIT,
     Transaction,
 )
-from kafkalite.core.types import NOTHING, Columns, RequestContext, TopicPartition
+from kafkalite.core.types import NOTHING, Columns, Now, RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.node import start_node
+from kafkalite.testing.clock import at
 
 SETTINGS = {"transaction.state.log.num.partitions": "1"}
 ASKED = t.EndTxnRequest("tx0", 0, 0, True)
@@ -41,7 +42,7 @@ async def with_log(directory: Path, *batches: bytes, settings: Mapping[str, str]
     await made.wait()
     partition = node.broker.partition(TRANSACTIONS_TOPIC, 0)
     for batch in batches:
-        partition.append(bytearray(batch), ACKS_ALL, node.broker.now_ms(), from_client=False)
+        partition.append(bytearray(batch), ACKS_ALL, node.broker.wall_ms(), from_client=False)
     return node
 
 
@@ -193,7 +194,7 @@ def test_a_machine_that_fails_at_its_time_is_made_anew_and_takes_none_from_other
         machines = [transactions.ready(index).machine for index in range(2)]
         ticked: list[int] = []
 
-        def tick(machine: TransactionCoordinator, now_ms: int) -> Any:
+        def tick(machine: TransactionCoordinator, now: Now) -> Any:
             place = machines.index(machine)
             ticked.append(place)
             if place == 0:
@@ -225,14 +226,14 @@ def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None
     partitions = frozenset(TopicPartition("t" * 100, n) for n in range(5_000))
     for number in range(60):
         begun = Transaction(f"tx{number}", number, 1, 0, 0, ONGOING, partitions, 0)
-        machine.replay(*transaction_record(begun), 0)
+        machine.replay(*transaction_record(begun), at(0))
     aborted: list[int] = []
     while not aborted or sum(aborted) < 60:
-        outcome = machine.tick(10)
+        outcome = machine.tick(at(10))
         assert outcome.records
         assert sum(len(value or b"") for _, value in outcome.records) < 300_000
         aborted.append(len(outcome.records))
         assert len(outcome.effects) == len(outcome.records)
         for record in outcome.records:
-            machine.replay(*record, 10)
+            machine.replay(*record, at(10))
     assert len(aborted) > 3

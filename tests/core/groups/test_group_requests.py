@@ -29,6 +29,7 @@ from kafkalite.core.protocol.group_records import GroupMetadataValue, MemberMeta
 from kafkalite.core.protocol.subscriptions import Subscription, encode_subscription
 from kafkalite.core.types import NOTHING, Outcome, Reply, RequestContext, TopicPartition
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.clock import at, wall_of
 
 READS_T = encode_subscription(Subscription(("t",)))
 
@@ -46,12 +47,12 @@ class Rim:
     def ask(self, request: Any, version: int, token: str = "x", client_id: str | None = "c") -> Any:
         self.versions[token] = version
         context = RequestContext(version, client_id, "/10.0.0.1", token)
-        self.settle(self.machine.handle(request, context, self.now_ms))
+        self.settle(self.machine.handle(request, context, at(self.now_ms)))
         return self.answers.pop(token, None)
 
     def settle(self, outcome: Outcome[Record]) -> None:
         for key, value in outcome.records:
-            self.machine.replay(key, value, self.now_ms)
+            self.machine.replay(key, value, at(self.now_ms))
         for reply in outcome.replies:
             encode(reply.response, self.versions[reply.token])
             self.answers[reply.token] = reply.response
@@ -101,7 +102,7 @@ def test_without_a_rebalance_timeout_the_session_s_is_taken() -> None:
     assert "b" not in rim.answers
     rim.ask(g.HeartbeatRequest("g", 1, first.member_id), 0)
     rim.now_ms = 30_000
-    rim.settle(rim.machine.tick(rim.now_ms))
+    rim.settle(rim.machine.tick(at(rim.now_ms)))
     assert rim.answers["b"].generation_id == 2
 
 
@@ -215,11 +216,11 @@ def test_a_transaction_s_offsets_go_into_its_own_batch() -> None:
     partitions = (t.TxnOffsetCommitRequestPartition(0, 5, 7, None),)
     topics = (t.TxnOffsetCommitRequestTopic("t", partitions),)
     request = t.TxnOffsetCommitRequest("tx", "g", 9, 2, topics=topics)
-    outcome = machine.handle(request, RequestContext(3), 0)
+    outcome = machine.handle(request, RequestContext(3), at(0))
     assert len(outcome.records) == 1
     assert outcome.effects == (AppendInTransaction("tx", 9, 2),)
     refused = t.TxnOffsetCommitRequest("tx", "", 9, 2, topics=topics)
-    outcome = machine.handle(refused, RequestContext(3), 0)
+    outcome = machine.handle(refused, RequestContext(3), at(0))
     assert outcome.effects == ()
     code = outcome.replies[0].response.topics[0].partitions[0].error_code
     assert code is ErrorCode.INVALID_GROUP_ID
@@ -304,8 +305,8 @@ def test_every_request_to_a_coordinator_has_an_answer() -> None:
 
 def test_records_of_other_kinds_are_passed_over() -> None:
     machine = GroupCoordinator(Random(1))
-    machine.replay(b"\0\3\0\1g", b"\0\0", 0)
-    assert machine.handle(g.ListGroupsRequest(), RequestContext(5), 0).replies[0].response == (
+    machine.replay(b"\0\3\0\1g", b"\0\0", at(0))
+    assert machine.handle(g.ListGroupsRequest(), RequestContext(5), at(0)).replies[0].response == (
         g.ListGroupsResponse()
     )
 
@@ -316,19 +317,19 @@ def test_loading_gives_everyone_a_full_session_from_its_end_on() -> None:
     stored = rim.machine._groups["g"].durable
     assert stored is not None
     fresh = GroupCoordinator(Random(2))
-    fresh.replay(*group_record("g", stored), 0)
-    fresh.loaded(5_000)
-    assert fresh.tick(14_999) == NOTHING
+    fresh.replay(*group_record("g", stored), at(0))
+    fresh.loaded(at(5_000))
+    assert fresh.tick(at(14_999)) == NOTHING
     heartbeat = g.HeartbeatRequest("g", 1, member_id)
-    alive = fresh.handle(heartbeat, RequestContext(4), 14_999).replies[0].response
+    alive = fresh.handle(heartbeat, RequestContext(4), at(14_999)).replies[0].response
     assert alive.error_code is ErrorCode.NONE
 
 
 def test_a_group_outlives_its_tombstone_while_it_has_offsets() -> None:
     machine = GroupCoordinator(Random(1))
-    machine.replay(*offset_record("g", TopicPartition("t", 0), CommittedOffset(5)), 0)
-    machine.replay(*group_tombstone("g"), 0)
-    listed = machine.handle(g.ListGroupsRequest(), RequestContext(5), 0).replies[0].response
+    machine.replay(*offset_record("g", TopicPartition("t", 0), CommittedOffset(5)), at(0))
+    machine.replay(*group_tombstone("g"), at(0))
+    listed = machine.handle(g.ListGroupsRequest(), RequestContext(5), at(0)).replies[0].response
     assert [group.group_id for group in listed.groups] == ["g"]
 
 
@@ -353,7 +354,7 @@ def test_a_static_member_comes_back_from_another_address() -> None:
     rim.ask(g.SyncGroupRequest("g", 1, joined.member_id, "i", assignments=assigned), 5)
     protocols = (g.JoinGroupRequestProtocol("range", READS_T),)
     request = g.JoinGroupRequest("g", 10_000, 1, "", "i", "consumer", protocols)
-    outcome = rim.machine.handle(request, RequestContext(9, "new", "/10.0.0.2", "x"), 0)
+    outcome = rim.machine.handle(request, RequestContext(9, "new", "/10.0.0.2", "x"), at(0))
     assert outcome.records[0][1] is not None
     stored = decode_group(outcome.records[0][1]).members[0]
     assert (stored.client_id, stored.client_host) == ("new", "/10.0.0.2")
@@ -363,12 +364,12 @@ def test_the_next_deadline_is_never_late_and_ticks_are_idle_before_it() -> None:
     rim = Rim(GroupConfig(group_initial_rebalance_delay_ms=0))
     assert rim.machine.next_deadline_ms() is None
     member_id = rim.stable()
-    assert rim.machine.next_deadline_ms() == 10_000
+    assert wall_of(rim.machine.next_deadline_ms()) == 10_000
     for now_ms in range(0, 60_000, 3_000):
         rim.now_ms = now_ms
-        assert rim.machine.tick(now_ms) == NOTHING
+        assert rim.machine.tick(at(now_ms)) == NOTHING
         rim.ask(g.HeartbeatRequest("g", 1, member_id), 4)
-        deadline_ms = rim.machine.next_deadline_ms()
+        deadline_ms = wall_of(rim.machine.next_deadline_ms())
         assert deadline_ms is not None
         assert now_ms < deadline_ms <= now_ms + 10_000
 
@@ -382,11 +383,11 @@ def test_an_answer_does_not_wait_for_what_expires_at_the_same_time() -> None:
     rim.ask(commit, 4)
     rim.join(3, "y", rebalance_timeout_ms=600_000)  # waits for the other one
     rim.now_ms = 600_000  # whose time is up, and who is gone; and h is looked at
-    outcome = rim.machine.tick(rim.now_ms)
+    outcome = rim.machine.tick(at(rim.now_ms))
     assert [reply.token for reply in outcome.replies] == ["y"]
     assert [decode_key(key) for key, _ in outcome.records] == [GroupRecordKey("g")]  # who is gone
-    assert rim.machine.next_deadline_ms() == rim.now_ms
-    assert [value for _, value in rim.machine.tick(rim.now_ms).records] == [None, None]
+    assert wall_of(rim.machine.next_deadline_ms()) == rim.now_ms
+    assert [value for _, value in rim.machine.tick(at(rim.now_ms)).records] == [None, None]
 
 
 def test_what_the_log_refuses_is_told_in_the_group_s_words() -> None:
@@ -419,12 +420,12 @@ def test_a_commit_that_failed_leaves_nothing_unstable() -> None:
     partitions = (o.OffsetCommitRequestPartition(0, 5),)
     topics = (o.OffsetCommitRequestTopic("t", partitions),)
     outcome = machine.handle(
-        o.OffsetCommitRequest("g", topics=topics), RequestContext(8, token="x"), 0
+        o.OffsetCommitRequest("g", topics=topics), RequestContext(8, token="x"), at(0)
     )
     assert (
         outcome.records[0][0] == offset_record("g", TopicPartition("t", 0), CommittedOffset(0))[0]
     )
-    failed = machine.append_failed(outcome, ErrorCode.NOT_ENOUGH_REPLICAS, 0)
+    failed = machine.append_failed(outcome, ErrorCode.NOT_ENOUGH_REPLICAS, at(0))
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     expected = o.OffsetCommitResponse(
         topics=(o.OffsetCommitResponseTopic("t", (o.OffsetCommitResponsePartition(0, code),)),)

@@ -27,6 +27,7 @@ from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.subscriptions import Subscription, encode_subscription
 from kafkalite.core.types import Outcome, RequestContext
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.clock import at
 
 GROUP_IDS = st.sampled_from(["g", "h"])
 CLIENTS = st.integers(0, 4)
@@ -67,7 +68,7 @@ class GroupsMachine(RuleBasedStateMachine):
         self.token += 1
         self.asked[self.token] = (client, group_id)
         context = RequestContext(version, f"c{client}", "/h", self.token)
-        self.settle(self.machine.handle(request, context, self.now_ms))
+        self.settle(self.machine.handle(request, context, at(self.now_ms)))
 
     def settle(self, outcome: Outcome[Record]) -> None:
         if outcome.records:
@@ -196,14 +197,14 @@ class GroupsMachine(RuleBasedStateMachine):
 
     @rule()
     def topic_is_deleted(self) -> None:
-        self.settle(self.machine.topics_deleted(["u"], self.now_ms))
+        self.settle(self.machine.topics_deleted(["u"], at(self.now_ms)))
 
     # -- what happens
 
     @rule(ms=st.sampled_from([1, 20, 60, 110, 400]))
     def time_passes(self, ms: int) -> None:
         self.now_ms += ms
-        self.settle(self.machine.tick(self.now_ms))
+        self.settle(self.machine.tick(at(self.now_ms)))
 
     @precondition(lambda self: self.held)
     @rule(all_of_them=st.booleans())
@@ -215,16 +216,16 @@ class GroupsMachine(RuleBasedStateMachine):
             )
             for key, value in outcome.records:
                 self.log.append((key, value, producer_id))
-                self.machine.replay(key, value, self.now_ms, producer_id=producer_id)
+                self.machine.replay(key, value, at(self.now_ms), producer_id=producer_id)
             self.answer(outcome)
-        self.settle(self.machine.tick(self.now_ms))
+        self.settle(self.machine.tick(at(self.now_ms)))
 
     @precondition(lambda self: self.held)
     @rule()
     def log_refuses(self) -> None:
         outcome = self.held.pop()
         error = ErrorCode.NOT_ENOUGH_REPLICAS
-        instead = self.machine.append_failed(outcome, error, self.now_ms)
+        instead = self.machine.append_failed(outcome, error, at(self.now_ms))
         assert not instead.records
         self.answer(instead)
 
@@ -282,7 +283,7 @@ class GroupsMachine(RuleBasedStateMachine):
             if isinstance(first, int):
                 fresh.complete_transaction(first, 0, commit=second)
             else:
-                fresh.replay(first, second, self.now_ms, producer_id=producer_id)
+                fresh.replay(first, second, at(self.now_ms), producer_id=producer_id)
         assert durable(fresh) == durable(self.machine)
 
     def teardown(self) -> None:
@@ -291,7 +292,7 @@ class GroupsMachine(RuleBasedStateMachine):
         for outcome in self.held:
             self.answer(outcome)
         self.held.clear()
-        self.answer(self.machine.resign(self.now_ms))
+        self.answer(self.machine.resign(at(self.now_ms)))
         assert set(self.answered) == set(self.asked)
         assert not self.machine._groups
         assert not self.machine._rebalances._deadlines

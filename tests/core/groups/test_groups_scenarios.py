@@ -32,6 +32,7 @@ from kafkalite.core.protocol import transactions as t
 from kafkalite.core.protocol.subscriptions import Subscription, encode_subscription
 from kafkalite.core.types import Outcome, RequestContext
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.clock import wall_of
 
 OFFSETS_KEYS = {"offset_metadata_max_bytes", "offsets_retention_ms"} | {
     "offsets_retention_check_interval_ms"
@@ -72,7 +73,7 @@ class Group(Player):
 
     def ask(self, request: Any, version: int, who: str) -> Iterator[str]:
         context = RequestContext(version, f"{who}", "/10.0.0.1", who)
-        return self.settle(self.machine.handle(request, context, self.now_ms))
+        return self.settle(self.machine.handle(request, context, self.now))
 
     def show_records(self, outcome: Outcome[Record]) -> Iterator[str]:
         for record in outcome.records:
@@ -82,23 +83,24 @@ class Group(Player):
         producer_id = producer_of(outcome)
         for record in outcome.records:
             self.log.append((*record, producer_id))
-            self.machine.replay(*record, self.now_ms, producer_id=producer_id)
+            self.machine.replay(*record, self.now, producer_id=producer_id)
         for reply in outcome.replies:
             yield f"{reply.token}: {self.show(reply.token, reply.response)}"
-        if (deadline := self.machine.next_deadline_ms()) is not None and deadline <= self.now_ms:
-            yield from self.settle(self.machine.tick(self.now_ms))
+        deadline_ms = self.machine.next_deadline_ms()
+        if deadline_ms is not None and wall_of(deadline_ms) <= self.now_ms:
+            yield from self.settle(self.machine.tick(self.now))
 
     def replay_log(self) -> None:
         for first, second, producer_id in self.log:
             if isinstance(first, int):
                 self.machine.complete_transaction(first, 0, commit=second)
             else:
-                self.machine.replay(first, second, self.now_ms, producer_id=producer_id)
+                self.machine.replay(first, second, self.now, producer_id=producer_id)
 
     def changed_state(self) -> Iterator[str]:
         context = RequestContext(5)
         request = g.DescribeGroupsRequest(("g",))
-        found = self.machine.handle(request, context, self.now_ms).replies[0].response.groups[0]
+        found = self.machine.handle(request, context, self.now).replies[0].response.groups[0]
         members = ",".join(self.name(m.member_id) for m in found.members)
         state = f"= {found.group_state} {members}".rstrip()
         if state != self.state:

@@ -15,6 +15,7 @@ from kafkalite.core.log.port import Storage
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.types import Columns
+from kafkalite.testing import clock
 from kafkalite.testing.storage import MemoryStorage
 
 
@@ -60,7 +61,7 @@ def open_log() -> OpenLog:
             "orders-0",
             ORDERS,
             LogConfig(**settings),
-            now_ms,
+            clock.at(now_ms),
             clean_shutdown=clean,
             recovery_point=at,
             log_start_offset=start,

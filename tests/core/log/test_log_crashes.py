@@ -30,6 +30,7 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
     verify_crc,
 )
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 Step = tuple[str, int]
@@ -104,7 +105,7 @@ class History:
         self.leader_epoch = 0
         self.counter = 0
         self.store = LogStore(storage)
-        self.log = self.store.open(ORDERS, ID, CONFIG, NOW_MS)
+        self.log = self.store.open(ORDERS, ID, CONFIG, at(NOW_MS))
 
     def run(self, steps: list[Step]) -> None:
         for name, number in steps:
@@ -177,8 +178,8 @@ class History:
             [self.model.end, *self.model.open_transactions().values()], default=0
         )
         self.model.start_tried = max(self.model.start_tried, self.model.end)
-        self.log.delete_old_segments(NOW_MS)
-        for remove in self.log.tick(NOW_MS):
+        self.log.delete_old_segments(at(NOW_MS))
+        for remove in self.log.tick(at(NOW_MS)):
             remove()
         self.model.start_tried = max(self.log.log_start_offset, self.model.start_promised)
         self._commit()
@@ -189,7 +190,7 @@ class History:
         self.model.kept_to = self.model.end
         self.store = LogStore(self.storage)
         assert self.store.was_clean_shutdown
-        self.log = self.store.open(ORDERS, ID, CONFIG, NOW_MS)
+        self.log = self.store.open(ORDERS, ID, CONFIG, at(NOW_MS))
         assert self.log.loss is None
         self._commit()
 
@@ -262,7 +263,7 @@ def found(log: PartitionLog) -> list[tuple[BatchHeader, bytes]]:
 def check(model: Model, storage: MemoryStorage, make: MakeBatch, *, killed: bool) -> int:
     """Opens what a crash left and compares it with the model; where it ends."""
     store = LogStore(storage)
-    log = store.open(ORDERS, ID, CONFIG, NOW_MS)
+    log = store.open(ORDERS, ID, CONFIG, at(NOW_MS))
     end = log.log_end_offset
     log.high_watermark = end
     assert end >= model.kept_to, "what was flushed is kept"
@@ -359,7 +360,7 @@ def check_it_goes_on(
     store.close(NOW_MS)
     restarted = LogStore(storage)
     assert restarted.was_clean_shutdown
-    log = restarted.open(ORDERS, ID, CONFIG, NOW_MS)
+    log = restarted.open(ORDERS, ID, CONFIG, at(NOW_MS))
     assert (log.log_end_offset, log.loss) == (end + 2, None)
     assert found(log)[-1][1] == b"new"
 

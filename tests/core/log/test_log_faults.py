@@ -26,6 +26,7 @@ from kafkalite.core.protocol.records import (
 )
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 OTHER = TopicPartition("other", 0)
@@ -173,7 +174,7 @@ def test_a_log_that_failed_for_want_of_room_is_opened_again(
 ) -> None:
     """An abort is in the log and its index entry did not fit: a fresh look makes the entry."""
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     ids = {"producer_id": 7, "producer_epoch": 0}
     log.append_as_leader(batch(2, base_sequence=0, transactional=True, **ids), 0, 1_000)
     marker = encode_end_transaction_marker(
@@ -184,7 +185,7 @@ def test_a_log_that_failed_for_want_of_room_is_opened_again(
     refused = code(lambda: log.append_as_leader(bytearray(marker), 0, 1_000, from_client=False))
     assert refused is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.can_reopen
-    again = store.reopen(log, 2_000)
+    again = store.reopen(log, at(2_000))
     assert store.logs == {ORDERS: again}
     again.high_watermark = again.log_end_offset
     assert (again.log_end_offset, again.last_stable_offset, again.loss) == (3, 3, None)
@@ -203,7 +204,7 @@ def test_a_log_that_cannot_be_closed_harms_no_other(
 ) -> None:
     store = LogStore(memory)
     for where in (ORDERS, OTHER):
-        fill(store.open(where, ID, CONFIG, 1_000), batch, 4)
+        fill(store.open(where, ID, CONFIG, at(1_000)), batch, 4)
     memory.fail("sync", errno.EIO)
     with pytest.raises(StorageError, match="orders-0: flush"):
         store.close(2_000)
@@ -216,21 +217,21 @@ def test_a_partition_that_can_be_opened_after_all_does_not_make_the_shutdown_unc
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    fill(store.open(ORDERS, ID, CONFIG, 1_000), batch, 4)
+    fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 4)
     store.close(2_000)
     again = LogStore(memory)
     memory.names["orders-0/partition.metadata"].data[:] = b""
     memory.fail("append", errno.ENOSPC)
     with pytest.raises(StorageError, match="orders-0: cannot be opened: .*ENOSPC"):
-        again.open(ORDERS, ID, CONFIG, 1_000)
-    assert again.open(ORDERS, ID, CONFIG, 1_000).log_end_offset == 4
+        again.open(ORDERS, ID, CONFIG, at(1_000))
+    assert again.open(ORDERS, ID, CONFIG, at(1_000)).log_end_offset == 4
     again.close(3_000)
     assert LogStore(memory).was_clean_shutdown
 
 
 def test_checkpoints_are_written_when_they_differ(memory: MemoryStorage, batch: MakeBatch) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 4)
     log.flush()
     store.write_recovery_points()
@@ -252,18 +253,18 @@ def test_a_deleted_topics_checkpoints_say_nothing_of_its_successor(
 ) -> None:
     """Its log start offset would take all records of the new one, its recovery point hide tears."""
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 9)
     log.increment_log_start_offset(8)
     log.flush()
     store.write_recovery_points()
     store.write_log_start_offsets()
     store.delete(log)
-    log = store.open(ORDERS, UUID(int=8), CONFIG, 2_000)
+    log = store.open(ORDERS, UUID(int=8), CONFIG, at(2_000))
     fill(log, batch, 3)
     log.flush()
     survivor = memory.after_crash(Random(seed)) if seed else memory.after_kill()
-    again = LogStore(survivor).open(ORDERS, UUID(int=8), CONFIG, 3_000)
+    again = LogStore(survivor).open(ORDERS, UUID(int=8), CONFIG, at(3_000))
     assert (again.log_start_offset, again.log_end_offset, again.loss) == (0, 3, None)
     for name in (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS):
         assert not checkpoints.read_offsets(survivor, name).get(ORDERS)
@@ -274,7 +275,7 @@ def test_a_log_whose_promises_cannot_be_taken_back_is_not_open(
 ) -> None:
     """The disk has lost what was synced, and takes no checkpoint that says so: try again."""
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 9)
     log.flush()
     store.write_recovery_points()
@@ -283,9 +284,9 @@ def test_a_log_whose_promises_cannot_be_taken_back_is_not_open(
     again = LogStore(survivor)
     survivor.fail("replace")
     with pytest.raises(StorageError, match=checkpoints.RECOVERY_POINTS):
-        again.open(ORDERS, ID, CONFIG, 2_000)
+        again.open(ORDERS, ID, CONFIG, at(2_000))
     assert again.logs == {}
-    log = again.open(ORDERS, ID, CONFIG, 2_000)
+    log = again.open(ORDERS, ID, CONFIG, at(2_000))
     assert again.logs == {ORDERS: log}
     assert checkpoints.read_offsets(survivor, checkpoints.RECOVERY_POINTS) == {
         ORDERS: log.log_end_offset
@@ -296,7 +297,7 @@ def test_the_newest_checkpoint_stays_whoever_writes_last(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 4)
     log.flush()
     early = store.recovery_points_writer()
@@ -358,7 +359,7 @@ def many(storage: Storage, batch: MakeBatch) -> LogStore:
     store = LogStore(storage)
     for number in range(flushing.SYNC_EACH_MAX + 1):
         where = TopicPartition("many", number)
-        fill(store.open(where, ID, CONFIG, 1_000), batch, 2)
+        fill(store.open(where, ID, CONFIG, at(1_000)), batch, 2)
     return store
 
 
@@ -368,7 +369,7 @@ def reopened(storage: Storage) -> list[int]:
     assert store.was_clean_shutdown
     ends = []
     for number in range(flushing.SYNC_EACH_MAX + 1):
-        log = store.open(TopicPartition("many", number), ID, CONFIG, 1_000)
+        log = store.open(TopicPartition("many", number), ID, CONFIG, at(1_000))
         assert log.epochs.entries == [(0, 0)]
         ends.append(log.log_end_offset)
     return ends

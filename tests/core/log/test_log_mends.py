@@ -21,12 +21,13 @@ from kafkalite.core.protocol.records import (
     patch,
 )
 from kafkalite.errors import StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 LOG = "orders-0/00000000000000000000"
 
 
-def at(batch: bytearray, base_offset: int) -> bytearray:
+def based(batch: bytearray, base_offset: int) -> bytearray:
     """The batch as a leader sends it whose log ends at `base_offset`."""
     patch(batch, 0, base_offset, 0)
     return batch
@@ -155,12 +156,12 @@ def test_an_offset_that_no_index_entry_can_hold_begins_a_segment(
 ) -> None:
     log = open_log(memory, index_interval_bytes=1)
     fill(log, batch, 2)
-    log.append_as_follower(at(batch(), RELATIVE_OFFSET_MAX - 1), 1_000)
+    log.append_as_follower(based(batch(), RELATIVE_OFFSET_MAX - 1), 1_000)
     assert len(log.segments) == 1
     appended = log.append_as_leader(batch(2), 0, 1_000)  # its last offset is one too far
     assert [segment.base_offset for segment in log.segments] == [0, RELATIVE_OFFSET_MAX]
     assert appended.last_offset == RELATIVE_OFFSET_MAX + 1
-    log.append_as_follower(at(batch(), 3 * RELATIVE_OFFSET_MAX), 1_000)
+    log.append_as_follower(based(batch(), 3 * RELATIVE_OFFSET_MAX), 1_000)
     assert log.segments[-1].base_offset == 3 * RELATIVE_OFFSET_MAX
     log.close()
     again = open_log(memory, clean=True, cleanup_policy=("compact",))
@@ -194,7 +195,7 @@ def test_a_power_cut_in_a_truncation_leaves_no_gap(batch: MakeBatch, policy: str
         change += 1
         memory = MemoryStorage()
         store = LogStore(memory)
-        log = store.open(ORDERS, UUID(int=7), config, 1_000)
+        log = store.open(ORDERS, UUID(int=7), config, at(1_000))
         fill(log, batch, 12)
         log.flush()
         store.write_recovery_points()
@@ -206,7 +207,7 @@ def test_a_power_cut_in_a_truncation_leaves_no_gap(batch: MakeBatch, policy: str
             pass
         for seed in range(12):
             again = LogStore(memory.after_crash(Random(seed))).open(
-                ORDERS, UUID(int=7), config, 1_000
+                ORDERS, UUID(int=7), config, at(1_000)
             )
             headers = [header for s in again.segments for _, header in s.headers(0)]
             found = [header.base_offset for header in headers]
@@ -221,14 +222,14 @@ def test_a_recovery_point_beyond_a_truncation_is_taken_back(
     """Else what is appended there next would not be looked at after a crash."""
     store = LogStore(memory)
     config = LogConfig(segment_bytes=300)
-    log = store.open(ORDERS, UUID(int=7), config, 1_000)
+    log = store.open(ORDERS, UUID(int=7), config, at(1_000))
     fill(log, batch, 12)
     log.flush()
     store.write_recovery_points()
     store.truncate(log, 1)
     fill(log, batch, 8)
     memory.names[log.segments[0].log.path].data[-1] ^= 1
-    again = LogStore(memory.after_kill()).open(ORDERS, UUID(int=7), config, 1_000)
+    again = LogStore(memory.after_kill()).open(ORDERS, UUID(int=7), config, at(1_000))
     assert again.log_end_offset < 5
     assert again.loss is not None
 
@@ -237,7 +238,7 @@ def test_a_truncation_that_fails_half_way_has_taken_back_what_was_promised(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), 1_000)
+    log = store.open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), at(1_000))
     fill(log, batch, 12)
     log.flush()
     store.write_recovery_points()
@@ -311,7 +312,7 @@ def test_a_log_that_was_compacted_keeps_its_gaps_under_another_policy(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), 1_000)
+    log = store.open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), at(1_000))
     fill(log, batch, 12)
     gone = log.segments[1]
     store.cleaned_offsets[ORDERS] = log.segments[-1].base_offset
@@ -321,7 +322,7 @@ def test_a_log_that_was_compacted_keeps_its_gaps_under_another_policy(
     survivor = memory.after_kill()
     for name in [name for name in survivor.names if name.startswith(gone.stem)]:
         del survivor.names[name]
-    again = LogStore(survivor).open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), 1_000)
+    again = LogStore(survivor).open(ORDERS, UUID(int=7), LogConfig(segment_bytes=300), at(1_000))
     assert (again.log_end_offset, again.loss) == (12, None)
 
 
@@ -330,7 +331,7 @@ def test_a_roll_that_fails_leaves_the_indexes_in_memory(
 ) -> None:
     memory.make_directory("orders-0")
     log = PartitionLog.open(
-        memory, "orders-0", ORDERS, LogConfig(index_interval_bytes=1), 1_000,
+        memory, "orders-0", ORDERS, LogConfig(index_interval_bytes=1), at(1_000),
         clean_shutdown=False, index_cache=IndexCache(1),
     )  # fmt: skip
     fill(log, batch, 3)

@@ -25,6 +25,7 @@ from kafkalite.core.protocol.records import (
     verify_crc,
 )
 from kafkalite.errors import StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 LOG = "orders-0/00000000000000000000.log"
@@ -330,7 +331,7 @@ def test_a_flush_makes_names_safe_too(batch: MakeBatch, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         memory, "sync_directory", lambda path: (synced.append(path), sync_directory(path))
     )
-    log = LogStore(memory).open(ORDERS, UUID(int=7), LogConfig(segment_bytes=400), 1_000)
+    log = LogStore(memory).open(ORDERS, UUID(int=7), LogConfig(segment_bytes=400), at(1_000))
     write(log, batch, 0, 1)
     log.flush()
     assert synced == [""], "its directory; the files in it became safe with the leader epochs"
@@ -342,7 +343,7 @@ def test_a_flush_makes_names_safe_too(batch: MakeBatch, monkeypatch: pytest.Monk
     assert synced[1:] == ["orders-0"]
     for seed in range(20):
         store = LogStore(memory.after_crash(Random(seed)))
-        again = store.open(ORDERS, UUID(int=7), LogConfig(), 1_000)
+        again = store.open(ORDERS, UUID(int=7), LogConfig(), at(1_000))
         assert len(values(again)) == 10
 
 
@@ -530,8 +531,8 @@ def test_it_is_a_list_whatever_happens(
                 log.increment_log_start_offset(number)
                 start = max(start, number)
             case "retain":
-                log.delete_old_segments(1_000)
-                for remove in log.tick(1_000):
+                log.delete_old_segments(at(1_000))
+                for remove in log.tick(at(1_000)):
                     remove()
             case "flush":
                 log.flush()

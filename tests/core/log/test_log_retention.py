@@ -16,6 +16,7 @@ from kafkalite.core.log.port import Storage
 from kafkalite.core.log.segment import Segment
 from kafkalite.core.protocol.records import batches, decode_all
 from kafkalite.errors import ApiError, ErrorCode, StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 
@@ -45,10 +46,10 @@ def files(storage: Storage, suffix: str) -> list[int]:
 def test_old_segments_go_whole(storage: Storage, open_log: OpenLog, batch: MakeBatch) -> None:
     log = open_log(storage, retention_ms=100)
     five_segments(log, batch)
-    assert log.delete_old_segments(1_103) == 1, "the second one's last record is 1,003"
+    assert log.delete_old_segments(at(1_103)) == 1, "the second one's last record is 1,003"
     assert log.log_start_offset == 10
     assert offsets(log) == list(range(10, 50))
-    assert log.delete_old_segments(1_107) == 2
+    assert log.delete_old_segments(at(1_107)) == 2
     assert log.log_start_offset == 30
     assert log.epochs.entries == [(0, 30)]
 
@@ -58,11 +59,11 @@ def test_whole_segments_beyond_a_number_of_records_go(
 ) -> None:
     log = open_log(storage, retention_ms=-1, retention_records=25)
     five_segments(log, batch)
-    assert log.delete_old_segments(1_000) == 2, "25 records stay at least, in whole segments"
+    assert log.delete_old_segments(at(1_000)) == 2, "25 records stay at least, in whole segments"
     assert offsets(log) == list(range(20, 50))
-    assert log.delete_old_segments(1_000) == 0
+    assert log.delete_old_segments(at(1_000)) == 0
     log.config = LogConfig(retention_ms=-1, retention_records=0)
-    assert log.delete_old_segments(1_000) == 3
+    assert log.delete_old_segments(at(1_000)) == 3
     assert (log.log_start_offset, log.log_end_offset) == (50, 50)
 
 
@@ -72,7 +73,7 @@ def test_only_what_is_committed_goes_by_number(
     log = open_log(storage, retention_ms=-1, retention_records=0)
     five_segments(log, batch)
     log._high_watermark = 25
-    assert log.delete_old_segments(1_000) == 2
+    assert log.delete_old_segments(at(1_000)) == 2
 
 
 def test_a_compacted_log_is_rolled_in_time_for_its_compaction_lag(
@@ -95,9 +96,9 @@ def test_the_active_segment_goes_too_and_offsets_go_on(
 ) -> None:
     log = open_log(storage, retention_ms=100)
     five_segments(log, batch)
-    assert log.delete_old_segments(9_999) == 5
+    assert log.delete_old_segments(at(9_999)) == 5
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (50, 50, 50)
-    assert log.delete_old_segments(99_999) == 0, "an empty log stays"
+    assert log.delete_old_segments(at(99_999)) == 0, "an empty log stays"
     log.close()
     again = open_log(storage, clean=True)
     assert (again.log_start_offset, again.log_end_offset) == (50, 50)
@@ -112,10 +113,10 @@ def test_size_is_kept_below_its_bound(
     segment = log.segments[0].size_bytes
     for bound, kept in ((6 * segment, 5), (5 * segment, 5), (4 * segment + 1, 5), (2 * segment, 2)):
         log.config = type(log.config)(retention_ms=-1, retention_bytes=bound)
-        log.delete_old_segments(9_999)
+        log.delete_old_segments(at(9_999))
         assert len(log.segments) == kept
     log.config = type(log.config)(retention_ms=-1, retention_bytes=0)
-    log.delete_old_segments(9_999)
+    log.delete_old_segments(at(9_999))
     assert log.log_start_offset == log.log_end_offset == 50
 
 
@@ -125,7 +126,7 @@ def test_nothing_goes_that_is_not_committed(
     log = open_log(storage, retention_ms=0)
     five_segments(log, batch)
     log.high_watermark = 25
-    assert log.delete_old_segments(9_999) == 2
+    assert log.delete_old_segments(at(9_999)) == 2
     assert log.log_start_offset == 20
 
 
@@ -134,9 +135,9 @@ def test_a_compacted_log_keeps_what_is_old(
 ) -> None:
     log = open_log(storage, retention_ms=0, retention_bytes=0, cleanup_policy=("compact",))
     five_segments(log, batch)
-    assert log.delete_old_segments(9_999) == 0
+    assert log.delete_old_segments(at(9_999)) == 0
     log.increment_log_start_offset(20)
-    assert log.delete_old_segments(9_999) == 2, "what was given up goes all the same"
+    assert log.delete_old_segments(at(9_999)) == 2, "what was given up goes all the same"
 
 
 def test_without_timestamps_the_files_age_counts(
@@ -147,8 +148,8 @@ def test_without_timestamps_the_files_age_counts(
     log.append_as_leader(batch(timestamp=-1), 0, 5_000)
     log.roll(5_000)
     log.high_watermark = 1
-    assert log.delete_old_segments(5_100) == 0
-    assert log.delete_old_segments(5_101) == 1
+    assert log.delete_old_segments(at(5_100)) == 0
+    assert log.delete_old_segments(at(5_101)) == 1
 
 
 def test_records_are_given_up_by_request(
@@ -160,13 +161,13 @@ def test_records_are_given_up_by_request(
     log.increment_log_start_offset(13)
     assert log.log_start_offset == 27
     assert log.epochs.entries == [(0, 27)]
-    assert log.delete_old_segments(1_000) == 2
+    assert log.delete_old_segments(at(1_000)) == 2
     assert log.segments[0].base_offset == 20
     with pytest.raises(ApiError, match="51 is beyond the high watermark 50") as error:
         log.increment_log_start_offset(51)
     assert error.value.error_code is ErrorCode.OFFSET_OUT_OF_RANGE
     log.increment_log_start_offset(50)
-    assert log.delete_old_segments(1_000) == 2, "the active one remains"
+    assert log.delete_old_segments(at(1_000)) == 2, "the active one remains"
     log.close()
     again = open_log(storage, clean=True, log_start_offset=50)
     assert (again.log_start_offset, again.log_end_offset) == (50, 50)
@@ -186,14 +187,14 @@ def test_deleted_files_keep_their_bytes_for_a_while(
 ) -> None:
     log = open_log(storage, retention_ms=100, file_delete_delay_ms=1_000)
     five_segments(log, batch)
-    log.delete_old_segments(1_103)
+    log.delete_old_segments(at(1_103))
     assert not [path for path in opened() if path.endswith(".deleted")], "who reads has his own"
     assert files(storage, ".log") == [10, 20, 30, 40]
     assert files(storage, ".log.deleted") == [0]
-    log.delete_old_segments(1_107)
-    assert log.tick(2_102) == []
+    log.delete_old_segments(at(1_107))
+    assert log.tick(at(2_102)) == []
     assert files(storage, ".log.deleted") == [0, 10, 20]
-    for remove in log.tick(2_103):
+    for remove in log.tick(at(2_103)):
         remove()
     assert files(storage, ".log.deleted") == [10, 20]
     log.close()
@@ -207,7 +208,7 @@ def test_deleted_segments_do_not_come_back(
     log = open_log(memory, retention_ms=100)
     five_segments(log, batch)
     log.flush()
-    log.delete_old_segments(1_103)
+    log.delete_old_segments(at(1_103))
     log.sync_directory()
     for seed in range(10):
         again = open_log(memory.after_crash(Random(seed)), at=50)
@@ -220,7 +221,7 @@ def test_snapshots_go_with_their_segments(
     log = open_log(storage, retention_ms=100)
     five_segments(log, batch)
     assert files(storage, ".snapshot") == [10, 20, 30, 40]
-    log.delete_old_segments(1_107)
+    log.delete_old_segments(at(1_107))
     assert files(storage, ".snapshot") == [30, 40]
 
 
@@ -231,7 +232,7 @@ def test_a_deletion_that_fails_stops_the_log(
     five_segments(log, batch)
     memory.fail("rename", errno.EIO)
     with pytest.raises(StorageError, match="orders-0: deletion of segments below offset 10"):
-        log.delete_old_segments(1_103)
+        log.delete_old_segments(at(1_103))
     assert log.failure
     assert open_log(memory.after_kill()).log_end_offset == 50
 
@@ -262,7 +263,7 @@ def test_compacted_segments_take_the_place_of_others(
     assert [segment.base_offset for segment in log.segments] == [0, 10, 40]
     kept = [*range(10), *range(15, 20), *range(35, 40), *range(40, 50)]
     assert offsets(log) == kept
-    for remove in log.tick(1_000):
+    for remove in log.tick(at(1_000)):
         remove()
     assert files(storage, ".log") == [0, 10, 40]
     assert files(storage, ".deleted") == []
@@ -279,7 +280,7 @@ def test_segments_that_are_not_what_they_were_are_not_replaced(
     five_segments(log, batch)
     old = list(log.segments[0:2])
     cleaned = compacted(log, old, {5})
-    assert log.delete_old_segments(1_103) == 1
+    assert log.delete_old_segments(at(1_103)) == 1
     assert not log.replace_segments(cleaned, old, 1_000), "retention took the first of them"
     assert not log.replace_segments(cleaned, list(log.segments), 1_000), "the active one"
     assert offsets(log) == list(range(10, 50))
@@ -305,7 +306,7 @@ def test_a_crash_in_a_replacement_leaves_no_gap_and_nothing_twice(
             old = list(log.segments[1:4])
             log.replace_segments(compacted(log, old, {15}), old, 1_000)
             log.sync_directory()
-            for remove in log.tick(1_000):
+            for remove in log.tick(at(1_000)):
                 remove()
             break
         except PowerLoss:

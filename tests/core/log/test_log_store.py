@@ -22,6 +22,7 @@ from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import decode_all
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
 OTHER = TopicPartition("a.b_c-d", 12)
@@ -32,8 +33,8 @@ CONFIG = LogConfig()
 def test_logs_come_back_with_all_their_offsets(storage: Storage, batch: MakeBatch) -> None:
     store = LogStore(storage)
     assert not store.was_clean_shutdown
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
-    store.open(OTHER, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
+    store.open(OTHER, ID, CONFIG, at(1_000))
     fill(log, batch, 10)
     log.high_watermark = 8
     log.increment_log_start_offset(3)
@@ -45,7 +46,7 @@ def test_logs_come_back_with_all_their_offsets(storage: Storage, batch: MakeBatc
     again = LogStore(storage)
     assert again.was_clean_shutdown
     assert sorted(again.unopened()) == [OTHER, ORDERS]
-    log = again.open(ORDERS, ID, CONFIG, 3_000)
+    log = again.open(ORDERS, ID, CONFIG, at(3_000))
     offsets = (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point)
     assert offsets == (3, 8, 10, 10)
     assert again.unopened() == [OTHER]
@@ -54,11 +55,11 @@ def test_logs_come_back_with_all_their_offsets(storage: Storage, batch: MakeBatc
 
 def test_checkpoints_keep_what_is_not_open(storage: Storage, batch: MakeBatch) -> None:
     store = LogStore(storage)
-    fill(store.open(ORDERS, ID, CONFIG, 1_000), batch, 5)
-    fill(store.open(OTHER, ID, CONFIG, 1_000), batch, 6)
+    fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 5)
+    fill(store.open(OTHER, ID, CONFIG, at(1_000)), batch, 6)
     store.close(2_000)
     again = LogStore(storage)
-    log = again.open(OTHER, ID, CONFIG, 1_000)
+    log = again.open(OTHER, ID, CONFIG, at(1_000))
     fill(log, batch, 1)
     log.flush()
     again.write_recovery_points()
@@ -71,7 +72,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(
     storage: Storage, batch: MakeBatch
 ) -> None:
     store = LogStore(storage)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 5)
     found = log.read(0, LARGE, 5)
     assert found is not None
@@ -81,7 +82,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(
     assert renamed.startswith("orders-0.")
     assert renamed.endswith("-delete")
     assert len(decode_all(found.read())) == 5, "whoever reads it reads on"
-    anew = store.open(ORDERS, UUID(int=8), CONFIG, 1_000)
+    anew = store.open(ORDERS, UUID(int=8), CONFIG, at(1_000))
     assert anew.log_end_offset == 0
     assert store.tick(5_000, 100) == []
     assert store.tick(5_099, 100) == []
@@ -93,7 +94,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(
 
 def test_a_deleted_log_does_not_come_back(memory: MemoryStorage, batch: MakeBatch) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
     fill(log, batch, 5)
     log.flush()
     store.delete(log)
@@ -106,7 +107,7 @@ def test_deleted_logs_wait_for_the_disk_once(
 ) -> None:
     """One of them cannot be renamed: it is told, and the others are gone."""
     store = LogStore(memory)
-    logs = [store.open(TopicPartition("orders", i), ID, CONFIG, 1_000) for i in range(3)]
+    logs = [store.open(TopicPartition("orders", i), ID, CONFIG, at(1_000)) for i in range(3)]
     for log in logs:
         fill(log, batch, 5)
         log.flush()
@@ -123,7 +124,7 @@ def test_deleted_logs_wait_for_the_disk_once(
     found = LogStore(memory.after_crash(Random(1)))
     assert found.unopened() == [TopicPartition("orders", 1)]
     for each in (store, found):
-        anew = each.open(TopicPartition("orders", 1), UUID(int=8), CONFIG, 1_000)
+        anew = each.open(TopicPartition("orders", 1), UUID(int=8), CONFIG, at(1_000))
         assert anew.log_end_offset == 0, "its records are not those of a new topic of that name"
 
 
@@ -132,32 +133,32 @@ def test_a_log_left_unopened_after_a_crash_is_still_to_be_recovered(
 ) -> None:
     store = LogStore(memory)
     for where in (ORDERS, OTHER):
-        fill(store.open(where, ID, CONFIG, 1_000), batch, 5)
+        fill(store.open(where, ID, CONFIG, at(1_000)), batch, 5)
     survivor = memory.after_kill()
     again = LogStore(survivor)
-    again.open(ORDERS, ID, CONFIG, 1_000)
+    again.open(ORDERS, ID, CONFIG, at(1_000))
     again.close(2_000)
     last = LogStore(survivor)
     assert not last.was_clean_shutdown
     for where in (ORDERS, OTHER):
-        last.open(where, ID, CONFIG, 1_000)
+        last.open(where, ID, CONFIG, at(1_000))
     last.close(3_000)
     assert LogStore(survivor).was_clean_shutdown
 
 
 def test_a_start_removes_what_was_deleted(storage: Storage, batch: MakeBatch) -> None:
     store = LogStore(storage)
-    store.delete(store.open(ORDERS, ID, CONFIG, 1_000))
+    store.delete(store.open(ORDERS, ID, CONFIG, at(1_000)))
     LogStore(storage)
     assert storage.directories("") == []
 
 
 def test_a_directory_of_another_topic_of_that_name_goes(storage: Storage, batch: MakeBatch) -> None:
     store = LogStore(storage)
-    fill(store.open(ORDERS, ID, CONFIG, 1_000), batch, 5)
+    fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 5)
     store.close(2_000)
     again = LogStore(storage)
-    assert again.open(ORDERS, UUID(int=8), CONFIG, 1_000).log_end_offset == 0
+    assert again.open(ORDERS, UUID(int=8), CONFIG, at(1_000)).log_end_offset == 0
     again.tick(0, 0)
     for remove in again.tick(0, 0):
         remove()
@@ -166,7 +167,7 @@ def test_a_directory_of_another_topic_of_that_name_goes(storage: Storage, batch:
 
 def test_directories_nobody_opens_can_be_deleted(storage: Storage) -> None:
     store = LogStore(storage)
-    store.open(ORDERS, ID, CONFIG, 1_000)
+    store.open(ORDERS, ID, CONFIG, at(1_000))
     store.close(2_000)
     storage.make_directory("not a partition")
     storage.make_directory("lost+found")
@@ -174,23 +175,23 @@ def test_directories_nobody_opens_can_be_deleted(storage: Storage) -> None:
     assert again.unopened() == [ORDERS]
     again.delete_unopened(ORDERS)
     assert again.unopened() == []
-    assert again.open(ORDERS, ID, CONFIG, 1_000).log_end_offset == 0
+    assert again.open(ORDERS, ID, CONFIG, at(1_000)).log_end_offset == 0
 
 
 def test_a_long_name_can_be_deleted(storage: Storage) -> None:
     store = LogStore(storage)
     where = TopicPartition("t" * 249, 12345)
-    store.delete(store.open(where, ID, CONFIG, 1_000))
+    store.delete(store.open(where, ID, CONFIG, at(1_000)))
     assert all(len(name) <= 255 for name in storage.directories(""))
-    store.open(where, ID, CONFIG, 1_000)
+    store.open(where, ID, CONFIG, at(1_000))
 
 
 def test_a_log_that_failed_makes_the_shutdown_unclean(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
-    good = store.open(OTHER, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
+    good = store.open(OTHER, ID, CONFIG, at(1_000))
     fill(log, batch, 3)
     fill(good, batch, 4)
     memory.fail("sync", errno.EIO)
@@ -199,16 +200,16 @@ def test_a_log_that_failed_makes_the_shutdown_unclean(
     store.close(2_000)
     again = LogStore(memory)
     assert not again.was_clean_shutdown
-    assert again.open(ORDERS, ID, CONFIG, 1_000).log_end_offset == 3
-    assert again.open(OTHER, ID, CONFIG, 1_000).recovery_point == 4
+    assert again.open(ORDERS, ID, CONFIG, at(1_000)).log_end_offset == 3
+    assert again.open(OTHER, ID, CONFIG, at(1_000)).recovery_point == 4
 
 
 def test_a_log_that_cannot_be_closed_is_named_and_the_others_are_closed(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    log = store.open(ORDERS, ID, CONFIG, 1_000)
-    good = store.open(OTHER, ID, CONFIG, 1_000)
+    log = store.open(ORDERS, ID, CONFIG, at(1_000))
+    good = store.open(OTHER, ID, CONFIG, at(1_000))
     fill(log, batch, 3)
     fill(good, batch, 4)
     memory.fail("sync", errno.EIO)
@@ -222,13 +223,13 @@ def test_a_log_that_cannot_be_opened_harms_no_other(
     memory: MemoryStorage, batch: MakeBatch
 ) -> None:
     store = LogStore(memory)
-    fill(store.open(ORDERS, ID, CONFIG, 1_000), batch, 3)
+    fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 3)
     store.close(2_000)
     memory.replace("orders-0/leader-epoch-checkpoint", b"junk")
     again = LogStore(memory)
     with pytest.raises(StorageError, match="orders-0: cannot be opened"):
-        again.open(ORDERS, ID, CONFIG, 1_000)
-    again.open(OTHER, ID, CONFIG, 1_000)
+        again.open(ORDERS, ID, CONFIG, at(1_000))
+    again.open(OTHER, ID, CONFIG, at(1_000))
     again.close(3_000)
     assert not LogStore(memory).was_clean_shutdown
 
@@ -239,8 +240,8 @@ def test_a_power_cut_during_a_shutdown_is_no_clean_one(batch: MakeBatch) -> None
         change += 1
         memory = MemoryStorage()
         store = LogStore(memory)
-        fill(store.open(ORDERS, ID, CONFIG, 1_000), batch, 3)
-        fill(store.open(OTHER, ID, CONFIG, 1_000), batch, 4)
+        fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 3)
+        fill(store.open(OTHER, ID, CONFIG, at(1_000)), batch, 4)
         memory.crash_after(change)
         try:
             store.close(2_000)
@@ -248,7 +249,7 @@ def test_a_power_cut_during_a_shutdown_is_no_clean_one(batch: MakeBatch) -> None
         except PowerLoss:
             survivor = memory.after_crash(Random(change))
             again = LogStore(survivor)
-            log = again.open(ORDERS, ID, CONFIG, 1_000)
+            log = again.open(ORDERS, ID, CONFIG, at(1_000))
             if again.was_clean_shutdown:
                 assert log.log_end_offset == 3
             again.close(3_000)
@@ -256,8 +257,8 @@ def test_a_power_cut_during_a_shutdown_is_no_clean_one(batch: MakeBatch) -> None
     for seed in range(20):
         again = LogStore(memory.after_crash(Random(seed)))
         assert again.was_clean_shutdown
-        assert again.open(ORDERS, ID, CONFIG, 1_000).log_end_offset == 3
-        assert again.open(OTHER, ID, CONFIG, 1_000).log_end_offset == 4
+        assert again.open(ORDERS, ID, CONFIG, at(1_000)).log_end_offset == 3
+        assert again.open(OTHER, ID, CONFIG, at(1_000)).log_end_offset == 4
 
 
 WRITER = """
@@ -268,11 +269,12 @@ from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.testing.clock import at
 
 storage = FileStorage(sys.argv[1])
 storage.lock()
 log = LogStore(storage).open(
-    TopicPartition("orders", 0), UUID(int=7), LogConfig(segment_bytes=20_000), 1_000
+    TopicPartition("orders", 0), UUID(int=7), LogConfig(segment_bytes=20_000), at(1_000)
 )
 number = log.log_end_offset
 while True:
@@ -299,7 +301,7 @@ def test_a_killed_process_loses_nothing_that_it_acknowledged(tmp_path: Path) -> 
         storage.lock()
         store = LogStore(storage)
         assert not store.was_clean_shutdown
-        log = store.open(ORDERS, ID, LogConfig(segment_bytes=20_000), 1_000)
+        log = store.open(ORDERS, ID, LogConfig(segment_bytes=20_000), at(1_000))
         assert acknowledged <= log.log_end_offset <= acknowledged + 1
         found, offset = [], 0
         while (records := log.read(offset, LARGE, log.log_end_offset)) is not None:

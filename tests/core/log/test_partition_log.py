@@ -32,6 +32,7 @@ from kafkalite.core.protocol.records import (
     read_header,
 )
 from kafkalite.errors import StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 # ---- append ------------------------------------------------------------------------------------
@@ -359,8 +360,8 @@ def test_what_was_read_stays_readable(
     assert found is not None
     before = found.read()
     log.increment_log_start_offset(10)
-    assert log.delete_old_segments(2_000) > 0
-    for remove in log.tick(2_000):
+    assert log.delete_old_segments(at(2_000)) > 0
+    for remove in log.tick(at(2_000)):
         remove()
     assert found.read() == before
 
@@ -495,7 +496,7 @@ def test_an_empty_log_costs_no_file(storage: Storage, open_log: OpenLog) -> None
     log.high_watermark = 0
     assert log.read(0, LARGE, 0) is None
     log.flush()
-    log.tick(10_000_000)
-    assert log.delete_old_segments(1 << 50) == 0
+    log.tick(at(10_000_000))
+    assert log.delete_old_segments(at(1 << 50)) == 0
     log.close()
     assert storage.files("orders-0") == {}

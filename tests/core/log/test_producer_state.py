@@ -15,6 +15,7 @@ from kafkalite.core.protocol.records import (
 )
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 MakeBatch = Callable[..., bytearray]
@@ -220,11 +221,11 @@ def test_silent_producers_are_looked_for_now_and_then(
     log.append_as_leader(batch(producer_id=7, **ids), 0, 1_000)
     log.append_as_leader(batch(producer_id=8, transactional=True, **ids), 0, 1_000)
     log.append_as_leader(batch(producer_id=9, timestamp=9_000, **ids), 0, 9_000)
-    log.tick(10_999)
+    log.tick(at(10_999))
     assert set(log.producers.entries) == {7, 8, 9}
-    log.tick(11_000)
+    log.tick(at(11_000))
     assert set(log.producers.entries) == {8, 9}
-    log.tick(20_999)
+    log.tick(at(20_999))
     assert set(log.producers.entries) == {8, 9}
-    log.tick(21_000)
+    log.tick(at(21_000))
     assert set(log.producers.entries) == {8}

@@ -19,8 +19,9 @@ from kafkalite.core.protocol.records import encode
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import PartitionReplication
 from kafkalite.core.replicas.upkeep import Upkeep
-from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.core.types import Columns, Now, TopicPartition
 from kafkalite.errors import ApiError
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 ORDERS = TopicPartition("orders", 0)
@@ -33,7 +34,7 @@ class Host:
 
     def __init__(self, storage: MemoryStorage, **settings: Any) -> None:
         self.logs = LogStore(storage)
-        self.log = self.logs.open(ORDERS, ID, LogConfig(segment_bytes=200, **settings), NOW_MS)
+        self.log = self.logs.open(ORDERS, ID, LogConfig(segment_bytes=200, **settings), at(NOW_MS))
         self.partition = Partition(ORDERS, self.log, PartitionReplication(ORDERS, 1))
         self.log_starts = SharedWrite(self.logs.log_start_offsets_writer, self.in_thread)
         self.clock_ms = NOW_MS
@@ -41,8 +42,11 @@ class Host:
         self.told: list[Any] = []
         self.upkeep = Upkeep(self, BrokerConfig.parse({}))
 
-    def now_ms(self) -> int:
-        return self.clock_ms
+    def now(self) -> Now:
+        return at(self.clock_ms)
+
+    def monotonic_ms(self) -> int:
+        return self.now().monotonic_ms
 
     def in_thread(self, act: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -75,7 +79,7 @@ class Host:
 
     def duty(self, name: str) -> Iterator[Any]:
         (duty,) = [duty for duty in self.upkeep.duties() if duty.name == name]
-        return iter(duty.slices(self.clock_ms))
+        return iter(duty.slices(self.monotonic_ms()))
 
     def go_through(self, name: str) -> None:
         for future in self.duty(name):

@@ -21,8 +21,9 @@ from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import PartitionReplication
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import Now, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.testing.clock import at, wall_of
 from kafkalite.testing.storage import MemoryStorage
 
 FLUSH_EACH = 3
@@ -70,7 +71,7 @@ class LossyHost(ABC):
         config = LogConfig(flush_messages=FLUSH_EACH if flushes else 1 << 60)
         store = LogStore(MemoryStorage())
         self.logs = {
-            where: store.open(where, topic.topic_id, config, self.clock_ms)
+            where: store.open(where, topic.topic_id, config, at(self.clock_ms))
             for name, topic in images.items()
             for where in (TopicPartition(name, n) for n in range(len(topic.partitions)))
         }
@@ -96,8 +97,8 @@ class LossyHost(ABC):
 
     # -- Host
 
-    def now_ms(self) -> int:
-        return self.clock_ms
+    def now(self) -> Now:
+        return at(self.clock_ms)
 
     def partition(self, topic: str, index: int) -> Partition:
         return self.partitions[TopicPartition(topic, index)]
@@ -143,7 +144,7 @@ class LossyHost(ABC):
     def flush(self) -> None:
         for partition in self.partitions.values():
             flush = partition.log.begin_flush()
-            partition.log.end_flush(flush, flush.run(), self.clock_ms)
+            partition.log.end_flush(flush, flush.run(), self.now().monotonic_ms)
             partition.advance()
 
     def settle(self) -> None:
@@ -171,9 +172,9 @@ class LossyHost(ABC):
     def pass_time(self, ms: int) -> None:
         """Wakes only when it was asked to."""
         until_ms = self.clock_ms + ms
-        while self.wake_ms is not None and self.wake_ms <= until_ms:
-            self.clock_ms = max(self.clock_ms + 1, self.wake_ms)
+        while self.wake_ms is not None and wall_of(self.wake_ms) <= until_ms:
+            self.clock_ms = max(self.clock_ms + 1, wall_of(self.wake_ms))
             self.wake_ms = None
             for each in self.coordinators:
-                self.wake_at(each.tick(self.clock_ms))
+                self.wake_at(each.tick(self.now().monotonic_ms))
         self.clock_ms = max(self.clock_ms, until_ms)

@@ -2,7 +2,8 @@
 
 A line is `<ms>  <verb> <who> <what>… <key=value>…`, after `#` a remark; the lines indented below it
 are what the step comes to. After `hold` records stay on their way to the log, until `land` replays
-them and lets the answers go, or `fail` says that they never will.
+them and lets the answers go, or `fail` says that they never will. `clock set=<ms>` sets the wall
+clock forward, or back.
 
 `KAFKALITE_WRITE_SCENARIOS=1` writes what comes out.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kafkalite.core.coordinators.machine import Record
-from kafkalite.core.types import Outcome
+from kafkalite.core.types import Now, Outcome
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.clock import at
 
 INDENT = " " * 10
 
@@ -35,6 +38,7 @@ class Player(ABC):
         self.log: list[Any] = []
         self.held: list[Outcome[Record]] | None = None
         self.now_ms = 0
+        self.set_ms = 0  # by how much the wall clock was set since
         self.machine = self.make()
 
     # -- what each kind of machine has of its own
@@ -57,6 +61,12 @@ class Player(ABC):
 
     # -- the rim
 
+    @property
+    def now(self) -> Now:
+        """The scenario's time is the monotonic clock's, and the wall clock's until that is set."""
+        wall_ms = self.now_ms + self.set_ms
+        return replace(at(self.now_ms), wall_ms=wall_ms, retention_ms=wall_ms)
+
     def run(self, line: str) -> Iterator[str]:
         """What one line comes to."""
         time, verb, *rest = line.split()
@@ -75,6 +85,10 @@ class Player(ABC):
 
     # -- verbs
 
+    def do_clock(self, **options: str) -> Iterator[str]:
+        self.set_ms += int(options["set"])
+        yield from ()
+
     def do_config(self, **options: str) -> Iterator[str]:
         self.settings.update({key: int(value) for key, value in options.items()})
         self.machine = self.make()
@@ -83,16 +97,16 @@ class Player(ABC):
     def do_restart(self, **options: str) -> Iterator[str]:
         yield from self.do_config(**options)
         self.replay_log()
-        yield from self.settle(self.machine.loaded(self.now_ms))
+        yield from self.settle(self.machine.loaded(self.now))
 
     def do_tick(self) -> Iterator[str]:
-        yield from self.settle(self.machine.tick(self.now_ms))
+        yield from self.settle(self.machine.tick(self.now))
 
     def do_resign(self) -> Iterator[str]:
-        yield from self.settle(self.machine.resign(self.now_ms))
+        yield from self.settle(self.machine.resign(self.now))
 
     def do_topic_deleted(self, *names: str) -> Iterator[str]:
-        yield from self.settle(self.machine.topics_deleted(names, self.now_ms))
+        yield from self.settle(self.machine.topics_deleted(names, self.now))
 
     def do_hold(self) -> Iterator[str]:
         self.held = []
@@ -106,7 +120,7 @@ class Player(ABC):
     def do_fail(self, error: str) -> Iterator[str]:
         held, self.held = self.held or [], None
         for outcome in held:
-            instead = self.machine.append_failed(outcome, ErrorCode[error], self.now_ms)
+            instead = self.machine.append_failed(outcome, ErrorCode[error], self.now)
             yield from self.settle(instead)
 
 

@@ -27,6 +27,7 @@ from kafkalite.core.transactions.coordinator import (
 from kafkalite.core.transactions.transaction import DECIDED, ONGOING, ProducerIdentity
 from kafkalite.core.types import Outcome, RequestContext, TopicPartition
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.clock import at
 
 PLACES = [TopicPartition("t", n) for n in range(3)]
 TIMEOUT_MS = 50
@@ -52,18 +53,18 @@ class World:
     def ask(self, request: Any, who: str = "") -> Any:
         answers: list[Any] = []
         context = RequestContext(4, token=answers)
-        self.settle(self.machine.handle(request, context, self.now_ms))
+        self.settle(self.machine.handle(request, context, at(self.now_ms)))
         return answers[0] if answers else None
 
     def settle(self, outcome: Outcome[Record]) -> None:
         if outcome.records and self.refuses:
             self.refuses = False
             error = ErrorCode.NOT_ENOUGH_REPLICAS
-            self.settle(self.machine.append_failed(outcome, error, self.now_ms))
+            self.settle(self.machine.append_failed(outcome, error, at(self.now_ms)))
             return
         for record in outcome.records:
             self.log.append(record)
-            self.machine.replay(*record, self.now_ms)
+            self.machine.replay(*record, at(self.now_ms))
         for reply in outcome.replies:
             reply.token.append(reply.response)
         for effect in outcome.effects:
@@ -73,7 +74,7 @@ class World:
         if isinstance(effect, TakeProducerId):
             self.next_id += 1
             taken = ProducerIdTaken(effect.request, self.next_id)
-            self.settle(self.machine.handle(taken, effect.context, self.now_ms))
+            self.settle(self.machine.handle(taken, effect.context, at(self.now_ms)))
             return
         assert isinstance(effect, WriteMarkers)
         errors = {}
@@ -83,7 +84,7 @@ class World:
                 errors[place] = ErrorCode.NONE
                 self.mark(place, effect)
         written = MarkersWritten(effect.transactional_id, effect.attempt, errors)
-        self.settle(self.machine.handle(written, RequestContext(0), self.now_ms))
+        self.settle(self.machine.handle(written, RequestContext(0), at(self.now_ms)))
 
     def mark(self, place: TopicPartition, effect: WriteMarkers) -> None:
         """A marker ends what its producer has open there, in its epoch or one before."""
@@ -137,12 +138,12 @@ class World:
     def restart(self) -> None:
         self.machine = TransactionCoordinator(TransactionConfig())
         for record in self.log:
-            self.machine.replay(*record, self.now_ms)
-        self.settle(self.machine.loaded(self.now_ms))
+            self.machine.replay(*record, at(self.now_ms))
+        self.settle(self.machine.loaded(at(self.now_ms)))
 
     def pass_time(self, ms: int) -> None:
         self.now_ms += ms
-        self.settle(self.machine.tick(self.now_ms))
+        self.settle(self.machine.tick(at(self.now_ms)))
 
 
 WHO = st.sampled_from(["x", "y"])

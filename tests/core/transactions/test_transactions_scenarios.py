@@ -34,6 +34,7 @@ from kafkalite.core.transactions.records import decode_key, decode_value
 from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import Outcome, RequestContext, TopicPartition
 from kafkalite.errors import ErrorCode
+from kafkalite.testing.clock import wall_of
 
 
 def where(name: str) -> TopicPartition:
@@ -62,7 +63,7 @@ class Coordination(Player):
 
     def ask(self, request: Any, who: str) -> Iterator[str]:
         context = RequestContext(4, who, "/10.0.0.1", who)
-        yield from self.settle(self.machine.handle(request, context, self.now_ms))
+        yield from self.settle(self.machine.handle(request, context, self.now))
 
     def show_records(self, outcome: Outcome[Record]) -> Iterator[str]:
         for record in outcome.records:
@@ -71,7 +72,7 @@ class Coordination(Player):
     def land(self, outcome: Outcome[Record]) -> Iterator[str]:
         for record in outcome.records:
             self.log.append(record)
-            self.machine.replay(*record, self.now_ms)
+            self.machine.replay(*record, self.now)
         for reply in outcome.replies:
             yield f"{reply.token}: {self.show(reply.token, reply.response)}"
         for effect in outcome.effects:
@@ -80,7 +81,7 @@ class Coordination(Player):
     def replay_log(self) -> None:
         self.held_markers = None
         for key, value in self.log:
-            self.machine.replay(key, value, self.now_ms)
+            self.machine.replay(key, value, self.now)
 
     def carry_out(self, effect: object) -> Iterator[str]:
         if isinstance(effect, TakeProducerId):
@@ -208,7 +209,7 @@ class Coordination(Player):
         yield from ()
 
     def do_due(self) -> Iterator[str]:
-        yield str(self.machine.next_deadline_ms())
+        yield str(wall_of(self.machine.next_deadline_ms()))
 
     def do_hold(self, what: str = "") -> Iterator[str]:
         if what == "markers":
