@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.errors import KafkaliteError
@@ -95,9 +96,13 @@ def _forget_stdout() -> None:
     os.close(nowhere)
 
 
-def say_which_codec(*, cleaner: bool = False) -> None:
-    """One line on stderr where the native record codec could not be built, or does not fit these
-    sources; with `cleaner` the same of the log cleaner."""
+def _say(message: str) -> None:
+    print(f"kafkalite: {message}", file=sys.stderr)
+
+
+def say_which_codec(*, cleaner: bool = False, say: Callable[[str], object] = _say) -> None:
+    """One line, on stderr unless `say` takes it, where the native record codec could not be built,
+    or does not fit these sources; with `cleaner` the same of the log cleaner."""
     from kafkalite.core.protocol import record_codec
 
     natives = {"record codec": record_codec.NATIVE}
@@ -107,7 +112,7 @@ def say_which_codec(*, cleaner: bool = False) -> None:
         natives["log cleaner"] = loops.NATIVE
     missing = " and ".join(name for name, is_there in natives.items() if not is_there)
     if missing:
-        print(f"kafkalite: no native {missing} here; pure Python serves, slower", file=sys.stderr)
+        say(f"no native {missing} here; pure Python serves, slower")
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def start(
     Ctrl-C and SIGTERM tell it. Any number of these may serve the topic, which is made if it is
     not there.
     """
-    from kafkalite.cli.server import log_to_stderr
+    from kafkalite.cli.server_log import log_to_stderr
     from kafkalite.serde.registry_server import RegistryServer
 
     log_to_stderr()

@@ -2,7 +2,8 @@
 
 stdout gets one line, when clients can connect; stderr gets the log, a line an event. SIGTERM and
 SIGINT end the broker gracefully, and so does the end of stdin under --exit-with-parent, which the
-parent's death brings about however it dies.
+parent's death brings about however it dies. The first of them counts, and a line tells of the stop.
+SIGHUP changes nothing: a broker outlives the terminal that it was started from.
 
 Fails  with one line: an unknown setting, an address in use, a data directory in use.
 """
@@ -19,6 +20,7 @@ import stat
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,11 +29,21 @@ import typer
 from kafkalite.cli import say_which_codec
 from kafkalite.cli.options import examples, parse_pairs, program
 from kafkalite.cli.output import to_json
+from kafkalite.cli.server_log import (
+    LogForm,
+    LogFormat,
+    LogLevels,
+    last_words,
+    log_to_stderr,
+    parse_levels,
+)
 from kafkalite.cli.status import EPILOG, status
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
     from kafkalite.node import Node
+
+log: Final = logging.getLogger(__name__)
 
 # Each time that the broker comes back from the system, the registry's thread may keep the
 # interpreter for so long. Python's own 5 ms are ten times what a request takes.
@@ -80,56 +92,107 @@ def start(
     json: Annotated[
         bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
     ] = False,
+    log_level: LogLevels = None,
+    log_format: LogForm = LogFormat.TEXT,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
-    from kafkalite.cli.server_settings import read_settings
-    from kafkalite.core.broker.turns import MeasuredLoop
-
-    given = read_settings(config, listen, parse_pairs(override, "--override"))
-    for note in given.notes:
-        print(f"kafkalite: {note}", file=sys.stderr)
-    say_which_codec(cleaner=True)
-    log_to_stderr()
-    _allow_many_files()
-    try:
-        where = data_dir or given.log_dir
-        if where is None:
-            raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")
-        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
-            runner.run(_run(where, listen, given.values, registry, exit_with_parent, json))
-    except ConfigError as error:
-        raise given.located(error) from error
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also before the loop can tell of it
+    log_to_stderr(log_format, parse_levels(log_level))
+    with last_words(log_format):
+        _serve(
+            _Wanted(data_dir, listen, config, registry, exit_with_parent, json),
+            parse_pairs(override, "--override"),
+        )
 
 
 cli.command(epilog=EPILOG)(status)
 
 
-async def _run(
-    data_dir: Path,
-    listen: str | None,
-    settings: Mapping[str, str],
-    registry: str | None,
-    exit_with_parent: bool,
-    json: bool,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the flags say."""
+
+    data_dir: Path | None
+    listen: str | None
+    config: Path | None
+    registry: str | None
+    exit_with_parent: bool
+    json: bool
+
+
+def _serve(wanted: _Wanted, overrides: dict[str, str]) -> None:
+    from kafkalite.cli.server_settings import read_settings
+    from kafkalite.core.broker.turns import MeasuredLoop
+
+    given = read_settings(wanted.config, wanted.listen, overrides)
+    for note in given.notes:
+        log.warning("%s", note)
+    say_which_codec(cleaner=True, say=log.warning)
+    _allow_many_files()
+    try:
+        data_dir = wanted.data_dir or given.log_dir
+        if data_dir is None:
+            raise typer.BadParameter("give one, or log.dirs in --config", param_hint="--data-dir")
+        with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+            runner.run(_run(wanted, data_dir, given.values))
+    except ConfigError as error:
+        raise given.located(error) from error
+
+
+class _Stop:
+    """The first reason to stop counts; more of them change nothing."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._is_wanted = asyncio.Event()
+
+    def want(self, reason: str) -> None:
+        """Asks for the stop."""
+        self.reason = self.reason or reason
+        self._is_wanted.set()
+
+    async def wait(self) -> None:
+        """Returns once there is a reason."""
+        await self._is_wanted.wait()
+
+
+async def _run(wanted: _Wanted, data_dir: Path, settings: Mapping[str, str]) -> None:
     from kafkalite.node import start_node
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    if exit_with_parent:
-        _stop_at_end_of_stdin(loop, stop)
-    node = await start_node(data_dir, listen, settings, registry)
+    stop = _Stop()
+    _watch_signals(asyncio.get_running_loop(), stop)
+    if wanted.exit_with_parent:
+        _stop_at_end_of_stdin(asyncio.get_running_loop(), stop)
+    node = await start_node(data_dir, wanted.listen, settings, wanted.registry)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it again
-    if registry is not None:
+    if wanted.registry is not None:
         sys.setswitchinterval(SWITCH_SECONDS)
-    _say_ready(node, data_dir, json)
+    _say_ready(node, data_dir, wanted.json)
     try:
         await stop.wait()
     finally:
+        await _close(node, stop.reason)
+
+
+def _watch_signals(loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.want, number.name)
+    words = "SIGHUP is ignored: settings are read when the broker starts"
+    loop.add_signal_handler(signal.SIGHUP, log.info, words)
+
+
+async def _close(node: Node, reason: str) -> None:
+    """Stops the broker, and says in one line why, how long that took and what it left behind."""
+    began = time.perf_counter()
+    try:
         await node.close()
+    except Exception as error:
+        log.error(
+            "%s, stopped in %.2f s, not clean: %s", reason, time.perf_counter() - began, error
+        )
+        raise
+    log.info("%s, stopped in %.2f s, clean", reason, time.perf_counter() - began)
 
 
 def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
@@ -151,7 +214,7 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
     print(f"kafkalite is ready at {node.address} ({words})", flush=True)
 
 
-def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:
     """Whoever holds the other end of our stdin keeps us alive."""
     stdin = sys.stdin.fileno()
     if stat.S_ISREG(os.fstat(stdin).st_mode):
@@ -160,20 +223,9 @@ def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) 
     def readable() -> None:
         if not os.read(stdin, 4096):
             loop.remove_reader(stdin)
-            stop.set()
+            stop.want("the end of stdin")
 
     loop.add_reader(stdin, readable)
-
-
-def log_to_stderr() -> None:
-    """A line an event, UTC."""
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _allow_many_files() -> None:
