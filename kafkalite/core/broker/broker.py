@@ -42,6 +42,7 @@ from kafkalite.core.cluster.image import (
     ClusterRecord,
     TopicImage,
     is_broker_configs,
+    partition_of,
     topic_of,
 )
 from kafkalite.core.cluster.internal_topics import creatable
@@ -254,7 +255,7 @@ class Broker:
         self.waiting.failed(partition.topic_partition)
 
     def gone(self, partition: Partition) -> None:
-        """The partition is no more: whatever waits for it is answered."""
+        """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
         self.waiting.gone(partition.topic_partition)
 
     def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -297,8 +298,21 @@ class Broker:
         if gone:
             self.groups.topics_deleted(gone)
             self.transactions.topics_deleted(gone)
+        self._leaders_changed(records)
         if any(is_broker_configs(record.path) for record in records):
             await self._configure()
+
+    def _leaders_changed(self, records: Iterable[ClusterRecord]) -> None:
+        """Puts the state of partitions in force: leaders, epochs, replicas in sync. Coordinators
+        follow their partitions."""
+        changed = {where for record in records if (where := partition_of(record.path)) is not None}
+        for where in changed:
+            if (partition := self.partitions.replay(where)) is not None:
+                self.waiting.advanced(partition, partition.log.size_bytes)
+        if changed:
+            self.groups.leaders_changed()
+            self.transactions.leaders_changed()
+            self._load_coordinators()
 
     def _request_producer_ids(self) -> None:
         def allocated(answer: ProducerIdBlock | ApiError) -> None:

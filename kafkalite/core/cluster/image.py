@@ -32,7 +32,7 @@ from uuid import UUID
 
 from kafkalite.core.cluster.coordination import VALUE_BYTES_MAX
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
-from kafkalite.core.types import Node
+from kafkalite.core.types import Node, TopicPartition
 from kafkalite.errors import ApiError, CoordinationError, ErrorCode
 
 CLUSTER_PATH: Final = "/cluster"
@@ -147,6 +147,14 @@ def topic_of(path: str) -> str | None:
 def partition_path(name: str, partition: int) -> str:
     """Where a partition's own record is, once it has one."""
     return f"{TOPICS_PATH}/{name}/{partition}"
+
+
+def partition_of(path: str) -> TopicPartition | None:
+    """The partition whose own record is at `path`; None for any other path."""
+    match path.split("/")[1:]:
+        case ["topics", name, index]:
+            return TopicPartition(name, int(index))
+    return None
 
 
 def topic_record(topic: TopicImage) -> ClusterRecord:

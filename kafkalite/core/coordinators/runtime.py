@@ -30,7 +30,7 @@ from kafkalite.core.pending import Pending
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.records import BatchHeader, ControlType
 from kafkalite.core.replicas.partition import Partition
-from kafkalite.core.replicas.replication import ACKS_ALL
+from kafkalite.core.replicas.replication import ACKS_ALL, Role
 from kafkalite.core.types import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -192,6 +192,16 @@ class Coordinators(Generic[M]):
                 outcome = coordinator.machine.topics_deleted(names, self._host.now())
                 self.carry_out(coordinator, outcome)
 
+    def leaders_changed(self) -> None:
+        """The image has other leaders or epochs. A coordinator whose partition is led elsewhere
+        resigns; whoever waits there is sent to look for the new one."""
+        for coordinator in tuple(self._coordinators.values()):
+            replication = coordinator.partition.replication
+            if replication.role is Role.LEADER:
+                coordinator.leader_epoch = replication.leader_epoch
+            else:
+                self._resign(coordinator)
+
     def complete_transaction(
         self, index: int, producer_id: int, producer_epoch: int, *, commit: bool
     ) -> None:
@@ -284,6 +294,7 @@ class Coordinators(Generic[M]):
         """A new coordinator: ready when this returns, or given up, where the log is short."""
         try:
             partition = self._host.partition(self.topic, index)
+            partition.replication.check_leader()
         except ApiError as error:
             raise ApiError(ErrorCode.NOT_COORDINATOR, str(error)) from error
         coordinator = Coordinator(self._make(), partition, partition.replication.leader_epoch)

@@ -217,16 +217,20 @@ def _timed_out(response: ProduceResponse, missing: Wanted) -> ProduceResponse:
 
 
 def _refuse_failed(broker: Broker, response: ProduceResponse, asked: Wanted) -> ProduceResponse:
-    """What a log that failed meanwhile did not acknowledge is not said to be stored."""
+    """A batch is not said to be stored where the log failed before it was acknowledged, or another
+    broker leads by now."""
     refused = {}
     for where, offset in asked.items():
         try:
-            log = broker.partition(*where).log
+            partition = broker.partition(*where)
+            if partition.log.high_watermark >= offset:
+                continue
+            partition.replication.check_leader()
         except ApiError as error:
             refused[where] = error
         else:
-            if log.failure is not None and log.high_watermark < offset:
-                refused[where] = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, log.failure)
+            if (failure := partition.log.failure) is not None:
+                refused[where] = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, failure)
     return _instead(response, refused)
 
 

@@ -21,7 +21,7 @@ from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImag
 from kafkalite.core.config.settings import LogConfig, TopicConfig
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.replicas.partition import Partition
-from kafkalite.core.replicas.replication import PartitionReplication
+from kafkalite.core.replicas.replication import PartitionReplication, Role
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.types import Now, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError
@@ -51,7 +51,7 @@ class Host(Protocol):
         """Tells the operator, in one line."""
 
     def gone(self, partition: Partition) -> None:
-        """The partition is no more: whatever waits for it is answered."""
+        """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
 
 
 class Partitions:
@@ -145,6 +145,19 @@ class Partitions:
         partition.replay(image)
         if partition.log.flush_is_due:
             self._upkeep.await_flush(partition, partition.log.size_bytes)
+
+    def replay(self, where: TopicPartition) -> Partition | None:
+        """Gives a partition its state in the image: leader, epoch, replicas in sync; None if it is
+        not held here. Requests that wait for one that this broker led before are answered."""
+        partition = self._held.get(where.topic, {}).get(where.partition)
+        image = self._host.image.partition(*where)
+        if partition is None or image is None:
+            return None
+        before = partition.replication.role
+        self._replay(partition, image)
+        if before is Role.LEADER and partition.replication.role is not Role.LEADER:
+            self._host.gone(partition)
+        return partition
 
     def drop(self, topic: TopicImage) -> None:
         """Lets go of a topic that is gone; whoever waits for it is told."""
