@@ -37,7 +37,9 @@ def run_command(cli: typer.Typer) -> None:
         _forget_stdout()
         code = 1
     except KafkaliteError as error:
-        print(f"kafkalite: {error}", file=sys.stderr)
+        from kafkalite.cli.refusals import in_words
+
+        print(f"kafkalite: {in_words(error)}", file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
         code = SIGNALLED + signal.SIGINT

@@ -27,6 +27,20 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _begin_so(ctx, incomplete, lambda admin: admin.list_topics())
 
 
+def with_settings(ctx: typer.Context, incomplete: str) -> list[str]:
+    """What `configs` takes first: `topic`, `broker`, or a topic's name."""
+    words = [word for word in ("topic", "broker") if word.startswith(incomplete)]
+    return [*words, *topics(ctx, incomplete)]
+
+
+def key_kinds(incomplete: str) -> list[str]:
+    """How `consume` can read keys, with some sizes of windows."""
+    from kafkalite.cli.values import Kind
+
+    windows = ["windowed", *(f"windowed:{size}" for size in ("1m", "5m", "1h", "1d"))]
+    return [name for name in [*Kind, *windows] if name.startswith(incomplete)]
+
+
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
     """The groups that begin so."""
 

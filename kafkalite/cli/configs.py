@@ -1,15 +1,22 @@
 """`kafkalite configs`: the settings of topics and brokers, shown and changed.              [IO]
 
+    orders            the topic orders
+    topic 5           the topic 5, which by itself could be broker 5
+    broker 5          broker 5
+    broker default    what every broker falls back to
+
 Fails  with one line and exit code 1: an unknown topic or broker, a setting that the broker refuses.
+       With exit code 2: a setting that the topic or broker does not have.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafkalite.cli import completing
 from kafkalite.cli.options import (
     BOOTSTRAP,
     AsJson,
@@ -19,54 +26,61 @@ from kafkalite.cli.options import (
     parse_pairs,
     program,
 )
-from kafkalite.cli.output import ask, emit, print_json, print_table
+from kafkalite.cli.output import ask, emit, print_json, print_table, warn
+from kafkalite.core.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from kafkalite.clients.admin.client import Admin, ConfigEntry, ConfigResource
 
 cli = program("Show and change the settings of topics and brokers.")
 
-DEFAULT: Final = "default"  # the name of what all brokers share
+TOPIC: Final = "topic"
+BROKER: Final = "broker"
+DEFAULT: Final = "default"  # the name under which all brokers share settings
 
-
-class What(StrEnum):
-    """What has settings."""
-
-    topic = "topic"
-    broker = "broker"
-
-
-WhatArgument = Annotated[What, typer.Argument(help="What has the settings.")]
+WhatArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A topic's name; or 'topic' or 'broker', and the name after it.",
+        autocompletion=completing.with_settings,
+    ),
+]
 NameArgument = Annotated[
-    str, typer.Argument(help="A topic's name, a broker's id, or 'default' for all brokers.")
+    str | None,
+    typer.Argument(
+        help="After 'topic' its name; after 'broker' its id, or 'default' for all brokers.",
+        show_default=False,
+    ),
 ]
 
 
 @cli.command(
     epilog=examples(
-        "kafkalite configs describe topic orders",
+        "kafkalite configs describe orders",
         "kafkalite configs describe broker 1 --changed",
-        "kafkalite configs describe topic orders --key retention.ms --synonyms --documentation",
+        "kafkalite configs describe orders --key retention.ms --synonyms --documentation",
     )
 )
 def describe(
     what: WhatArgument,
-    name: NameArgument,
+    name: NameArgument = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
-    key: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="Only this setting; may be repeated.")
+    ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only those that are not at their defaults.")
+        bool, typer.Option("--changed", help="Only settings that differ from their defaults.")
     ] = False,
     synonyms: Annotated[
-        bool, typer.Option("--synonyms", help="Also the places that a value may come from.")
+        bool, typer.Option("--synonyms", help="Also every place that the value could come from.")
     ] = False,
     documentation: Annotated[
-        bool, typer.Option("--documentation", help="Also what each setting is for.")
+        bool, typer.Option("--documentation", help="Also a description of each setting.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Show settings with their values and where these come from."""
-    resource = _resource(what, name)
+    """Show settings, their values, and where each value was set."""
+    resource = parse_resource(what, name)
 
     async def work(admin: Admin) -> dict[str, ConfigEntry]:
         found = await admin.describe_configs(
@@ -74,10 +88,13 @@ def describe(
         )
         return found[resource]
 
-    found = ask(bootstrap_servers, work)
-    missing = [wanted for wanted in key or () if wanted not in found]
-    if missing:
-        raise typer.BadParameter(f"{resource} has no setting {missing[0]!r}", param_hint="--key")
+    found = ask(bootstrap_servers, work, topics=_topics(resource))
+    for wanted in key or ():
+        if wanted not in found:
+            raise typer.BadParameter(
+                f"{resource} has no setting '{wanted}'{did_you_mean(wanted, _known(resource))}",
+                param_hint="--key",
+            )
     entries = [e for e in sorted(found.values(), key=lambda e: e.name) if not changed or _own(e)]
     if json:
         print_json([_document(entry) for entry in entries])
@@ -92,32 +109,34 @@ def describe(
 
 @cli.command(
     epilog=examples(
-        "kafkalite configs alter topic orders --set retention.ms=86400000",
-        "kafkalite configs alter topic orders --append cleanup.policy=compact",
+        "kafkalite configs alter orders --set retention.ms=86400000",
+        "kafkalite configs alter orders --append cleanup.policy=compact",
         "kafkalite configs alter broker default --unset log.retention.ms",
     )
 )
 def alter(
     what: WhatArgument,
-    name: NameArgument,
+    name: NameArgument = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE; may be repeated.")
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", help="KEY, back to what it falls back to.")
+        list[str] | None,
+        typer.Option("--unset", help="KEY; its default is in force again."),
     ] = None,
     append: Annotated[
-        list[str] | None, typer.Option("--append", help="KEY=ENTRY, added to a list.")
+        list[str] | None, typer.Option("--append", help="KEY=ENTRY; adds the entry to the list.")
     ] = None,
     subtract: Annotated[
-        list[str] | None, typer.Option("--subtract", help="KEY=ENTRY, taken out of a list.")
+        list[str] | None,
+        typer.Option("--subtract", help="KEY=ENTRY; removes the entry from the list."),
     ] = None,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Change settings; those that are not named stay as they are."""
-    resource = _resource(what, name)
+    """Change settings; other settings keep their values."""
+    resource = parse_resource(what, name)
     changes: dict[str, str | None] = {**parse_pairs(set_, "--set"), **dict.fromkeys(unset or ())}
     added, removed = parse_pairs(append, "--append"), parse_pairs(subtract, "--subtract")
     if not (changes or added or removed):
@@ -128,23 +147,72 @@ def alter(
             resource, changes, append=added, subtract=removed, validate_only=dry_run
         )
 
-    ask(bootstrap_servers, work)
+    topics = _topics(resource)
+    settings = [*changes, *added, *removed] if topics else ()
+    ask(bootstrap_servers, work, topics=topics, topic_settings=settings)
+    _warn_of_unknown(resource, [*(n for n, v in changes.items() if v is not None), *added])
     if json:
-        print_json({"type": what.value, "name": name, "altered": not dry_run})
+        kind = resource.resource_type.name.lower()
+        print_json({"type": kind, "name": resource.name or DEFAULT, "altered": not dry_run})
     else:
         emit(f"{resource}: {'could be altered' if dry_run else 'altered'}")
 
 
-def _resource(what: What, name: str) -> ConfigResource:
+def parse_resource(what: str, name: str | None) -> ConfigResource:
+    """What has the settings: `orders`, `topic orders`, `broker 1`, `broker default`.
+
+    A word by itself is a topic, unless it could as well be a broker.
+    """
     from kafkalite.clients.admin.client import EVERY_BROKER, ConfigResource, ResourceType
 
-    if what is What.topic:
+    if name is None:
+        if what in (TOPIC, BROKER):
+            raise typer.BadParameter(f"a name is missing: {what} NAME, or topic {what}")
+        if what == DEFAULT or _is_number(what):
+            raise typer.BadParameter(
+                f"'{what}' may be a topic or a broker: say 'topic {what}' or 'broker {what}'"
+            )
+        return ConfigResource(ResourceType.TOPIC, what)
+    if what == TOPIC:
         return ConfigResource(ResourceType.TOPIC, name)
+    if what != BROKER:
+        raise typer.BadParameter(
+            f"'{what}' is neither 'topic' nor 'broker'; one topic is described or altered at a time"
+        )
     if name == DEFAULT:
         return ConfigResource(ResourceType.BROKER, EVERY_BROKER)
-    if not (name.isascii() and name.isdigit()):
-        raise typer.BadParameter(f"'{name}' is no broker id; give a number or '{DEFAULT}'")
+    if not _is_number(name):
+        raise typer.BadParameter(
+            f"'{name}' is not a broker id: give a number or '{DEFAULT}', or say 'topic {name}'"
+        )
     return ConfigResource(ResourceType.BROKER, name)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _topics(resource: ConfigResource) -> list[str]:
+    """The topic's name, for errors about topics that do not exist."""
+    return [resource.name] if resource.resource_type.name == "TOPIC" else []
+
+
+def _known(resource: ConfigResource) -> Collection[str]:
+    """The names of the settings that we know."""
+    from kafkalite.core.config.keys import BROKER_KEYS, TOPIC_KEYS
+
+    return TOPIC_KEYS if resource.resource_type.name == "TOPIC" else BROKER_KEYS
+
+
+def _warn_of_unknown(resource: ConfigResource, named: Iterable[str]) -> None:
+    """Brokers keep settings of brokers that they do not know, for plugins: perhaps a typo."""
+    known = _known(resource)
+    for name in named:
+        if name not in known:
+            warn(
+                f"{resource}: '{name}' is not a setting of Kafka's; the broker keeps it without "
+                f"effect{did_you_mean(name, known)}"
+            )
 
 
 def _own(entry: ConfigEntry) -> bool:

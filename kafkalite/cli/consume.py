@@ -1,10 +1,11 @@
-"""`kafkalite consume`: records of topics as text, JSON lines or what a template makes of them. [IO]
+"""`kafkalite consume`: records of topics as text, as JSON lines, or by a template.          [IO]
 
-Ctrl-C ends it with 130 (SIGTERM: 143) after a clean goodbye, a closed pipe with 0.
-In a group, offsets of what was printed are committed, and only those.
+Ctrl-C ends it with 130 (SIGTERM: 143) after the consumer has left its group, a closed pipe with 0.
+In a group the offsets of printed records are committed, and no others. Keys and values that are not
+text are shown with escapes; a hint on stderr says once what they probably are.
 
 Fails  with one line and exit code 1: an unknown topic, an offset outside of the log, bytes that
-       are not what they are said to be (named by topic, partition and offset).
+       --key or --value cannot read (named by topic, partition and offset).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from kafkalite.cli import SIGNALLED, completing
+from kafkalite.cli.guesses import Guess, first_unreadable, guess
 from kafkalite.cli.options import (
     BOOTSTRAP,
     Bootstrap,
@@ -26,7 +28,7 @@ from kafkalite.cli.options import (
     examples,
     parse_partitions,
 )
-from kafkalite.cli.output import CLIENT_ID
+from kafkalite.cli.output import CLIENT_ID, warn
 from kafkalite.cli.places import (
     BEGINNING,
     END,
@@ -35,7 +37,16 @@ from kafkalite.cli.places import (
     offsets_at,
     parse_place,
 )
-from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
+from kafkalite.cli.refusals import explaining
+from kafkalite.cli.values import (
+    KEY_NAMES,
+    KINDS,
+    Kind,
+    open_codec,
+    open_key_codec,
+    open_registry,
+    parse_key,
+)
 
 if TYPE_CHECKING:
     from kafkalite.cli.records_out import Lines
@@ -55,6 +66,7 @@ EPILOG = examples(
     "kafkalite consume orders --from 2024-05-01 --to 2024-05-02 --json | jq .value",
     "kafkalite consume orders --from -15m --partition 0,2 --format '{time} {key}: {value}'",
     "kafkalite consume orders --group billing --value avro --json",
+    "kafkalite consume delays --key windowed:1h --value avro --format '{key} {value}'",
 )
 
 Topics = Annotated[
@@ -94,7 +106,16 @@ FormatOption = Annotated[
         "{partition} {offset} {timestamp} {time} {key} {value} {headers}.",
     ),
 ]
-Null = Annotated[str, typer.Option(help="What shows for null, except in JSON.")]
+Key = Annotated[
+    str,
+    typer.Option(
+        help=f"How to read keys: {', '.join(KEY_NAMES)}. SIZE is the size of the windows, such as "
+        "1m; without it the windows are sessions.",
+        autocompletion=completing.key_kinds,
+    ),
+]
+Value = Annotated[Kind, typer.Option(help=f"How to read values: {KINDS}.")]
+Null = Annotated[str, typer.Option(help="The text for null, except in JSON.")]
 Committed = Annotated[
     bool, typer.Option("--committed", help="Only records of transactions that committed.")
 ]
@@ -116,6 +137,8 @@ class Plan:
     key_codec: Codec | None
     value_codec: Codec | None
     asks_registry: bool
+    shows_keys: bool
+    shows_values: bool
 
     @property
     def isolation(self) -> Literal["read_committed", "read_uncommitted"]:
@@ -139,8 +162,8 @@ def consume(
     group: Group = None,
     format_: FormatOption = TEXT,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    key: Annotated[Kind, typer.Option(help=f"What keys are: {KINDS}.")] = Kind.string,
-    value: Annotated[Kind, typer.Option(help=f"What values are: {KINDS}.")] = Kind.string,
+    key: Key = Kind.string.value,
+    value: Value = Kind.string,
     null: Null = "",
     committed: Committed = False,
 ) -> None:
@@ -153,13 +176,16 @@ def consume(
     numbers = parse_partitions(partition)
     if group is not None:
         _check_group(begin, end, numbers)
-    with open_registry(bootstrap_servers, key, value) as registry:
+    key_kind = parse_key(key, "--key")
+    with open_registry(bootstrap_servers, key_kind, value) as registry:
         plan = Plan(
             bootstrap_servers, tuple(dict.fromkeys(topics)), numbers, begin, end, max_records,
             group, committed, _lines(JSON if json else format_, null.encode()),
-            None if key is Kind.string else open_codec(key, registry, is_key=True),
+            open_key_codec(key_kind, registry),
             None if value is Kind.string else open_codec(value, registry),
-            Kind.avro in (key, value),
+            Kind.avro in (key_kind, value),
+            shows_keys=json or format_ == JSON or "{key}" in format_,
+            shows_values=json or format_ in (TEXT, JSON) or "{value}" in format_,
         )  # fmt: skip
         ended_by = asyncio.run(_consume(plan))
     if ended_by is not None:
@@ -206,6 +232,7 @@ class Reading:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     knows_ends: bool = False
     printed: int = 0
+    hinted: set[str] = field(default_factory=set)  # `key`, `value`: the user has got the hint
 
     @property
     def is_done(self) -> bool:
@@ -229,7 +256,9 @@ async def _consume(plan: Plan) -> int | None:
     with Stop().on_signals() as stop:
         async with Client(plan.bootstrap_servers, client_id=CLIENT_ID) as client:
             admin = Admin(client)
-            counts = {t.name: t.partition_count for t in await admin.describe_topics(plan.topics)}
+            async with explaining(admin, plan.bootstrap_servers, topics=plan.topics):
+                topics = await admin.describe_topics(plan.topics)
+            counts = {topic.name: topic.partition_count for topic in topics}
             async with Consumer(
                 client,
                 group_id=plan.group,
@@ -351,6 +380,7 @@ async def _write(reading: Reading, tp: TopicPartition, columns: Columns) -> bool
     """Whether the records are written; not, when nobody reads, or the user ends it before."""
     from kafkalite.cli.standard_io import first_of
 
+    _hint(reading, tp, columns)
     lines = await _formatted(reading.plan, tp, columns)
     writing = asyncio.ensure_future(reading.out.write(lines))
     await first_of(writing, reading.stop.event)
@@ -363,6 +393,34 @@ async def _write(reading: Reading, tp: TopicPartition, columns: Columns) -> bool
         reading.out.gone.set()
         return False
     return True
+
+
+def _hint(reading: Reading, tp: TopicPartition, columns: Columns) -> None:
+    """Says once for keys and once for values that they are not text, and what they may be."""
+    plan = reading.plan
+    looked_at = {
+        "key": (plan.shows_keys and plan.key_codec is None, columns.keys),
+        "value": (plan.shows_values and plan.value_codec is None, columns.values),
+    }
+    for what, (is_read_as_text, column) in looked_at.items():
+        if not is_read_as_text or what in reading.hinted:
+            continue
+        index = first_unreadable(column)
+        if index is not None:
+            reading.hinted.add(what)
+            assert columns.offsets is not None
+            found = guess(column[index], is_key=what == "key")
+            warn(f"{tp}, offset {columns.offsets[index]}: {_advice(what, found)}")
+
+
+def _advice(what: str, found: Guess | None) -> str:
+    """What to do about a key or value that is not text."""
+    if found is None:
+        return f"the {what} is not text; --{what} hex shows every byte"
+    if not found.kinds:
+        return f"the {what} is not text but looks like {found.looks_like}, which no --{what} reads"
+    flags = " or ".join(f"--{what} {kind}" for kind in found.kinds)
+    return f"the {what} is not text but looks like {found.looks_like}: try {flags}"
 
 
 async def _formatted(plan: Plan, tp: TopicPartition, columns: Columns) -> bytes:

@@ -81,7 +81,7 @@ def describe(
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [await _described(admin, group) for group in await admin.describe_groups(groups)]
 
-    described = ask(bootstrap_servers, work)
+    described = ask(bootstrap_servers, work, groups=groups)
     if json:
         print_json(described)
         return
@@ -220,7 +220,7 @@ def reset_offsets(
             for tp, offset in sorted(wanted.items())
         ]
 
-    moved = ask(bootstrap_servers, work)
+    moved = ask(bootstrap_servers, work, topics=chosen)
     if json:
         print_json({"group": group, "executed": execute, "partitions": moved})
         return
@@ -289,7 +289,7 @@ def delete(
             if not json:
                 emit(f"{group}: deleted")
 
-    ask(bootstrap_servers, work)
+    ask(bootstrap_servers, work, groups=groups)
     if json:
         print_json([{"group": group, "deleted": True} for group in groups])
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -28,14 +28,34 @@ CLIENT_ID: Final = "kafkalite-cli"
 UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 
 
-def ask(bootstrap_servers: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Runs `work` with an admin client of these servers."""
+def ask(
+    bootstrap_servers: str,
+    work: Callable[[Admin], Awaitable[T]],
+    *,
+    topics: Collection[str] = (),
+    groups: Collection[str] = (),
+    topic_settings: Collection[str] = (),
+) -> T:
+    """Runs `work` with an admin client of these servers.
+
+    The names are those that the user gave: one that the broker does not know is named in the error.
+    """
     import asyncio
 
+    from kafkalite.cli.refusals import explaining
     from kafkalite.clients.admin.client import Admin
 
     async def with_admin() -> T:
-        async with Admin(bootstrap_servers, client_id=CLIENT_ID) as admin:
+        async with (
+            Admin(bootstrap_servers, client_id=CLIENT_ID) as admin,
+            explaining(
+                admin,
+                bootstrap_servers,
+                topics=topics,
+                groups=groups,
+                topic_settings=topic_settings,
+            ),
+        ):
             return await work(admin)
 
     return asyncio.run(with_admin())
@@ -49,6 +69,11 @@ def counted(number: int, what: str) -> str:
 def say(text: str) -> None:
     """A line on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """A line on stderr about something that the user may not have meant, signed like errors."""
+    say(f"kafkalite: {text}")
 
 
 def emit(text: str) -> None:

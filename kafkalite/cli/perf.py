@@ -31,6 +31,7 @@ from kafkalite.cli.options import (
 from kafkalite.cli.output import CLIENT_ID, counted, emit, print_json
 from kafkalite.cli.produce import Acks, Codec
 from kafkalite.cli.progress import Progress
+from kafkalite.cli.refusals import explaining
 
 if TYPE_CHECKING:
     from kafkalite.cli.standard_io import Stop
@@ -121,7 +122,9 @@ async def _produce(
     from kafkalite.clients.producer.producer import Producer
 
     async with Client(bootstrap_servers, client_id=CLIENT_ID) as client:
-        await Admin(client).describe_topics([load.topic])
+        admin = Admin(client)
+        async with explaining(admin, bootstrap_servers, topics=[load.topic]):
+            await admin.describe_topics([load.topic])
         producer = Producer(
             client,
             acks=load.acks,
@@ -261,7 +264,8 @@ async def _consume(
 
     async with Client(bootstrap_servers, client_id=CLIENT_ID) as client:
         admin = Admin(client)
-        (found,) = await admin.describe_topics([topic])
+        async with explaining(admin, bootstrap_servers, topics=[topic]):
+            (found,) = await admin.describe_topics([topic])
         partitions = choose({topic: found.partition_count}, numbers)
         begins = await admin.beginning_offsets(partitions)
         ends = await admin.end_offsets(partitions)

@@ -22,6 +22,7 @@ from kafkalite.cli import SIGNALLED, completing
 from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples, parse_size
 from kafkalite.cli.output import CLIENT_ID, counted, print_json, say, show_bytes
 from kafkalite.cli.progress import Progress
+from kafkalite.cli.refusals import explaining
 from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kafkalite.clients.producer.producer import Producer
     from kafkalite.core.types import Headers
 
+CREATE: Final = "With --create it is made."
 DELIVERY_TIMEOUT_MS: Final = 30_000
 ESCAPES: Final = {"\\t": "\t", "\\n": "\n", "\\0": "\0", "\\\\": "\\"}
 
@@ -268,12 +270,13 @@ async def _check_topic(admin: Admin, plan: Plan) -> None:
     from kafkalite.clients.admin.client import NewTopic
 
     try:
-        (topic,) = await admin.describe_topics([plan.topic])
+        async with explaining(
+            admin, plan.bootstrap_servers, topics=() if plan.create else [plan.topic], remedy=CREATE
+        ):
+            (topic,) = await admin.describe_topics([plan.topic])
     except ApiError as error:
-        unknown = error.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not (plan.create and unknown):
-            hint = " (--create makes it)" if unknown else ""
-            raise ApiError(error.error_code, f"topic {plan.topic}{hint}") from None
+        if not plan.create or error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
         await admin.create_topics([NewTopic(plan.topic)])
         topic = await admin.client.topic(plan.topic, create=False)
     count = topic.partition_count

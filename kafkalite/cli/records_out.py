@@ -1,13 +1,13 @@
 """Columns of records as lines: their values, JSON with all that is known, or a template.    [IO]
 
-    text        the value
+    text        the value; one that is not text is shown with escapes
     json        {"topic": …, "partition": …, "offset": …, "timestamp": …, "key": …, "value": …,
                  "headers": [[name, value], …]}
     template    "{key}\\t{value}" and the like, with FIELDS
 
 Owns   how a record looks. `produce --format json` reads what the JSON form writes.
-Fails  with ConfigError for a template that makes no sense; SerdeError, naming the record, for
-       bytes that are not what they are said to be.
+Fails  with ConfigError for a wrong template; with SerdeError, naming the record, for bytes that
+       --key or --value cannot read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from string import Formatter
 from typing import Any, Final
 
+from kafkalite.cli.guesses import is_text, readable
 from kafkalite.cli.output import show_time, to_json
 from kafkalite.cli.values import json_columns, text_of
 from kafkalite.core.types import Columns, Headers, TopicPartition
@@ -61,7 +62,9 @@ def text_lines(null: bytes) -> Lines:
 
     def lines(tp: TopicPartition, columns: Columns) -> bytes:
         if all(type(value) is bytes for value in columns.values):
-            return b"\n".join(columns.values) + b"\n"
+            text = b"\n".join(columns.values)
+            if is_text(text):  # each value is: no character of UTF-8 spans a line end
+                return text + b"\n"
         return b"".join(
             (null if value is None else text_of(value)) + b"\n" for value in columns.values
         )
@@ -95,7 +98,7 @@ def json_lines(tp: TopicPartition, columns: Columns) -> bytes:
 
 
 def json_headers(headers: Headers) -> list[list[str | None]]:
-    """Names and values; bytes that are no UTF-8 show as escapes."""
+    """Names and values; bytes that are not UTF-8 are shown as escapes."""
     return [
         [name, None if value is None else value.decode(errors="backslashreplace")]
         for name, value in headers
@@ -151,4 +154,4 @@ def _fields(
 
 
 def _text_headers(headers: Headers) -> bytes:
-    return b",".join(name.encode() + b"=" + (value or b"") for name, value in headers)
+    return b",".join(name.encode() + b"=" + readable(value or b"") for name, value in headers)

@@ -6,21 +6,20 @@ Fails  with ConfigError naming the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from kafkalite.core.config.listeners import ADVERTISED, INTER_BROKER, PLAINTEXT
-from kafkalite.core.config.settings import (
-    BrokerConfig,
-    lines_of_properties,
-    parse_properties,
-    split_known,
-)
+from kafkalite.core.config.properties import Property, properties
+from kafkalite.core.config.settings import BROKER_KEYS, BrokerConfig, ConfigType, split_known
+from kafkalite.core.nearest import did_you_mean, nearest
 from kafkalite.errors import ConfigError
 
 LOG_DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
+SECRET: Final = re.compile(r"pass|secret|credential|token|jaas|\bkey\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Given:
 
     values: Mapping[str, str]
     file: Path | None = None
-    lines: Mapping[str, int] = field(default_factory=dict)  # of values that the file decides
+    places: Mapping[str, str] = field(default_factory=dict)  # of values that the file decides
     notes: tuple[str, ...] = ()
 
     @property
@@ -44,10 +43,10 @@ class Given:
 
     def located(self, error: ConfigError) -> ConfigError:
         """The error, with the file's line if a setting of the file is at fault."""
-        line = self.lines.get(error.setting)
-        if line is None:
+        place = self.places.get(error.setting)
+        if place is None:
             return error
-        return ConfigError(f"{self.file}:{line}: {error}", setting=error.setting)
+        return ConfigError(f"{place}: {error}", setting=error.setting)
 
 
 def read_settings(file: Path | None, listen: str | None, flags: Mapping[str, str]) -> Given:
@@ -62,19 +61,38 @@ def read_settings(file: Path | None, listen: str | None, flags: Mapping[str, str
     except OSError as error:
         raise ConfigError(f"--config {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"--config {file}: {error}") from error
-    known, unknown = split_known(parse_properties(text))
-    notes = [f"{file}: {name} is no setting of Kafka's, ignored" for name in unknown]
+        raise ConfigError(f"--config {file}: not text in UTF-8: {error}") from error
+    written = {found.name: found for found in properties(text)}
+    known, unknown = split_known({name: found.value for name, found in written.items()})
+    notes = [
+        f"{_place(file, written[name])}: not a setting of brokers, ignored"
+        f"{did_you_mean(name, BROKER_KEYS)}"
+        for name in unknown
+    ]
     for name in _replaced(known, listen) if listen is not None else ():
         value = known.pop(name)
         notes.append(
             f"{file}: {name} {value} is of another listener than --listen {listen}, left out; "
             f"--override {name}=… sets it"
         )
-    decided = {name: line for name, line in lines_of_properties(text).items() if name not in flags}
+    decided = {name: _place(file, written[name]) for name in written if name not in flags}
     if listen is not None:
         decided.pop("listeners", None)
     return Given({**known, **flags}, file, decided, tuple(notes))
+
+
+def _place(file: Path, found: Property) -> str:
+    """The file, the line, and what stands there, without the value of a password."""
+    text = f"{found.name}=(hidden)" if _may_be_secret(found.name) else found.text
+    return f"{file}:{found.line}, '{text}'"
+
+
+def _may_be_secret(name: str) -> bool:
+    """Whether the setting, or the one that was probably meant, holds a password."""
+    if SECRET.search(name):
+        return True
+    meant = BROKER_KEYS.get(name if name in BROKER_KEYS else nearest(name, BROKER_KEYS) or "")
+    return meant is not None and meant.type is ConfigType.PASSWORD
 
 
 def _replaced(known: Mapping[str, str], listen: str) -> list[str]:

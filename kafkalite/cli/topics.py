@@ -113,7 +113,7 @@ def describe(
         sizes = await _sizes(admin)
         return [await _described(admin, t, sizes, all_configs) for t in found]
 
-    described = ask(bootstrap_servers, work)
+    described = ask(bootstrap_servers, work, topics=topics or ())
     if json:
         print_json(described)
         return
@@ -243,7 +243,7 @@ def create(
         what = "exists" if topic["exists"] else "created"
         emit(f"{topic['name']}: {'could be created' if dry_run and what != 'exists' else what}")
 
-    made = ask(bootstrap_servers, work)
+    made = ask(bootstrap_servers, work, topic_settings=configs)
     if json:
         print_json(made)
 
@@ -287,7 +287,7 @@ def alter(
             if not json:
                 emit(f"{name}: {'could be altered' if dry_run else 'altered'}")
 
-    ask(bootstrap_servers, work)
+    ask(bootstrap_servers, work, topics=topics, topic_settings=changes)
     if json:
         print_json([{"name": name, "altered": not dry_run} for name in topics])
 
@@ -319,7 +319,7 @@ def trim(
         wanted = await offsets_at(admin, place, bounds)
         return {tp: offset for tp, offset in wanted.items() if offset > bounds.beginnings[tp]}
 
-    wanted = ask(bootstrap_servers, find)
+    wanted = ask(bootstrap_servers, find, topics=[topic])
     if wanted:
         told = ", ".join(f"{tp} before {offset}" for tp, offset in wanted.items())
         confirm(f"Delete the records of {told}?", yes=yes)
@@ -361,6 +361,6 @@ def delete(
                 emit(f"{name}: {'deleted' if deleted else 'does not exist'}")
         return done
 
-    done = ask(bootstrap_servers, work)
+    done = ask(bootstrap_servers, work, topics=topics)
     if json:
         print_json(done)

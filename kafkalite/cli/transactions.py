@@ -154,7 +154,7 @@ def producers(
             if producer.in_transaction or not open_
         ]
 
-    _print_producers(ask(bootstrap_servers, work), json)
+    _print_producers(ask(bootstrap_servers, work, topics=[topic]), json)
 
 
 def _producer(tp: TopicPartition, told: ProducerInfo) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def find_hanging(
             if tp not in known.get(producer.producer_id, ())
         ]
 
-    _print_producers(ask(bootstrap_servers, work), json)
+    _print_producers(ask(bootstrap_servers, work, topics=topics or ()), json)
 
 
 async def _known(admin: Admin, producer_ids: set[int]) -> dict[int, set[TopicPartition]]:

@@ -2,6 +2,7 @@
 
     kind      as text, and in JSON lines         in the record
     string    UTF-8                              the same bytes
+    bytes     the same bytes                     the same bytes
     json      a JSON document                    JSON
     avro      a JSON document                    Avro, its schema in the registry
     msgpack   a JSON document                    MessagePack
@@ -10,10 +11,14 @@
     hex       00ff                               these bytes
     base64    AP8=                               these bytes
 
-Null stands for itself in JSON lines. Bytes that are no UTF-8 pass through a `string` as they are;
-a JSON line, which cannot hold them, names them `value_base64`.
+A key may also be that of a window, which is only read: `windowed:1h`, or `windowed` for sessions.
+It is shown as `{"key": "JFK", "start": 1357000000000, "end": 1357003600000}`.
 
-Fails  with SerdeError whose `index` is the first record of the column that failed.
+Null stands for itself in JSON lines. A `string` that is not text is shown with escapes (`guesses`);
+a JSON line, which cannot hold it, has `value_base64` instead.
+
+Fails  with SerdeError whose `index` is the first record of the column that failed;
+       typer.BadParameter for a name that is not a kind.
 """
 
 from __future__ import annotations
@@ -24,17 +29,24 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+import typer
+
+from kafkalite.cli.guesses import readable
 from kafkalite.cli.output import to_json
+from kafkalite.core.nearest import did_you_mean
+from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
     from kafkalite.serde.registry import SchemaRegistry
     from kafkalite.serde.serde import Codec
+    from kafkalite.serde.windowed import WindowedSerde
 
 
 class Kind(StrEnum):
     """How a record's key or value is understood."""
 
     string = "string"
+    bytes = "bytes"
     json = "json"
     avro = "avro"
     msgpack = "msgpack"
@@ -45,7 +57,56 @@ class Kind(StrEnum):
 
 
 KINDS: Final = ", ".join(Kind)
+KEY_NAMES: Final = (*Kind, "windowed:SIZE", "windowed")
 DOCUMENTS: Final = frozenset({Kind.json, Kind.avro, Kind.msgpack})
+
+
+class Raw(bytes):
+    """Bytes that are printed as they are, whether they are text or not."""
+
+
+def parse_key(name: str, flag: str) -> Kind | WindowedSerde:
+    """What `--key` names: a kind, or keys of windows."""
+    from kafkalite.serde.primitives import string
+    from kafkalite.serde.windowed import named_windowed
+
+    try:
+        found = named_windowed(name, string())
+    except ConfigError as error:
+        raise typer.BadParameter(f"'{name}': {error}", param_hint=flag) from error
+    if found is not None:
+        return found
+    if name not in Kind.__members__:
+        hint = did_you_mean(name, KEY_NAMES)
+        raise typer.BadParameter(
+            f"'{name}' is not one of {', '.join(KEY_NAMES)}{hint}", param_hint=flag
+        )
+    return Kind(name)
+
+
+def open_key_codec(key: Kind | WindowedSerde, registry: SchemaRegistry | None) -> Codec | None:
+    """What reads keys; None where they are text, which `records_out` reads by itself."""
+    if isinstance(key, Kind):
+        return None if key is Kind.string else open_codec(key, registry, is_key=True)
+    from kafkalite.serde.serde import SerdeContext
+
+    return _WindowsAsJson(key.open(SerdeContext(is_key=True)))
+
+
+class _WindowsAsJson:
+    """Reads keys of windows as the JSON objects that stand for them."""
+
+    def __init__(self, windows: Codec) -> None:
+        self._windows = windows
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """The bytes of keys that are `Windowed`."""
+        return self._windows.serialize(topic, column)
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The key and the bounds of its window, in epoch ms."""
+        windows = self._windows.deserialize(topic, column)
+        return [window and window._asdict() for window in windows]
 
 
 def open_codec(
@@ -73,10 +134,14 @@ def open_codec(
         return EachRecord("hex", bytes.fromhex, bytes.hex)
     if kind is Kind.base64:
         return EachRecord("base64", _from_base64, _to_base64)
+    if kind is Kind.bytes:
+        return EachRecord("bytes", _encoded, Raw)
     return EachRecord("string", _encoded, bytes)
 
 
-def open_registry(bootstrap_servers: str, *kinds: Kind) -> AbstractContextManager[Any]:
+def open_registry(
+    bootstrap_servers: str, *kinds: Kind | WindowedSerde
+) -> AbstractContextManager[Any]:
     """The registry in the log where a kind needs one; None where none does."""
     if Kind.avro not in kinds:
         return nullcontext()
@@ -102,7 +167,7 @@ def _encoded(value: Any) -> bytes:
 
 def reader_of_text(kind: Kind) -> Callable[[bytes], Any]:
     """What makes of a piece of text the Python value that the kind's codec writes."""
-    if kind is Kind.string:
+    if kind in (Kind.string, Kind.bytes):
         return bytes
     if kind in DOCUMENTS:
         import orjson
@@ -116,7 +181,7 @@ def reader_of_text(kind: Kind) -> Callable[[bytes], Any]:
 def text_of(value: Any) -> bytes:
     """A decoded key or value as text: strings as they are, the rest as JSON."""
     if isinstance(value, bytes):
-        return value
+        return value if isinstance(value, Raw) else readable(value)
     return value.encode() if isinstance(value, str) else to_json(value)
 
 

@@ -154,6 +154,12 @@ def windowed(serde: Serde, size: Size | None = None) -> WindowedSerde:
     return WindowedSerde(serde, None if size is None else _milliseconds(size))
 
 
+def named_windowed(name: str, inner: Serde) -> WindowedSerde | None:
+    """The serde that users call `windowed:1h`, or `windowed` for sessions; None for other names."""
+    kind, colon, size = name.partition(":")
+    return windowed(inner, size if colon else None) if kind == "windowed" else None
+
+
 def _milliseconds(size: Size) -> int:
     found = DURATION.fullmatch(size) if isinstance(size, str) else None
     if found:

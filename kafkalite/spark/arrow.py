@@ -20,7 +20,7 @@ from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.primitives import bytes_, string
 from kafkalite.serde.serde import Codec, Serde
-from kafkalite.serde.windowed import windowed
+from kafkalite.serde.windowed import named_windowed
 from kafkalite.spark.column_types import TIMESTAMP, Convert
 from kafkalite.spark.options import SourceOptions
 
@@ -32,10 +32,8 @@ HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary()
 
 def key_serde(key_format: str) -> Serde:
     """The serde that a `key.format` names."""
-    kind, _, size = key_format.partition(":")
-    if kind == "windowed":
-        return windowed(string(), size=size or None)
-    return string() if kind == "string" else bytes_()
+    plain = string() if key_format == "string" else bytes_()
+    return named_windowed(key_format, string()) or plain
 
 
 def arrow_schema(options: SourceOptions, value: pa.DataType) -> pa.Schema:

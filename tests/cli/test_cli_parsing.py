@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.cli import output, status
+from kafkalite.cli.guesses import first_unreadable, guess, is_text
 from kafkalite.cli.options import (
     choose,
     parse_pairs,
@@ -180,12 +181,53 @@ def test_text_with_keys_and_nulls() -> None:
 
 def test_text_and_templates() -> None:
     columns = Columns([b"k", None], [b"\xff", None], [0, -1], range(7, 9), [(("h", b"1"),), ()])
-    assert text_lines(b"~")(TP, columns) == b"\xff\n~\n"
+    assert text_lines(b"~")(TP, columns) == b"\\xff\n~\n"
+    assert text_lines(b"")(TP, Columns([None] * 3, [b"a", "é".encode(), b"c\0"], [0] * 3)) == (
+        "a\né\nc\\x00\n".encode()
+    )
     show = template_lines("{topic}/{partition}/{offset}\\t{time} {key}={value} {headers}", b"~")
-    assert show(TP, columns) == b"t/3/7\t1970-01-01T00:00:00.000Z k=\xff h=1\nt/3/8\t- ~=~ \n"
+    assert show(TP, columns) == b"t/3/7\t1970-01-01T00:00:00.000Z k=\\xff h=1\nt/3/8\t- ~=~ \n"
     assert template_lines("{{}}\\\\n\\0{offset}\\n", b"")(TP, columns) == (
         b"{}\\n\x007\n{}\\n\x008\n"
     )
+
+
+@given(st.lists(st.none() | st.text() | st.binary(), max_size=5))
+def test_any_column_is_printed_as_text(values: list[Any]) -> None:
+    column = [value.encode() if isinstance(value, str) else value for value in values]
+    count = len(column)
+    columns = Columns([None] * count, column, [0] * count)
+    out = text_lines(b"")(TP, columns) if count else b""
+    assert out.decode().count("\0") == 0
+    index = first_unreadable(column)
+    assert index is None or not is_text(column[index])
+    assert all(v is None or is_text(v) for v in column[:index])
+
+
+@pytest.mark.parametrize(
+    ("data", "kinds"),
+    [
+        (b"\0\0\0\0\x07\x02a", ["avro"]),
+        (b"\0\0\0\0\x07", ["avro"]),
+        (b'\0\0\0\0\x07{"a": 1}', []),
+        (b"\0\0\0\0\0\x02a", None),
+        (b"\x81\xa1a\x01", ["msgpack"]),
+        (b"\x81\xa1a", None),
+        ((5).to_bytes(8, "big"), ["int64"]),
+        ((-2).to_bytes(8, "big", signed=True), ["int64"]),
+        ((1_700_000_000_000).to_bytes(8, "big"), ["avro", "int64"]),
+        (b"\x3f\xf8" + bytes(6), ["float64"]),
+        (b"\xff\xfe", None),
+    ],
+)
+def test_what_bytes_look_like(data: bytes, kinds: list[str] | None) -> None:
+    found = guess(data)
+    assert (None if found is None else list(found.kinds)) == kinds
+
+
+@given(st.binary(max_size=40), st.booleans())
+def test_any_bytes_are_guessed_at(data: bytes, is_key: bool) -> None:
+    guess(data, is_key=is_key)
 
 
 def test_tables_and_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -51,8 +52,8 @@ def test_lines_go_in_and_come_out(
     told = kafkalite("produce", topic, "-z", compression, "--acks", acks, "--json", stdin=data).json
     assert (told["records"], told["bytes"], told["interrupted"]) == (4, len(data), False)
     assert told["records_per_second"] > 0
-    out = kafkalite("consume", topic, "--max-records", "4").out
-    assert out == b"one\n\ntwo \xff\nthree\n"
+    consume = ["consume", topic, "--max-records", "4"]
+    assert kafkalite(*consume, "--value", "bytes").out == data + b"\n"
 
 
 def test_files_keys_headers_and_nulls(kafkalite: Run, make_topic: Run, tmp_path: Path) -> None:
@@ -168,13 +169,46 @@ def test_kinds_of_values(
 ) -> None:
     topic = make_topic(1)
     kafkalite("produce", topic, "-q", "--value", kind, stdin=text.encode())
-    assert kafkalite("consume", topic, "--until-end").out == data + b"\n"
+    plain = kafkalite("consume", topic, "--until-end", "--value", "bytes")
+    assert (plain.out, plain.err) == (data + b"\n", "")
     back = kafkalite("consume", topic, "--until-end", "--value", kind, "--json").json_lines
     shown = json.loads(text) if kind in ("json", "msgpack", "int64", "float64") else text
     assert back[0]["value"] == shown
     assert kafkalite("consume", topic, "--until-end", "--value", kind).lines == [
         text.replace(" ", "")
     ]
+
+
+def test_what_is_not_text_is_escaped_and_hinted_at_once(kafkalite: Run, make_topic: Run) -> None:
+    topic = make_topic(1)
+    key = b"JFK" + (1_357_000_000_000).to_bytes(8, "big")
+    lines = [
+        {"key_base64": base64.b64encode(key).decode(), "value_base64": "gaFhAQ=="},
+        {"key_base64": "/w==", "value_base64": "/w=="},
+    ]
+    data = "\n".join(map(json.dumps, lines)).encode()
+    kafkalite("produce", topic, "--format", "json", "-q", stdin=data)
+    text = kafkalite("consume", topic, "--until-end")
+    assert text.lines == ["\\x81\\xa1a\\x01", "\\xff"]
+    msgpack_hint = (
+        f"kafkalite: {topic}-0, offset 0: the value is not text but looks like MessagePack: "
+        "try --value msgpack\n"
+    )
+    assert text.err == msgpack_hint
+    window_hint = (
+        f"kafkalite: {topic}-0, offset 0: the key is not text but looks like the key of a window: "
+        "try --key windowed:1h (the window's size)\n"
+    )
+    assert kafkalite("consume", topic, "--until-end", "--json").err == window_hint + msgpack_hint
+    windows = ["consume", topic, "-n", "1", "--value", "msgpack", "--key", "windowed:1m"]
+    window = {"key": "JFK", "start": 1_357_000_000_000, "end": 1_357_000_060_000}
+    (told,) = kafkalite(*windows, "--json").json_lines
+    assert (told["key"], told["value"]) == (window, {"a": 1})
+    told = kafkalite(*windows, "--format", "{key}")
+    assert (json.loads(told.out), told.err) == (window, "")
+    wrong = kafkalite("consume", topic, "--key", "windowed:soon", code=2).err
+    assert "'windowed:soon': window size 'soon': expected milliseconds" in wrong
+    assert "did you mean 'msgpack'?" in kafkalite("consume", topic, "--key", "msgpak", code=2).err
 
 
 def test_avro_through_the_registry(
@@ -186,7 +220,11 @@ def test_avro_through_the_registry(
     kafkalite(*produce, "-q", stdin=b'{"id": 1, "by": null}\n{"id": 2, "by": "x"}\n')
     told = kafkalite("consume", topic, "--until-end", "--value", "avro", "--json").json_lines
     assert [r["value"] for r in told] == [{"id": 1, "by": None}, {"id": 2, "by": "x"}]
-    assert kafkalite("consume", topic, "-n", "1").out[0] == 0  # the wire format's magic byte
+    plain = kafkalite("consume", topic, "--until-end")
+    assert all(line.startswith("\\x00\\x00") for line in plain.lines)  # the wire format's header
+    assert plain.err.startswith(f"kafkalite: {topic}-0, offset 0: the value is not text but looks")
+    assert "like Avro in Confluent's wire format with the schema id " in plain.err
+    assert plain.err.endswith(": try --value avro\n")
     wrong = refused(*produce, stdin=b'{"id": 1, "by": null}\n{"id": "x"}\n')
     assert wrong.startswith("stdin, line 2: ")
     kafkalite("produce", topic, "--schema", str(schema), code=2)
@@ -232,13 +270,27 @@ def test_input_that_cannot_be_sent_is_named(
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        (["produce", "no-such-topic"], "topic no-such-topic (--create makes it): UNKNOWN_TOPIC"),
-        (["consume", "no-such-topic"], "topic no-such-topic: UNKNOWN_TOPIC_OR_PARTITION"),
+        (["produce", "no-such-topic"], "topic 'no-such-topic' does not exist at "),
+        (["consume", "no-such-topic"], ". To see which topics exist: kafkalite topics list -b "),
         (["consume", "no such topic"], "INVALID_TOPIC_EXCEPTION"),
     ],
 )
 def test_topics_that_are_not_there(refused: Run, command: list[str], told: str) -> None:
     assert told in refused(*command)
+
+
+def test_a_topic_that_was_probably_meant_is_named(
+    refused: Run, bootstrap: str, make_topic: Run
+) -> None:
+    topic = make_topic(1)
+    told = f"topic '{topic}s' does not exist at {bootstrap}; did you mean '{topic}'?"
+    for command in (
+        ["consume"], ["topics", "describe"], ["topics", "alter", "--partitions", "3"],
+        ["topics", "trim", "--before", "end"], ["topics", "delete", "--yes"],
+        ["configs", "describe"], ["perf", "consume"], ["transactions", "producers"],
+    ):  # fmt: skip
+        assert refused(*command, f"{topic}s") == told
+    assert refused("produce", f"{topic}s") == f"{told} With --create it is made."
 
 
 def test_places_outside_of_the_log(kafkalite: Run, refused: Run, lettered: str) -> None:

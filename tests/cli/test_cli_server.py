@@ -124,8 +124,34 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
         process.terminate()
         _, log = process.communicate(timeout=20)
     assert "num.network.threads is accepted and has no effect" in log
-    assert "my.plugin.level is no setting of Kafka's, ignored" in log
+    assert f"{config}:4, 'my.plugin.level=3': not a setting of brokers, ignored\n" in log
     assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
+
+
+def test_lines_of_the_file_that_are_wrong_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(
+        "# mine\nlog.retention.hour=3\nssl.keystore.pasword=hunter2\nlog.roll.hours=soon\n"
+    )
+    data = ("--data-dir", str(tmp_path / "d"))
+    code, log = outcome(*data, "--config", str(config))
+    assert code == 1
+    unknown = "not a setting of brokers, ignored; did you mean"
+    meant, hidden, wrong = log.splitlines()
+    assert meant.endswith(f"{config}:2, 'log.retention.hour=3': {unknown} 'log.retention.hours'?")
+    assert hidden.endswith(
+        f"{config}:3, 'ssl.keystore.pasword=(hidden)': {unknown} 'ssl.keystore.password'?"
+    )
+    assert wrong == (
+        f"kafkalite: {config}:4, 'log.roll.hours=soon': "
+        "Invalid value soon for configuration log.roll.hours: Not a number of type INT"
+    )
+    code, log = outcome(*data, "--override", "num.partition=3")
+    assert code == 1
+    assert log == (
+        "kafkalite: num.partition: not a setting of a broker (value '3'); "
+        "did you mean 'num.partitions'?\n"
+    )
 
 
 def test_the_data_directory_may_be_the_file_s(tmp_path: Path) -> None:
@@ -209,7 +235,7 @@ def test_a_protection_that_is_not_there_is_refused_with_the_file_s_line(
     config.write_text(f"# mine\nlisteners=PLAINTEXT://127.0.0.1:0\n{lines}")
     code, log = outcome("--data-dir", str(tmp_path / "d"), "--config", str(config))
     assert (code, log.count("\n")) == (1, 1), log
-    assert log.startswith(f"kafkalite: {config}:{number}: ")
+    assert log.startswith(f"kafkalite: {config}:{number}, '")
     assert words in log
     assert not (tmp_path / "d").exists()
 

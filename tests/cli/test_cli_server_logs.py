@@ -113,7 +113,7 @@ def test_in_json_every_line_is_an_object(tmp_path: Path) -> None:
         lines = lines_of(process)
     assert {"ts", "level", "logger", "message"} == set().union(*lines)
     messages = [line["message"] for line in lines]
-    assert f"{config}: my.plugin is no setting of Kafka's, ignored" in messages
+    assert f"{config}:1, 'my.plugin=1': not a setting of brokers, ignored" in messages
     assert "num.io.threads is accepted and has no effect" in messages
     assert lines[-1]["logger"] == "kafkalite.cli.server"
     assert lines[-1]["ts"].endswith("Z")

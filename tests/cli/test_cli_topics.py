@@ -39,7 +39,7 @@ def test_all_configs_of_a_topic(kafkalite: Run, make_topic: Run) -> None:
 
 def test_creating_twice(kafkalite: Run, refused: Run, topic: str) -> None:
     kafkalite("topics", "create", topic)
-    assert refused("topics", "create", topic).endswith("TOPIC_ALREADY_EXISTS")
+    assert refused("topics", "create", topic).endswith("(TOPIC_ALREADY_EXISTS)")
     again = kafkalite("topics", "create", topic, "--if-not-exists", "--json").json
     assert again == [{"name": topic, "created": False, "exists": True}]
 
@@ -47,14 +47,14 @@ def test_creating_twice(kafkalite: Run, refused: Run, topic: str) -> None:
 def test_a_dry_run_creates_nothing(kafkalite: Run, refused: Run, topic: str) -> None:
     told = kafkalite("topics", "create", topic, "--dry-run").lines
     assert told == [f"{topic}: could be created"]
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in refused("topics", "describe", topic)
+    assert "does not exist" in refused("topics", "describe", topic)
 
 
 def test_deleting_asks_first(kafkalite: Run, refused: Run, make_topic: Run, topic: str) -> None:
     make_topic(1)
     assert "say --yes" in refused("topics", "delete", topic)
     kafkalite("topics", "describe", topic)
-    assert refused("topics", "delete", f"{topic}-x", "--yes").startswith(f"topic {topic}-x")
+    assert refused("topics", "delete", f"{topic}-x", "--yes").startswith(f"topic '{topic}-x'")
     told = kafkalite("topics", "delete", f"{topic}-x", "--yes", "--if-exists").lines
     assert told == [f"{topic}-x: does not exist"]
 
@@ -99,6 +99,11 @@ def test_trimming(kafkalite: Run, refused: Run, make_topic: Run) -> None:
         ["topics", "trim", "a", "--before", "yesterday"],
         ["topics", "trim", "a", "--before", "end", "--partition", "5-1"],
         ["configs", "describe", "broker", "x"],
+        ["configs", "describe", "broker"],
+        ["configs", "describe", "topic"],
+        ["configs", "describe", "default"],
+        ["configs", "describe", "1"],
+        ["configs", "describe", "a", "b"],
         ["configs", "alter", "topic", "a"],
         ["nonsense"],
     ],
@@ -123,7 +128,10 @@ def test_settings_are_shown(kafkalite: Run, refused: Run, make_topic: Run) -> No
     long = kafkalite("configs", "describe", "topic", topic, "--key", "retention.ms", "--synonyms")
     assert long.lines[0] == "retention.ms=9"
     kafkalite("configs", "describe", "topic", topic, "--key", "nonsense", code=2)
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in refused("configs", "describe", "topic", f"{topic}-x")
+    assert kafkalite("configs", "describe", topic, "--changed", "--json").json == only
+    typo = kafkalite("configs", "describe", topic, "--key", "retention.m", code=2).err
+    assert "has no setting 'retention.m'; did you mean 'retention.ms'?" in typo
+    assert "does not exist" in refused("configs", "describe", "topic", f"{topic}-x")
     brokers = kafkalite("server", "status", "--json").json["brokers"]
     broker = kafkalite("configs", "describe", "broker", str(brokers[0]["id"]), "--json").json
     assert "log.retention.ms" in {c["name"] for c in broker}
@@ -146,6 +154,21 @@ def test_settings_are_changed(kafkalite: Run, refused: Run, make_topic: Run) -> 
     kafkalite("configs", "alter", "topic", topic, "--set", "retention.ms=7", "--dry-run")
     assert (value("retention.ms"), value("cleanup.policy")) == ("8", "compact")
     assert "INVALID_CONFIG" in refused("configs", "alter", "topic", topic, "--set", "x.y=1")
+    for command in (["configs", "alter", topic, "--set"], ["topics", "create", "x", "--config"]):
+        told = refused(*command, "cleanup.polcy=compact")
+        assert told.endswith("cleanup.polcy; did you mean 'cleanup.policy'?"), told
+
+
+@pytest.mark.needs("IncrementalAlterConfigs")
+def test_a_setting_of_brokers_that_is_unknown_is_reported(kafkalite: Run) -> None:
+    alter = ["configs", "alter", "broker", "default"]
+    ran = kafkalite(*alter, "--set", "log.retention.m=3", "--dry-run", "--json")
+    assert ran.json == {"type": "broker", "name": "default", "altered": False}
+    assert ran.err == (
+        "kafkalite: broker default: 'log.retention.m' is not a setting of Kafka's; the broker "
+        "keeps it without effect; did you mean 'log.retention.ms'?\n"
+    )
+    assert kafkalite(*alter, "--unset", "log.retention.m", "--dry-run").err == ""
 
 
 def test_the_cluster_s_state(kafkalite: Run, bootstrap: str, make_topic: Run) -> None:

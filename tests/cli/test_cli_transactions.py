@@ -99,7 +99,9 @@ def test_committed_records_are_read(kafkalite: Run, make_topic: Run, bootstrap: 
 def test_what_is_not_known(kafkalite: Run, refused: Run, group: str) -> None:
     for command in (["describe", group], ["abort", group, "--yes"]):
         told = refused("transactions", *command)
-        assert told == f"transactional id {group}: TRANSACTIONAL_ID_NOT_FOUND"
+        assert told == (
+            f"transactional id {group}: no such transactional id (TRANSACTIONAL_ID_NOT_FOUND)"
+        )
     assert "no transaction state 'Dozing'" in refused("transactions", "list", "--state", "Dozing")
     for flags in (["abort"], ["abort", "x", "--hanging", "t:0"], ["abort", "--hanging", "t:0"],
                   ["abort", "--hanging", "t", "--start-offset", "0", "--yes"],

@@ -7,7 +7,7 @@ A broker's setting may be changed while it runs, for one broker or for all:
     dynamic (this broker) > dynamic (every broker) > static (server.properties) > default
 
 Owns   `BrokerConfig`, `TopicConfig`, `LogConfig` (what a partition's log reads), all immutable.
-Never  reads a file: `parse_properties` takes the text of a `server.properties`.
+Never  reads a file: `properties` takes the text of a `server.properties`.
 Fails  with ConfigError in Kafka's words, which name the setting and its value. A broker setting of
        Kafka without effect here is accepted and listed in `BrokerConfig.ignored`; one unknown to
        Kafka is refused, save where Kafka takes it: as a dynamic one, which is kept and shown.
@@ -16,8 +16,7 @@ Source KIP-226; apache/kafka 3.9 `DynamicBrokerConfig`, `ConfigHelper`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import dropwhile
@@ -35,6 +34,8 @@ from kafkalite.core.config.keys import (
     Value,
     to_text,
 )
+from kafkalite.core.config.properties import parse_properties
+from kafkalite.core.nearest import did_you_mean
 from kafkalite.errors import ConfigError
 
 __all__ = [
@@ -101,54 +102,6 @@ class ConfigEntry:
         return self.key.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
 
-# ---- server.properties ---------------------------------------------------------------------------
-
-_SEPARATOR = re.compile(r"(?:\\.|[^\\=:\s])*", re.DOTALL)
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """The pairs of a Java `.properties` file: comments, continued lines, escapes; the last wins."""
-    return {name: value for _, name, value in _pairs(text)}
-
-
-def lines_of_properties(text: str) -> dict[str, int]:
-    """The line, counted from 1, on which each pair that counts begins."""
-    return {name: number for number, name, _ in _pairs(text)}
-
-
-def _pairs(text: str) -> Iterator[tuple[int, str, str]]:
-    for number, line in _logical_lines(text):
-        found = _SEPARATOR.match(line)
-        assert found is not None
-        rest = re.sub(r"\A\s*[=:]?\s*", "", line[found.end() :])
-        yield number, _unescape(found.group()), _unescape(rest).strip()
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments and blanks, and their numbers; an odd number of trailing backslashes
-    continues one."""
-    pending, first = "", 0
-    for number, raw in enumerate([*re.split(r"\r\n|\r|\n", text), ""], 1):
-        line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        first = first if pending else number
-        backslashes = len(line) - len(line.rstrip("\\"))
-        pending += line[:-1] if backslashes % 2 else line
-        if backslashes % 2 == 0:
-            yield first, pending
-            pending = ""
-
-
-def _unescape(text: str) -> str:
-    def one(found: re.Match[str]) -> str:
-        digits, letter = found.groups()
-        return chr(int(digits, 16)) if digits else _ESCAPES.get(letter, letter)
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", one, text, flags=re.DOTALL)
-
-
 # ---- the broker's settings ---------------------------------------------------------------------
 
 
@@ -187,7 +140,8 @@ class BrokerConfig:
         check_dynamic(layers[1] | layers[2])
         for name, text in layers[0].items():
             if not is_known(name):
-                words = f"{name}: not a setting of a broker (value '{text}')"
+                hint = did_you_mean(name, BROKER_KEYS)
+                words = f"{name}: not a setting of a broker (value '{text}'){hint}"
                 raise ConfigError(words, setting=name)
         values = {key.name: key.default for key in BROKER_KEYS.values()}
         for layer in (layers[0], layers[2], layers[1]):

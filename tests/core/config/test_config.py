@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import kafkalite
 from kafkalite.core.config import accepted
 from kafkalite.core.config.keys import SYNONYM_UNITS, Valid
+from kafkalite.core.config.properties import properties
 from kafkalite.core.config.settings import (
     BROKER_KEYS,
     TOPIC_KEYS,
@@ -417,6 +418,15 @@ def test_properties_are_read_as_java_reads_them() -> None:
         "unicode": "é",
         "odd": "a\\b",
     }
+
+
+def test_a_pair_knows_its_line_and_what_stands_there() -> None:
+    text = "# one\n\na=1\nb = 2, \\\n  3  \n\n c 4\n"
+    assert list(properties(text)) == [
+        ("a", "1", 3, "a=1"),
+        ("b", "2, 3", 4, "b = 2, 3"),
+        ("c", "4", 7, "c 4"),
+    ]
 
 
 @given(st.text())
