@@ -134,8 +134,8 @@ class Broker:
         """Stops working. The logs stay open: they are the composition root's to close."""
         self._agenda.close()
         await self._control_queue.close()
-        while flushes := self._upkeep.in_flight():
-            await asyncio.wait(flushes)
+        while work := (*self._upkeep.in_flight(), *self.partitions.opening()):
+            await asyncio.wait(work)
         self._threads.shutdown()
 
     # -- settings
@@ -262,10 +262,10 @@ class Broker:
         """Runs `act`, which waits for a disk, in another thread."""
         return self._loop.run_in_executor(self._threads, act)
 
-    def try_again(self) -> None:
+    def try_again(self) -> Slices:
         """Opens the logs that could not be opened or have failed, where that may help, and loads
         the coordinators that have resigned for want of them."""
-        self.partitions.try_again()
+        yield from self.partitions.try_again()
         self._load_coordinators()
 
     # -- the controller
@@ -281,23 +281,24 @@ class Broker:
         return self.control(CreateTopicsRequest(topics))
 
     async def replay(self, records: Sequence[ClusterRecord]) -> None:
-        """Puts durable records of the cluster in force."""
+        """Puts durable records of the cluster in force.
+
+        What the image has no more is let go before others get their turn; making the files follow
+        takes longer, and no name is given anew before that is done.
+        """
         before = self.image.topics
         self._controller.replay(records)
-        names = dict.fromkeys(topic_of(record.path) for record in records)
-        gone: list[str] = []
-        for name in names:
-            if name is None:
-                continue
-            old, new = before.get(name), self.image.topics.get(name)
-            if old is not None and (new is None or new.topic_id != old.topic_id):
-                gone.append(name)
-                self.partitions.drop(old)
-            if new is not None:
-                await self.partitions.hold(new)
+        after = self.image.topics
+        names = [n for n in dict.fromkeys(topic_of(record.path) for record in records) if n]
+        gone = [n for n in names if n in before and not _is_same(before[n], after.get(n))]
+        leaving = [p for name in gone for p in self.partitions.let_go(before[name])]
         if gone:
             self.groups.topics_deleted(gone)
             self.transactions.topics_deleted(gone)
+            await self.partitions.remove(leaving)
+        for name in names:
+            if name in after:
+                await self.partitions.hold(after[name])
         self._leaders_changed(records)
         if any(is_broker_configs(record.path) for record in records):
             await self._configure()
@@ -329,3 +330,8 @@ class Broker:
             yield CreatableTopicConfigs(
                 entry.key.name, value, entry.is_read_only, int(entry.source), entry.is_sensitive
             )
+
+
+def _is_same(old: TopicImage, new: TopicImage | None) -> bool:
+    """Whether a topic is still the one it was, not another of its name."""
+    return new is not None and new.topic_id == old.topic_id

@@ -21,13 +21,14 @@ EVERYTHING: Final = 1 << 63  # beyond any offset
 class Health:
     """The health of the log of `partition`."""
 
-    __slots__ = ("_partition", "can_reopen", "failure", "readable_end")
+    __slots__ = ("_is_hidden", "_partition", "can_reopen", "failure", "readable_end")
 
     def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition
         self.failure: str | None = None
         self.readable_end = EVERYTHING  # below it the log is what it was
         self.can_reopen = False  # a fresh look at the disk may mend it
+        self._is_hidden = False  # nothing is read, as its files may be changing
 
     def fail(
         self, what: str, error: OSError, *, readable_end: int = EVERYTHING, is_final: bool = False
@@ -38,8 +39,9 @@ class Health:
         self.can_reopen = not is_final
         raise StorageError(self.failure) from error
 
-    def close(self) -> None:
-        """Nothing is appended any more."""
+    def close(self, *, hide: bool = False) -> None:
+        """Nothing is appended any more, nor read if `hide`."""
+        self._is_hidden = hide
         self.failure = self.failure or f"{self._partition}: closed"
 
     def check(self) -> None:
@@ -49,7 +51,7 @@ class Health:
 
     def check_read(self, offset: int) -> None:
         """Refuses to read what may not be on the disk."""
-        if offset >= self.readable_end:
+        if offset >= self.readable_end or self._is_hidden:
             self.check()
 
 

@@ -57,9 +57,11 @@ class IndexCache:
         if index in self._indexes:
             self._indexes.move_to_end(index)
 
-    def forget(self, index: _Index) -> None:
-        """`index` holds nothing any more, or is held for good."""
-        self.bytes_now -= self._indexes.pop(index, 0)
+    def forget(self, index: _Index) -> int:
+        """`index` holds nothing any more, or is held for good; how many bytes counted here."""
+        size = self._indexes.pop(index, 0)
+        self.bytes_now -= size
+        return size
 
 
 class _Index:
@@ -116,6 +118,12 @@ class _Index:
         self.write()
         if self._data is not None:
             self._cache.hold(self, len(self._data))
+
+    def move_to(self, cache: IndexCache) -> None:
+        """From now on another cache decides, where the entries are not pinned."""
+        before, self._cache = self._cache, cache
+        if size := before.forget(self):
+            cache.hold(self, size)
 
     def unload(self) -> None:
         """Drops the entries from memory; the file has them."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.config.settings import LogConfig
@@ -39,20 +39,10 @@ from kafkalite.core.log.segment import FileRecords, Segment
 from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.validation import validated
-from kafkalite.core.log.values import AbortedTransaction, GoOn, TimestampAndOffset
+from kafkalite.core.log.values import AbortedTransaction, Appended, GoOn, TimestampAndOffset
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
 from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, Now, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
-
-
-class Appended(NamedTuple):
-    """What an append did; with `duplicate` what the append did that it repeats."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int  # -1 where the producer's time counts
-    log_start_offset: int
-    duplicate: bool = False
 
 
 class PartitionLog:
@@ -593,7 +583,14 @@ class PartitionLog:
         finally:
             self.abandon()
 
-    def abandon(self) -> None:
-        """Gives memory and descriptors back and writes nothing: it failed or is to be deleted."""
-        self._health.close()
+    def abandon(self, *, hide: bool = False) -> None:
+        """Gives memory and descriptors back and writes nothing: it failed or is to be deleted.
+
+        `hide`: until the next time nothing is read either, as its files are opened anew.
+        """
+        self._health.close(hide=hide)
         self._segments.abandon()
+
+    def join(self, cache: IndexCache) -> None:
+        """Was opened with an index cache of its own, and now shares one with others."""
+        self._segments.join(cache)

@@ -279,6 +279,11 @@ class Segment:
         for file in self._files()[::-1]:
             file.delete()
 
+    def move_indexes(self, cache: IndexCache) -> None:
+        """From now on another cache decides which indexes stay in memory."""
+        self.index.move_to(cache)
+        self.time_index.move_to(cache)
+
     def discard_indexes(self) -> None:
         """Gives the indexes' memory back; the segment is about to go."""
         self.index.discard()

@@ -42,6 +42,12 @@ class Segments:
         """Bytes of all logs."""
         return sum(segment.size_bytes for segment in self.all)
 
+    def join(self, cache: IndexCache) -> None:
+        """Shares `cache` with other logs from now on."""
+        self._place.cache = cache
+        for segment in self.all:
+            segment.move_indexes(cache)
+
     @property
     def first_offset(self) -> int:
         """Base offset of the first segment."""

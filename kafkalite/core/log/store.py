@@ -35,6 +35,32 @@ NAME_LENGTH_MAX: Final = 255  # of a directory
 _PARTITION_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 
 
+class Deletion:
+    """Directories of deleted logs, which are to get other names."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.names: list[tuple[str, str]] = []  # which they have, and which they get
+        self.renamed: list[tuple[str, str]] = []
+        self.failure: StorageError | None = None  # the first
+
+    def run(self) -> None:
+        """Renames them, and waits for the disk once. May run in another thread."""
+        for name, gone in self.names:
+            try:
+                self._storage.rename(name, gone)
+            except OSError as error:
+                self.failure = self.failure or StorageError(f"{name}: deletion: {error}")
+            else:
+                self.renamed.append((name, gone))
+        if self.names:
+            try:
+                self._storage.sync_directory("")
+            except OSError as error:
+                first, _ = self.names[0]
+                self.failure = self.failure or StorageError(f"{first}: deletion: {error}")
+
+
 class LogStore:
     """The logs below the top of `storage`. The storage's lock is for the caller to take."""
 
@@ -90,13 +116,37 @@ class LogStore:
         A directory that belongs to another topic of that name, deleted while nobody looked, goes.
         StorageError.
         """
+        return self.end_open(self.begin_open(where, topic_id, config, now)())
+
+    def begin_open(
+        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
+    ) -> Callable[[], PartitionLog]:
+        """`open` in steps: what opens the log, in whatever thread; `end_open` takes it. Each may
+        raise StorageError. Until then nothing else may be done under its name."""
         assert where not in self.logs, f"{where} is open"
+        self._failed_to_open.add(where)  # until it is open
         try:
-            log = self._open(where, topic_id, config, now)
-            self._adopt(log)
-        except StorageError:
-            self._failed_to_open.add(where)
-            raise
+            is_new = self._prepare(where, topic_id)
+        except OSError as error:
+            raise StorageError(f"{where}: cannot be opened: {error}") from error
+        return partial(
+            PartitionLog.open,
+            self._storage,
+            str(where),
+            where,
+            config,
+            now,
+            clean_shutdown=self.was_clean_shutdown or is_new,
+            recovery_point=self._recovery_points.offsets.get(where, 0),
+            log_start_offset=self._start_offsets.offsets.get(where, 0),
+            is_new=is_new,
+            was_cleaned=where in self.cleaned_offsets,
+        )
+
+    def end_open(self, log: PartitionLog) -> PartitionLog:
+        """From now on `log` is one of ours."""
+        where = log.topic_partition
+        self._adopt(log)
         self._failed_to_open.discard(where)
         log.high_watermark = self._watermarks.offsets.get(where, 0)
         return log
@@ -105,6 +155,7 @@ class LogStore:
         """From now on `log` is its partition's. StorageError, and it is not: what was promised of
         the one before it cannot be taken back."""
         where = log.topic_partition
+        log.join(self._cache)
         before = self.logs.pop(where, None)
         self.logs[where] = log
         try:
@@ -116,27 +167,6 @@ class LogStore:
                 self.logs[where] = before
             raise
 
-    def _open(
-        self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
-    ) -> PartitionLog:
-        try:
-            is_new = self._prepare(where, topic_id)
-        except OSError as error:
-            raise StorageError(f"{where}: cannot be opened: {error}") from error
-        return PartitionLog.open(
-            self._storage,
-            str(where),
-            where,
-            config,
-            now,
-            clean_shutdown=self.was_clean_shutdown or is_new,
-            recovery_point=self._recovery_points.offsets.get(where, 0),
-            log_start_offset=self._start_offsets.offsets.get(where, 0),
-            is_new=is_new,
-            was_cleaned=where in self.cleaned_offsets,
-            index_cache=self._cache,
-        )
-
     def _prepare(self, where: TopicPartition, topic_id: UUID) -> bool:
         """Sees to it that the partition has its directory; whether it is a new one."""
         name = str(where)
@@ -147,20 +177,22 @@ class LogStore:
             if found is None:
                 checkpoints.write_topic_id(self._storage, name, topic_id)
                 return False
-            self._doom(where)
+            self.delete_unopened(where)
         self._storage.make_directory(name)
         checkpoints.write_topic_id(self._storage, name, topic_id)
         self._directories.add(name)
         return True
 
-    def reopen(self, log: PartitionLog, now: Now) -> PartitionLog:
-        """Another log in the place of one that has failed, as the disk has it. StorageError.
+    def begin_reopen(self, log: PartitionLog, now: Now) -> Callable[[], PartitionLog]:
+        """What opens another log in the place of one that has failed, as the disk has it: in
+        whatever thread, StorageError. `end_reopen` is to follow, however that went.
 
         Only where `can_reopen` says so. What was appended is found again, like after a kill.
         """
         assert log.can_reopen, log.failure
-        log.abandon()
-        opened = PartitionLog.open(
+        log.abandon(hide=True)
+        return partial(
+            PartitionLog.open,
             self._storage,
             log.directory,
             log.topic_partition,
@@ -171,11 +203,14 @@ class LogStore:
             log_start_offset=log.log_start_offset,
             is_new=True,  # whether its name was synced is not known any more
             was_cleaned=log.topic_partition in self.cleaned_offsets,
-            index_cache=self._cache,
         )
-        self._adopt(opened)
-        opened.high_watermark = log.high_watermark
-        return opened
+
+    def end_reopen(self, log: PartitionLog, opened: PartitionLog | None) -> None:
+        """`opened` takes the place of `log`, if there is one. StorageError, and it does not."""
+        log.abandon()
+        if opened is not None:
+            self._adopt(opened)
+            opened.high_watermark = log.high_watermark
 
     def unopened(self) -> list[TopicPartition]:
         """Partitions that have a directory and were not opened."""
@@ -198,36 +233,44 @@ class LogStore:
 
         StorageError names the first for which that failed; it is done for all others.
         """
+        deletion = self.begin_delete()
         for log in logs:
-            log.abandon()
-            del self.logs[log.topic_partition]
-        self._doom(*(log.topic_partition for log in logs))
+            self.let_go(log, deletion)
+        deletion.run()
+        self.end_delete(deletion)
 
     def delete_unopened(self, *partitions: TopicPartition) -> None:
         """The same for partitions of `unopened`."""
-        self._doom(*partitions)
-
-    def _doom(self, *partitions: TopicPartition) -> None:
-        """Renames their directories, and waits for the disk once."""
-        failed: StorageError | None = None
+        deletion = self.begin_delete()
         for where in partitions:
-            try:
-                self._rename_away(where)
-            except OSError as error:
-                failed = failed or StorageError(f"{where}: deletion: {error}")
-        if partitions:
-            try:
-                self._storage.sync_directory("")
-            except OSError as error:
-                failed = failed or StorageError(f"{partitions[0]}: deletion: {error}")
-        if failed is not None:
-            raise failed
+            self._doom(where, deletion)
+        deletion.run()
+        self.end_delete(deletion)
 
-    def _rename_away(self, where: TopicPartition) -> None:
+    def begin_delete(self) -> Deletion:
+        """`delete` in steps: `let_go` of each log, `run` the deletion in whatever thread, and tell
+        `end_delete`. Until then nothing may be opened under the names of its logs."""
+        return Deletion(self._storage)
+
+    def let_go(self, log: PartitionLog, deletion: Deletion) -> None:
+        """The log is no more; `deletion` will have its directory."""
+        log.abandon()
+        del self.logs[log.topic_partition]
+        self._doom(log.topic_partition, deletion)
+
+    def end_delete(self, deletion: Deletion) -> None:
+        """A deletion has run. StorageError as `delete`."""
+        for name, gone in deletion.renamed:
+            self._directories.discard(name)
+            self._doomed.append((None, gone))
+        if deletion.failure is not None:
+            raise deletion.failure
+
+    def _doom(self, where: TopicPartition, deletion: Deletion) -> None:
         name = str(where)
         self._deleted += 1
         suffix = f".{self._deleted:x}{DELETE_SUFFIX}"
-        gone = name[: NAME_LENGTH_MAX - len(suffix)] + suffix
+        deletion.names.append((name, name[: NAME_LENGTH_MAX - len(suffix)] + suffix))
         for checkpoint in (
             self._recovery_points,
             self._start_offsets,
@@ -235,9 +278,6 @@ class LogStore:
             self._cleaned,
         ):
             checkpoint.offsets.pop(where, None)
-        self._storage.rename(name, gone)
-        self._directories.discard(name)
-        self._doomed.append((None, gone))
 
     # ---- time ----------------------------------------------------------------------------------
 

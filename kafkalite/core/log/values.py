@@ -35,3 +35,13 @@ class GoOn(NamedTuple):
     """A search that has read enough for once: everything before `offset` is searched."""
 
     offset: int
+
+
+class Appended(NamedTuple):
+    """What an append did; with `duplicate` what the append did that it repeats."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int  # -1 where the producer's time counts
+    log_start_offset: int
+    duplicate: bool = False

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Protocol
 
 from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.config.settings import LogConfig, TopicConfig
+from kafkalite.core.duties import Slices
+from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import PartitionReplication, Role
@@ -28,7 +30,8 @@ from kafkalite.errors import ApiError, ErrorCode, StorageError
 
 log: Final = logging.getLogger(__name__)
 
-PARTITIONS_PER_SLICE: Final = 16
+PARTITIONS_PER_SLICE: Final = 4  # opened or made
+REMOVED_PER_SLICE: Final = 64
 
 
 class Host(Protocol):
@@ -53,6 +56,9 @@ class Host(Protocol):
     def gone(self, partition: Partition) -> None:
         """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
 
+    def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Runs `act`, which waits for a disk, in another thread."""
+
 
 class Partitions:
     """All partitions that one broker holds."""
@@ -62,6 +68,7 @@ class Partitions:
         self._host = host
         self._upkeep = upkeep
         self._held: dict[str, dict[int, Partition]] = {}
+        self._opening: dict[TopicPartition, asyncio.Future[PartitionLog]] = {}  # in threads
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -101,6 +108,7 @@ class Partitions:
     async def hold(self, topic: TopicImage) -> None:
         """Opens or makes the logs of a topic that are placed here, with the settings that it has
         now. Making a log takes a while; others get their turn."""
+        await self._settled((topic.name,))
         config = self._host.topic_config(topic)
         every = range(len(topic.partitions))
         for first in every[::PARTITIONS_PER_SLICE]:
@@ -118,6 +126,8 @@ class Partitions:
             image = topic.partitions[index]
             if self._host.node_id not in image.replicas:
                 continue
+            if TopicPartition(topic.name, index) in self._opening:
+                continue  # and held again when it is open
             partition = held.get(index) or self._open(topic, index, log_config)
             if partition is not None:
                 held[index] = partition
@@ -130,15 +140,21 @@ class Partitions:
         try:
             opened = host.logs.open(where, topic.topic_id, config, host.now())
         except StorageError as error:
-            if self.offline.get(where) != str(error):
-                log.error("%s is offline: %s", where, error)
-            self.offline[where] = str(error)
+            self._note_offline(where, error)
             return None
+        return self._online(where, opened)
+
+    def _online(self, where: TopicPartition, opened: PartitionLog) -> Partition:
         if self.offline.pop(where, None):
             log.warning("%s is online again", where)
         if opened.loss is not None:
             log.warning("%s: %s", where, opened.loss)
-        return Partition(where, opened, PartitionReplication(where, host.node_id))
+        return Partition(where, opened, PartitionReplication(where, self._host.node_id))
+
+    def _note_offline(self, where: TopicPartition, error: StorageError) -> None:
+        if self.offline.get(where) != str(error):
+            log.error("%s is offline: %s", where, error)
+        self.offline[where] = str(error)
 
     def _replay(self, partition: Partition, image: PartitionImage) -> None:
         """Takes a new image; what was found in the log may have to be flushed before it counts."""
@@ -159,39 +175,127 @@ class Partitions:
             self._host.gone(partition)
         return partition
 
-    def drop(self, topic: TopicImage) -> None:
-        """Lets go of a topic that is gone; whoever waits for it is told."""
+    def let_go(self, topic: TopicImage) -> list[Partition]:
+        """A topic is gone: from now on nobody finds its partitions here. `remove` is to follow."""
         for index in range(len(topic.partitions)):
             self.offline.pop(TopicPartition(topic.name, index), None)
-        held = self._held.pop(topic.name, {})
-        for partition in held.values():
+        return list(self._held.pop(topic.name, {}).values())
+
+    async def remove(self, partitions: Sequence[Partition]) -> None:
+        """Removes the logs of partitions that were let go; whoever waits for them is told."""
+        await self._settled({partition.topic_partition.topic for partition in partitions})
+        logs = self._host.logs
+        deletion = logs.begin_delete()
+        for number, partition in enumerate(partitions, start=1):
             self._host.gone(partition)
+            logs.let_go(partition.log, deletion)
+            if number % REMOVED_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        await self._host.in_thread(deletion.run)
         try:
-            self._host.logs.delete(*(partition.log for partition in held.values()))
+            logs.end_delete(deletion)
         except StorageError as error:
             log.error("%s", error)
 
     # -- second tries
 
-    def try_again(self) -> None:
-        """Opens the logs that could not be opened or have failed, where that may help."""
-        for name in {where.topic for where in self.offline}:
-            self._hold_whole(self._host.image.topics[name])
+    def try_again(self) -> Slices:
+        """Opens the logs that could not be opened or have failed, where that may help: one after
+        the other, in threads, as reading a log that was not closed takes a while."""
+        for where in tuple(self.offline):
+            if where in self.offline:
+                yield self._open_again(where)
         for held in self.by_topic():
             for partition in held:
-                if partition.log.can_reopen and not self._upkeep.is_flushing(partition):
-                    self._reopen(partition)
+                if partition.log.can_reopen and self._is_held(partition):
+                    yield self._reopen(partition)
 
-    def _reopen(self, partition: Partition) -> None:
-        where = partition.topic_partition
+    def _open_again(self, where: TopicPartition) -> asyncio.Future[PartitionLog] | None:
+        host, topic = self._host, self._host.image.topics[where.topic]
         try:
-            partition.log = self._host.logs.reopen(partition.log, self._host.now())
+            config = host.topic_config(topic).log
+            opener = host.logs.begin_open(where, topic.topic_id, config, host.now())
         except StorageError as error:
-            self._host.note(str(error))
-            return
-        log.warning("%s takes records again", where)
-        if partition.log.loss is not None:
-            log.warning("%s: %s", where, partition.log.loss)
-        partition.replication = PartitionReplication(where, self._host.node_id)
-        image = self._host.image.topics[where.topic].partitions[where.partition]
-        self._replay(partition, image)
+            self._note_offline(where, error)
+            return None
+
+        def opened(future: asyncio.Future[PartitionLog]) -> None:
+            if where not in self.offline:  # the topic is gone
+                _give_up(future)
+                return
+            try:
+                log = host.logs.end_open(future.result())
+            except StorageError as error:
+                self._note_offline(where, error)
+                return
+            self._held.setdefault(where.topic, {})[where.partition] = self._online(where, log)
+            self._hold_again(where)
+
+        return self._opening_of(where, opener, opened)
+
+    def _reopen(self, partition: Partition) -> asyncio.Future[PartitionLog] | None:
+        if self._upkeep.is_flushing(partition):
+            return None
+        host, where, failed = self._host, partition.topic_partition, partition.log
+
+        def opened(future: asyncio.Future[PartitionLog]) -> None:
+            if not self._is_held(partition):
+                _give_up(future)
+                return
+            error = future.exception()
+            try:
+                host.logs.end_reopen(failed, None if error else future.result())
+            except StorageError as refusal:
+                error = refusal
+            if error is not None:
+                host.note(str(error))
+                return
+            log.warning("%s takes records again", where)
+            partition.log = future.result()
+            if partition.log.loss is not None:
+                log.warning("%s: %s", where, partition.log.loss)
+            partition.replication = PartitionReplication(where, host.node_id)
+            self._hold_again(where)
+
+        return self._opening_of(where, host.logs.begin_reopen(failed, host.now()), opened)
+
+    def _opening_of(
+        self,
+        where: TopicPartition,
+        opener: Callable[[], PartitionLog],
+        opened: Callable[[asyncio.Future[PartitionLog]], None],
+    ) -> asyncio.Future[PartitionLog]:
+        """Runs `opener` in a thread, then `opened`: before whoever waits for it goes on."""
+
+        def done(future: asyncio.Future[PartitionLog]) -> None:
+            del self._opening[where]
+            opened(future)
+
+        future = self._opening[where] = self._host.in_thread(opener)
+        future.add_done_callback(done)
+        return future
+
+    def _hold_again(self, where: TopicPartition) -> None:
+        """A log that was opened in a thread gets the settings and the image of now."""
+        topic = self._host.image.topics[where.topic]
+        indexes = range(where.partition, where.partition + 1)
+        self._hold(topic, self._host.topic_config(topic), indexes)
+
+    def _is_held(self, partition: Partition) -> bool:
+        topic, index = partition.topic_partition
+        return self._held.get(topic, {}).get(index) is partition
+
+    def opening(self) -> list[asyncio.Future[PartitionLog]]:
+        """The logs that threads are opening."""
+        return list(self._opening.values())
+
+    async def _settled(self, topics: Collection[str]) -> None:
+        """Waits until no thread opens a log of `topics`."""
+        if opening := [future for where, future in self._opening.items() if where.topic in topics]:
+            await asyncio.wait(opening)
+
+
+def _give_up(future: asyncio.Future[PartitionLog]) -> None:
+    """Lets go of a log that was opened for a partition which has gone meanwhile."""
+    if future.exception() is None:
+        future.result().abandon()

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kafkalite.core.cluster.image import PartitionImage
-from kafkalite.core.log.partition_log import Appended, PartitionLog
+from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.values import Appended
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.replicas.replication import PartitionReplication
 from kafkalite.core.types import NO_EPOCH, TopicPartition

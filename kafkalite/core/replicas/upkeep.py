@@ -61,7 +61,7 @@ class Host(Protocol):
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
 
-    def try_again(self) -> None:
+    def try_again(self) -> Slices:
         """Opens the logs that could not be opened or have failed, where that may help."""
 
     def note(self, message: str) -> None:
@@ -161,7 +161,7 @@ class Upkeep:
         removals = self._host.logs.tick(monotonic_ms, self._config["log.segment.delete.delay.ms"])
         yield from self._each_log(lambda log: removals.extend(log.tick(self._host.now())))
         yield from self._run(removals)
-        self._host.try_again()
+        yield from self._host.try_again()
 
     def _flush_overdue(self, monotonic_ms: int) -> Slices:
         """Syncs logs whose flush.ms is over; most topics have none, and cost a look at one log."""

@@ -76,7 +76,8 @@ def test_a_topic_that_goes_during_a_search_is_not_found(start: Start) -> None:
             await peer.create("t")
             fill(running.broker)
             answer = list_offsets(running.broker, wanted(500), RequestContext(9, "c", "/h"))
-            running.broker.partitions.drop(running.broker.image.topics["t"])
+            partitions = running.broker.partitions
+            await partitions.remove(partitions.let_go(running.broker.image.topics["t"]))
             await running.until(lambda: answer.response)
             code = answer.response.topics[0].partitions[0].error_code
             assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -185,7 +185,8 @@ def test_a_log_that_failed_for_want_of_room_is_opened_again(
     refused = code(lambda: log.append_as_leader(bytearray(marker), 0, 1_000, from_client=False))
     assert refused is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.can_reopen
-    again = store.reopen(log, at(2_000))
+    again = store.begin_reopen(log, at(2_000))()
+    store.end_reopen(log, again)
     assert store.logs == {ORDERS: again}
     again.high_watermark = again.log_end_offset
     assert (again.log_end_offset, again.last_stable_offset, again.loss) == (3, 3, None)

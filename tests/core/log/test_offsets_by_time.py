@@ -8,6 +8,7 @@ from logs import MakeBatch, OpenLog, commit
 
 from kafkalite.core.log.port import Storage
 from kafkalite.core.log.values import GoOn, TimestampAndOffset
+from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage
 
 
@@ -62,7 +63,7 @@ def test_a_search_by_time_goes_on_where_it_has_left_off(
 @given(
     times=st.lists(st.tuples(st.sampled_from([5, 5, 5, 10, 20, 30, 40]), st.integers(1, 3))),
     change=st.sampled_from(["nothing", "clean", "crash", "truncate", "delete"]),
-    at=st.floats(0, 1),
+    share=st.floats(0, 1),
     more=st.lists(st.sampled_from([4, 15, 25, 45]), max_size=9),
     steps=st.integers(1, 4),
 )
@@ -71,7 +72,7 @@ def test_records_are_found_by_time_whatever_became_of_the_log(
     batch: MakeBatch,
     times: list[tuple[int, int]],
     change: str,
-    at: float,
+    share: float,
     more: list[int],
     steps: int,
 ) -> None:
@@ -80,7 +81,7 @@ def test_records_are_found_by_time_whatever_became_of_the_log(
     for time, count in times:
         log.append_as_leader(batch(count, timestamp=time), 0, 1_000)
     every = [time for time, count in times for _ in range(count)]
-    log.high_watermark, place = log.log_end_offset, int(at * len(every))
+    log.high_watermark, place = log.log_end_offset, int(share * len(every))
     first = 0
     if change == "clean":
         log.close()
@@ -92,7 +93,7 @@ def test_records_are_found_by_time_whatever_became_of_the_log(
         del every[log.log_end_offset :]
     elif change == "delete":
         log.increment_log_start_offset(first := place)
-        log.delete_old_segments(1_000)
+        log.delete_old_segments(at(1_000))
     for time in more:
         log.append_as_leader(batch(timestamp=time), 0, 1_000)
     every += more

@@ -62,8 +62,8 @@ class Host:
     def failed(self, partition: Partition) -> None:
         self.told.append("failed")
 
-    def try_again(self) -> None:
-        pass
+    def try_again(self) -> Iterator[None]:
+        yield
 
     def note(self, message: str) -> None:
         self.told.append(message)

@@ -16,8 +16,8 @@ from uuid import UUID
 from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.coordinators.runtime import Coordinators
-from kafkalite.core.log.partition_log import Appended
 from kafkalite.core.log.store import LogStore
+from kafkalite.core.log.values import Appended
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import PartitionReplication
