@@ -7,7 +7,8 @@ JOBS   ?= 2
 # Quietly: setuptools would warn of its own plans.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
-.PHONY: demo help test test-fast test-external lint protocol-page bench bench-broker bench-cleaner clean
+.PHONY: demo help test test-fast test-external lint protocol-page bench bench-broker \
+        bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -18,6 +19,7 @@ help:
 	@echo 'make test-external  suites that others wrote'
 	@echo 'make lint           ruff, mypy --strict'
 	@echo 'make bench          log to log; bench-broker, bench-cleaner beside Apache Kafka'
+	@echo 'make wheels         dist/*.whl for this Python, with the native codecs, tried without a compiler'
 	@echo 'make protocol-page  docs/protocol.md anew'
 	@echo 'make clean          without .venv and what the demo made'
 
@@ -37,6 +39,12 @@ lint: $(VENV)/.dev
 # docs/protocol.md, from the handlers and the definitions of messages.
 protocol-page: $(VENV)/.dev
 	$(BIN)/python -m kafkalite.core.handlers.protocol_page > docs/protocol.md
+
+# One wheel, for this machine's Python and libc. What an earlier build left is not packed again.
+wheels: | $(VENV)/bin/python
+	rm -rf build/lib* build/bdist* build/temp* dist
+	$(PIP) wheel --no-deps --wheel-dir dist .
+	$(BIN)/python tests/package/check_wheel.py dist/kafkalite-*.whl
 
 bench: $(VENV)/.dev
 	$(BIN)/python bench/streams.py
@@ -61,8 +69,8 @@ $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) -e '.[spark,examples,clients,dev]'
+	$(PIP) -e '.[registry,spark,examples,clients,dev]'
 	@touch $@ $(VENV)/.demo
 
 clean:
-	rm -rf $(VENV) build *.egg-info warehouse kafkalite-data
+	rm -rf $(VENV) build dist *.egg-info warehouse kafkalite-data

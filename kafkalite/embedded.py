@@ -37,7 +37,14 @@ EMBEDDED: Final = {"group.initial.rebalance.delay.ms": "0"}
 class EmbeddedBroker:
     """A broker of our own on a free port. It is up when the constructor returns.
 
-    `registry_url` is where its schema registry is, if `registry` was asked for.
+        from kafkalite import EmbeddedBroker
+
+        with EmbeddedBroker("kafkalite-data", overrides={"num.partitions": "4"}) as broker:
+            print(broker.bootstrap_servers)     # for any Kafka client: 127.0.0.1:40223
+
+    The log is in the folder, and is there again next time. `overrides` are Kafka's settings.
+    `registry_url` is where its schema registry is, if `registry` was asked for, which needs
+    `pip install 'kafkalite[registry]'`.
     """
 
     def __init__(

@@ -1,5 +1,11 @@
 """Objects to bytes and back, a column at a time.                                        [IO]
 
+    from kafkalite.serde import MemoryRegistry, SerdeContext, avro
+
+    codec = avro().open(SerdeContext(MemoryRegistry()))
+    column = codec.serialize("orders", [{"id": 7, "state": "shipped"}])
+    codec.deserialize("orders", column)     # [{"id": 7, "state": "shipped"}]
+
 Owns   the names that users of serdes import; each module below says the rest.
 """
 

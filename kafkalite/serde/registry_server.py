@@ -15,8 +15,8 @@ whenever following it has failed; meanwhile requests wait for it, and not for lo
 
 Owns   the address, the thread, the log.
 Never  blocks the loop that started it: `bind` is quick, `start` and `close` are for a thread.
-Fails  with ConfigError when the address cannot be had; later failures are answers, and lines in the
-       log.
+Fails  with ConfigError when the address cannot be had, and on import where the extra `registry` is
+       not installed; later failures are answers, and lines in the log.
 """
 
 from __future__ import annotations
@@ -30,16 +30,22 @@ from importlib import metadata
 from random import Random
 from typing import Final
 
-import uvicorn
-
 from kafkalite.clients.retry import Backoff
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.config.listeners import Address, parse_address
 from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
-from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
-from kafkalite.serde.registry_http import RegistryApp
 from kafkalite.serde.registry_log import SchemaLog
-from kafkalite.serde.registry_metrics import Gauges, RegistryMetrics
+
+try:
+    import uvicorn
+
+    from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
+    from kafkalite.serde.registry_http import RegistryApp
+    from kafkalite.serde.registry_metrics import Gauges, RegistryMetrics
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        f"the schema registry's server needs {error.name}: pip install 'kafkalite[registry]'"
+    ) from error
 
 log = logging.getLogger(__name__)
 

@@ -43,7 +43,19 @@ class Codec(Protocol):
 
 
 class Serde(Protocol):
-    """How values become bytes and bytes become values: data, to be opened where it is used."""
+    """How values become bytes and bytes become values: data, to be opened where it is used.
+
+        from kafkalite.serde import Serde, SerdeContext, json
+
+        def lines(serde: Serde, topic: str, values: list[object]) -> bytes:
+            codec = serde.open(SerdeContext())
+            return b"\\n".join(line or b"" for line in codec.serialize(topic, values))
+
+        lines(json(), "orders", [{"id": 7}, None])      # b'{"id":7}\\n'
+
+    One of your own is any object with `open`; `kafkalite.serde.json` is a short example. Plans
+    compare and hash their serdes, so make it a frozen dataclass.
+    """
 
     def open(self, context: SerdeContext) -> Codec:
         """The codec that does it."""

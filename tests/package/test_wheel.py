@@ -1,0 +1,59 @@
+"""What is in a wheel: all modules, the native codecs, the license, and nothing of the tests."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+NATIVE = {
+    "kafkalite/core/protocol/": {"_records_read", "_records_write", "_partitions"},
+    "kafkalite/compaction/": {"_batch", "_output", "_offset_map", "_loops"},
+}
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The files in a wheel of a copy of the sources, where nothing is built yet."""
+    place = tmp_path_factory.mktemp("wheel")
+    copy = place / "sources"
+    for folder in ("kafkalite", "pyspark_kafkalite"):
+        left = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
+        shutil.copytree(ROOT / folder, copy / folder, ignore=left)
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, copy)
+    # With the setuptools and Cython that are installed here: no test asks the network.
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--wheel-dir", str(place), str(copy)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = place.glob("*.whl")
+    return zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.timeout(600)
+def test_a_wheel_has_every_module_the_native_ones_and_the_license(names: list[str]) -> None:
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("kafkalite", "pyspark_kafkalite")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    assert sources <= set(names)
+    assert "kafkalite/py.typed" in names
+    for folder, modules in NATIVE.items():
+        built = {name.removeprefix(folder).partition(".")[0] for name in names
+                 if name.startswith(folder) and name.endswith(".so")}  # fmt: skip
+        assert built == modules
+    assert [name for name in names if name.endswith("/licenses/LICENSE")]
+    packages = {name.partition("/")[0] for name in names}
+    assert {name for name in packages if not name.endswith(".dist-info")} == {
+        "kafkalite", "pyspark_kafkalite"
+    }  # fmt: skip
