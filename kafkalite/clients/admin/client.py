@@ -75,4 +75,14 @@ class Admin(TopicCalls, ConfigCalls, GroupCalls, TransactionCalls, ClusterCalls)
     """Asks about a cluster and changes it. Use it as an async context manager.
 
     `client` is a Client to share, or bootstrap servers.
+
+        import asyncio
+        from kafkalite.clients import Admin, NewTopic
+
+        async def main() -> None:
+            async with Admin("127.0.0.1:9092") as admin:
+                await admin.create_topics([NewTopic("orders", 4)])
+                print(await admin.list_topics())
+
+        asyncio.run(main())
     """

@@ -22,7 +22,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -65,6 +65,7 @@ RESETS: Final[Mapping[str, int | None]] = {"earliest": EARLIEST, "latest": LATES
 ISOLATION_LEVELS: Final = {"read_uncommitted": False, "read_committed": True}
 MISSING_TOPIC_MS: Final = 1_000  # how often a subscribed topic that does not exist is looked for
 IDLE_SECONDS: Final = 1.0
+ITERATION_MS: Final = 60_000  # how long an iteration waits in one poll
 CLOSE_COMMIT_SECONDS: Final = 5.0
 SHORTEST_WAIT_SECONDS: Final = 0.001
 
@@ -106,6 +107,22 @@ class Consumer(Lifetime):
     without a committed offset: "latest", "earliest", or "none" (an error). With a group id offsets
     are committed every `auto_commit_interval_ms` by `poll`, for the records of earlier polls,
     unless `enable_auto_commit` is False. `records_max` bounds a poll's records. Times are in ms.
+
+        import asyncio
+        from kafkalite.clients import Consumer
+
+        async def main() -> None:
+            async with Consumer(
+                "127.0.0.1:9092", group_id="billing", auto_offset_reset="earliest"
+            ) as consumer:
+                consumer.subscribe(["orders"])
+                async for partition, columns in consumer:
+                    for key, value in zip(columns.keys, columns.values):
+                        print(partition, key, value)
+                    if b"shipped" in columns.values:
+                        break
+
+        asyncio.run(main())
     """
 
     def __init__(
@@ -174,6 +191,7 @@ class Consumer(Lifetime):
         self._commits: Commits | None = None  # there is one where there is a group
         self._is_polling = self._closed = False
         self._knows_topics = True  # False until a pattern has been matched for the first time
+        self._given: dict[TopicPartition, int] = {}  # positions after the last poll
         self._seen: Cluster | None = None  # the metadata that the group last went by
         self._refreshing: asyncio.Task[None] | None = None
         self._look_for_topics_at = 0.0  # in the loop's time, as the next one
@@ -195,6 +213,7 @@ class Consumer(Lifetime):
         if self._closed or self._fetcher is None:
             return
         self._closed = True
+        self._fetcher.wake()  # a poll in another task ends
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
@@ -331,14 +350,49 @@ class Consumer(Lifetime):
             await asyncio.sleep(0)  # heartbeats and answers get their turn, however often we poll
             while True:
                 await self._attend()
+                self._check_not_closed()  # by another task, meanwhile
                 if taken := fetcher.take(self._records_max):
+                    self._given = {tp: self._positions[tp].position for tp in taken}
                     return taken
                 now = self._loop.time()
                 if now >= until:
                     return {}
                 await fetcher.wait(min(until, self._next_duty()) - now)
+                self._check_not_closed()
         finally:
             self._is_polling = False
+
+    async def __aiter__(self) -> AsyncGenerator[tuple[TopicPartition, Columns], None]:
+        """All records from here on, a partition's columns at a time, until the consumer is closed.
+
+        Offsets are committed as in polls. Where the loop is left, columns that it was not given
+        are read again by the next poll.
+        """
+        while True:
+            try:
+                polled = await self.poll(ITERATION_MS)
+            except RuntimeError:
+                if self._closed:
+                    return
+                raise
+            try:
+                while polled:
+                    partition = next(iter(polled))
+                    yield partition, polled.pop(partition)
+            finally:
+                self.give_back(polled)
+
+    def give_back(self, polled: Mapping[TopicPartition, Columns]) -> None:
+        """Makes the next poll give these records of the last one again.
+
+        A partition that was taken away or sought in since then stays where it is.
+        """
+        for tp, columns in polled.items():
+            place, offsets = self._positions.get(tp), columns.offsets
+            assert offsets is not None, "records out of a log have offsets"
+            is_there = place is not None and place.stage is Stage.FETCHING
+            if place is not None and is_there and place.position == self._given.get(tp):
+                place.seek(offsets[0])
 
     def _started(self) -> Fetcher:
         self._check_not_closed()

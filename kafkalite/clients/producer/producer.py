@@ -71,6 +71,19 @@ class Producer(Lifetime):
     `client` is a Client to share, or bootstrap servers. `acks` is "all", 1 or 0 (nobody answers,
     so nobody knows). Batches close at `batch_bytes`, or `linger_ms` after their first record.
     A batch is tried for `delivery_timeout_ms`. `enable_idempotence` needs acks="all".
+
+        import asyncio
+        from kafkalite.clients import Columns, Producer
+
+        async def main() -> None:
+            async with Producer("127.0.0.1:9092", linger_ms=5) as producer:
+                stored = await producer.send("orders", b"packed", key=b"7")
+                print((await stored).offset)
+                columns = Columns([b"7", b"8"], [b"sent", b"shipped"], [1, 2])
+                await producer.send_columns("orders", columns)
+                await producer.flush()
+
+        asyncio.run(main())
     """
 
     def __init__(

@@ -51,6 +51,17 @@ class TransactionalProducer(Producer):
     `transactional_id` names the producer over restarts. A transaction that takes longer than
     `transaction_timeout_ms` is aborted by its coordinator, and the producer fenced. `settings` are
     those of `Producer`, without acks and idempotence, which transactions need.
+
+        import asyncio
+        from kafkalite.clients import TransactionalProducer
+
+        async def main() -> None:
+            async with TransactionalProducer("127.0.0.1:9092", "billing-1") as producer:
+                async with producer.transaction():
+                    await producer.send("invoices", b"12.50", key=b"7")
+                    await producer.send("orders", b"shipped", key=b"7")
+
+        asyncio.run(main())
     """
 
     def __init__(
@@ -85,11 +96,7 @@ class TransactionalProducer(Producer):
             yield
             await self.commit()
         except BaseException:
-            if self._transaction.state in UNFINISHED:
-                try:  # the first error is the one to raise
-                    await self.abort()
-                except KafkaliteError as late:
-                    log.warning("%s", late)
+            await self.abort_unfinished()  # the first error is the one to raise
             raise
 
     def begin(self) -> None:
@@ -128,6 +135,14 @@ class TransactionalProducer(Producer):
         if self._transaction.needs_epoch:
             self._accumulator.restart(*await self._coordination.identify())
         self._transaction.ended()
+
+    async def abort_unfinished(self) -> None:
+        """Aborts a transaction that is under way or has failed; an error is only logged."""
+        if self._transaction.state in UNFINISHED:
+            try:
+                await self.abort()
+            except KafkaliteError as late:
+                log.warning("%s", late)
 
     async def send_offsets(
         self,
