@@ -89,8 +89,14 @@ class Waiting:
         if is_committed:
             self._finish((operation,))
             return
-        parked = self.purgatory.park(operation, (key,), NEVER_MS)
-        assert parked, f"{len(self.purgatory)} wait: one for each connection at most"
+        if not self.purgatory.park(operation, (key,), NEVER_MS):
+            # The records are appended, and must be told of: requests that could have waited longer
+            # are answered now, with what there is.
+            first_deadline_ms = self.purgatory.next_deadline_ms()
+            assert first_deadline_ms is not None, "nothing waits, and there is no room"
+            self._finish(self.purgatory.expire(first_deadline_ms))
+            parked = self.purgatory.park(operation, (key,), NEVER_MS)
+            assert parked, f"{len(self.purgatory)} wait"
 
     # -- what they wait for
 

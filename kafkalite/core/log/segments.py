@@ -108,8 +108,8 @@ class Segments:
         """The aborted transactions with records in [offset, before_offset), by their markers."""
         found: list[AbortedTransaction] = []
         for segment in self.since(offset):
-            for aborted in segment.transaction_index.entries():
-                if aborted.last_offset >= offset and aborted.first_offset < before_offset:
+            for aborted in segment.transaction_index.since(offset):
+                if aborted.first_offset < before_offset:
                     found.append(aborted)
                 if aborted.last_stable_offset >= before_offset:
                     return found

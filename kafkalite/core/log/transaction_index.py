@@ -6,13 +6,18 @@
 An entry lies with the segment that holds the marker; `last_stable_offset` is where readers stopped
 once the marker was replicated, so that a search knows when no later entry can matter.
 
-Owns   nothing in memory: aborts are few, and the file is read on demand.
+Markers ascend, and so do the entries' offsets: a search reads a few entries to find its place, and
+from there on only what its caller takes.
+
+Owns   nothing in memory: the system keeps in its cache what is read often.
 Fails  with StorageError on a file that is no index; it is then made anew from the log.
 Source KIP-98; apache/kafka TransactionIndex.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
@@ -22,6 +27,7 @@ from kafkalite.errors import StorageError
 
 _VERSION: Final = 0
 _ENTRY: Final = Struct(">hqqqq")
+_RUN_ENTRIES: Final = 128  # read at once
 
 
 class TransactionIndex:
@@ -36,26 +42,40 @@ class TransactionIndex:
         """Adds a transaction; markers come in the order of their offsets."""
         self.file.append(_ENTRY.pack(_VERSION, *aborted))
 
-    def entries(self) -> list[AbortedTransaction]:
-        """All entries, in the order of their markers."""
-        if not self.file.size_bytes:
-            return []
-        data = self.file.read(0, self.file.size_bytes)
-        if len(data) % _ENTRY.size:
-            raise StorageError(f"{self.file.path}: {len(data)} bytes, not of {_ENTRY.size} each")
-        found = [
-            (version, AbortedTransaction(*rest)) for version, *rest in _ENTRY.iter_unpack(data)
-        ]
-        for version, _ in found:
-            if version != _VERSION:
-                raise StorageError(f"{self.file.path}: entry of version {version}")
-        return [aborted for _, aborted in found]
+    def since(self, offset: int) -> Iterator[AbortedTransaction]:
+        """The transactions whose marker lies at `offset` or beyond, in the order of the markers."""
+        number, count = self._before(offset), self._count()
+        while number < count:
+            run = self._read(number, min(_RUN_ENTRIES, count - number))
+            number += len(run)
+            yield from run
 
     def truncate(self, offset: int) -> None:
         """Drops the transactions whose marker lies at `offset` or beyond."""
         if self.file.size_bytes:
-            kept = sum(aborted.last_offset < offset for aborted in self.entries())
-            self.file.truncate(kept * _ENTRY.size)
+            self.file.truncate(self._before(offset) * _ENTRY.size)
+
+    def _before(self, offset: int) -> int:
+        """How many markers lie before `offset`."""
+        every = range(self._count())
+        return bisect_left(every, offset, key=lambda number: self._read(number, 1)[0].last_offset)
+
+    def _count(self) -> int:
+        count, rest = divmod(self.file.size_bytes, _ENTRY.size)
+        if rest:
+            size = self.file.size_bytes
+            raise StorageError(f"{self.file.path}: {size} bytes, not of {_ENTRY.size} each")
+        return count
+
+    def _read(self, number: int, count: int) -> list[AbortedTransaction]:
+        data = self.file.read(number * _ENTRY.size, count * _ENTRY.size)
+        if len(data) != count * _ENTRY.size:
+            raise StorageError(f"{self.file.path}: it is shorter than it was")
+        found = list(_ENTRY.iter_unpack(data))
+        for version, *_ in found:
+            if version != _VERSION:
+                raise StorageError(f"{self.file.path}: entry of version {version}")
+        return [AbortedTransaction(*rest) for _, *rest in found]
 
     def clear(self) -> None:
         """Drops all entries."""

@@ -93,7 +93,12 @@ class Outbox:
 
     def send(self, parts: Sequence[Part]) -> None:
         """Sends an answer, now as far as the socket takes it and the rest as it empties."""
-        if not self._parts and (small := _inline(parts)) is not None:
+        try:
+            small = None if self._parts else _inline(parts)
+        except OSError:
+            self._transport.abort()
+            return
+        if small is not None:
             if not self._is_held:
                 self._transport.write(small)
                 return
@@ -184,7 +189,7 @@ class Outbox:
             return True
         fileno = part.fileno() if HAS_SENDFILE else None
         if fileno is None:
-            self._parts[0] = part.read()
+            self._parts[0] = _whole(part)
             return True
         count = min(part.size_bytes - self._position, SENDFILE_BYTES_MAX)
         sent = os.sendfile(out.fileno(), fileno, part.position + self._position, count)
@@ -200,8 +205,16 @@ class Outbox:
             self._position = 0
 
 
+def _whole(part: FilePart) -> bytes:
+    """The bytes of a file part. OSError where the file has fewer than were promised."""
+    data = part.read()
+    if len(data) != part.size_bytes:
+        raise OSError(f"the file ended {part.size_bytes - len(data)} bytes early")
+    return data
+
+
 def _inline(parts: Sequence[Part]) -> bytes | None:
-    """All parts as one piece, if that is small enough to be cheaper; else None."""
+    """All parts as one piece, if that is small enough to be cheaper; else None. OSError."""
     if len(parts) == 1 and type(parts[0]) is bytes:
         return parts[0]
     size = 0
@@ -209,4 +222,4 @@ def _inline(parts: Sequence[Part]) -> bytes | None:
         size += len(part) if isinstance(part, IN_MEMORY) else part.size_bytes
     if size > INLINE_BYTES_MAX:
         return None
-    return b"".join([part if isinstance(part, IN_MEMORY) else part.read() for part in parts])
+    return b"".join([part if isinstance(part, IN_MEMORY) else _whole(part) for part in parts])

@@ -277,7 +277,7 @@ def test_a_partition_knows_its_topics_id(storage: Storage) -> None:
 
 def test_aborted_transactions_are_kept_in_kafkas_format(storage: Storage) -> None:
     index = TransactionIndex(storage.open("x.txnindex"))
-    assert index.entries() == []
+    assert list(index.since(0)) == []
     first, second = AbortedTransaction(7, 10, 19, 12), AbortedTransaction(8, 12, 30, 31)
     index.append(first)
     index.append(second)
@@ -287,17 +287,37 @@ def test_aborted_transactions_are_kept_in_kafkas_format(storage: Storage) -> Non
         "0000 0000000000000007 000000000000000a 0000000000000013 000000000000000c"
     )
     again = TransactionIndex(storage.open("x.txnindex"))
-    assert again.entries() == [first, second]
+    assert list(again.since(0)) == [first, second]
     again.truncate(30)
-    assert again.entries() == [first]
+    assert list(again.since(0)) == [first]
     again.clear()
-    assert again.entries() == []
+    assert list(again.since(0)) == []
+
+
+def test_a_search_reads_few_of_very_many_aborts(memory: MemoryStorage) -> None:
+    index, size = TransactionIndex(memory.open("x.txnindex")), 34
+    for number in range(20_000):
+        index.append(AbortedTransaction(7, 10 * number, 10 * number + 9, 10 * number + 10))
+    bytes_read: list[int] = []
+
+    class Counting:
+        path, size_bytes = index.file.path, index.file.size_bytes
+
+        def read(self, position: int, size: int) -> bytes:
+            bytes_read.append(size)
+            return index.file.read(position, size)
+
+    for offset in (0, 9, 10, 99_995, 199_999):
+        found = next(TransactionIndex(Counting()).since(offset))  # type: ignore[arg-type]
+        assert found.first_offset == offset // 10 * 10
+    assert list(TransactionIndex(Counting()).since(200_000)) == []  # type: ignore[arg-type]
+    assert sum(bytes_read) < 6 * size * 200
 
 
 def test_a_broken_transaction_index_is_named(memory: MemoryStorage) -> None:
     memory.open("x.txnindex").append(bytes(33))
     with pytest.raises(StorageError, match=r"x\.txnindex: 33 bytes"):
-        TransactionIndex(memory.open("x.txnindex")).entries()
+        list(TransactionIndex(memory.open("x.txnindex")).since(0))
     memory.open("y.txnindex").append(b"\x00\x05" + bytes(32))
     with pytest.raises(StorageError, match=r"y\.txnindex: entry of version 5"):
-        TransactionIndex(memory.open("y.txnindex")).entries()
+        list(TransactionIndex(memory.open("y.txnindex")).since(0))

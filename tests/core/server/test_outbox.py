@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import socket
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -92,3 +93,30 @@ def test_without_a_descriptor_left_the_connection_ends_and_does_not_hang(
     monkeypatch.setattr(os, "dup", none_left)
     box.resume_writing()
     assert transport.is_aborted
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_a_file_that_is_shorter_than_was_promised_ends_the_connection(size: int) -> None:
+    """Where it is copied, too: the next answer would be taken for the rest of this one."""
+
+    class File:
+        size_bytes, position = size, 0
+
+        def fileno(self) -> None:
+            return None
+
+        def read(self) -> bytes:
+            return bytes(size - 1)
+
+    box, transport = outbox()
+    sent, received = socket.socketpair()
+    transport.get_extra_info = lambda _: sent  # type: ignore[method-assign]
+    box.send([b"head", File()])
+    assert transport.is_aborted
+    assert transport.writes == []
+    received.setblocking(False)
+    with suppress(BlockingIOError):
+        assert len(received.recv(1_000)) <= len(b"head")
+    box.close()
+    for each in (sent, received):
+        each.close()
