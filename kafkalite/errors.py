@@ -2,10 +2,13 @@
 
 KafkaliteError
 ├── WireError              bytes that are not what the protocol says
+│   ├── TooManyEntries     a message whose arrays hold more entries than its reader allows
 │   └── CorruptBatchError  a record batch whose CRC, length or framing is wrong
+│   │   └── DecompressedTooLarge  its records decompress to more bytes than are allowed
 ├── UnanswerableError      a request that a broker can only answer by hanging up
 ├── ApiError               a request refused, with Kafka's error code: raised where a broker
 │   │                      refuses and where a client hears of it
+│   ├── RecordsTooLarge    because the batch decompresses to more bytes than are allowed
 │   └── RecordsRefused     for some records of the batch, by their index
 ├── BrokerUnavailable      nobody answers at the address, or the connection broke
 ├── StorageError           the disk refused or holds something it should not
@@ -39,8 +42,16 @@ class WireError(KafkaliteError):
     """Bytes that are not what the protocol says; the connection that sent them is closed."""
 
 
+class TooManyEntries(WireError):
+    """A message whose arrays and tagged fields hold more entries than its reader allows."""
+
+
 class CorruptBatchError(WireError):
     """A record batch whose magic, length, CRC or framing is wrong."""
+
+
+class DecompressedTooLarge(CorruptBatchError):
+    """A record batch whose records decompress to more bytes than are allowed."""
 
 
 class UnanswerableError(KafkaliteError):
@@ -270,6 +281,10 @@ class ApiError(KafkaliteError):
         super().__init__(f"{message}: {error_code.name}" if message else error_code.name)
         self.error_code = error_code
         self.words = message
+
+
+class RecordsTooLarge(ApiError):
+    """A batch refused because it decompresses to more bytes than are allowed."""
 
 
 class RecordsRefused(ApiError):

@@ -4,23 +4,38 @@ A handler that must wait (a long poll, a join, the controller) returns a `Pendin
 that learns the answer completes it, and the connection, which asked for it by `when_done`, writes
 it. If the peer leaves before that, the connection abandons it, and its parked operation can go.
 
+An answer may also fail, or turn out to be none (Produce with acks=0): then the connection is given
+the error, or NO_ANSWER.
+
 Owns   nothing but the moment. Completed once; a completion after abandonment is dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 R = TypeVar("R")
+
+NO_ANSWER: Final = object()  # completes what no answer is due to
+
+
+class Encoded(NamedTuple):
+    """A large answer that was encoded aside, in the version of its request."""
+
+    message: Any
+    data: bytes
 
 
 class Pending(Generic[R]):
     """A response to come."""
 
-    __slots__ = ("_on_abandon", "_on_done", "_response", "is_abandoned")
+    __slots__ = ("_on_abandon", "_on_done", "_response", "is_abandoned", "keeps_peer")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_peer: bool = False) -> None:
+        """`keeps_peer`: the work goes on even if the peer leaves, which is not looked for before
+        the work is done."""
+        self.keeps_peer = keeps_peer
         self._response: R | None = None
         self._on_done: Callable[[R], None] | None = None
         self._on_abandon: Callable[[], None] | None = None
@@ -41,6 +56,10 @@ class Pending(Generic[R]):
         on_done, self._on_done, self._on_abandon = self._on_done, None, None
         if on_done is not None:
             on_done(response)
+
+    def fail(self, error: Exception) -> None:
+        """There is no answer because of `error`, which whoever waits is given in its place."""
+        self.complete(cast(R, error))
 
     def when_done(self, on_done: Callable[[R], None]) -> None:
         """Calls `on_done` with the answer, now if it is there already."""
@@ -75,6 +94,9 @@ def after(answer: Any, make: Callable[[Any], R | Pending[R]]) -> R | Pending[R]:
     later: Pending[R] = Pending()
 
     def go_on(response: Any) -> None:
+        if isinstance(response, Exception):
+            later.fail(response)
+            return
         made = make(response)
         if isinstance(made, Pending):
             made.when_done(later.complete)

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.clock import LOOK_MS, Clock
@@ -70,6 +70,9 @@ from kafkalite.errors import ApiError, ConfigError
 
 log: Final = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+COMPUTING_THREADS: Final = 2  # each may hold what a batch decompresses to
 FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 
 
@@ -99,6 +102,7 @@ class Broker:
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
         self._threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "flush")
+        self._computing = ThreadPoolExecutor(COMPUTING_THREADS, "compute")
         self._loop = asyncio.get_running_loop()
         if (turns := turns_of(self._loop)) is not None:
             self.metrics.loop_turns = turns.histogram
@@ -137,6 +141,7 @@ class Broker:
         while work := (*self._upkeep.in_flight(), *self.partitions.opening()):
             await asyncio.wait(work)
         self._threads.shutdown()
+        self._computing.shutdown()
 
     # -- settings
 
@@ -261,6 +266,10 @@ class Broker:
     def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
         """Runs `act`, which waits for a disk, in another thread."""
         return self._loop.run_in_executor(self._threads, act)
+
+    def compute(self, act: Callable[[], T]) -> asyncio.Future[T]:
+        """Runs `act`, which takes the processor for a while, in another thread."""
+        return self._loop.run_in_executor(self._computing, act)
 
     def try_again(self) -> Slices:
         """Opens the logs that could not be opened or have failed, where that may help, and loads

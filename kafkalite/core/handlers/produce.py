@@ -4,6 +4,13 @@
           1   answered once the leader has the batch
          -1   answered once every in-sync replica has it, or after the request's timeout
 
+Batches are checked and appended one after the other, in slices. A batch whose records are more than
+BYTES_AT_ONCE, decompressed, is checked in a thread; the batches behind it wait, and so do the next
+requests of its connection. All batches of a request may decompress to DECOMPRESSED_RATIO_MAX times
+max.message.bytes, and no less than 128 MiB: what is beyond is MESSAGE_TOO_LARGE, upon which Java
+clients split the batch. A partition that is named twice is refused (INVALID_REQUEST); Apache Kafka
+appends the last batch that names it and answers nothing of the others.
+
 Where flush.messages asks for a flush, acks 1 waits for it too.
 
 Versions below 3 are advertised, because librdkafka before 2.11.1 takes their absence for a broker
@@ -14,15 +21,18 @@ Source KIP-98, KIP-467 (error messages), KIP-896; apache/kafka `ReplicaManager.a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafkalite.core.broker.purgatory import DelayedProduce
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.slices import Answering, in_slices
+from kafkalite.core.log.validation import Validated, validated
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.protocol.compression import Compression
+from kafkalite.core.protocol.compression import DECOMPRESSED_BYTES_MAX, Compression
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.produce import (
     BatchIndexAndErrorMessage,
@@ -32,13 +42,15 @@ from kafkalite.core.protocol.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from kafkalite.core.protocol.records import is_one_batch
+from kafkalite.core.protocol.records import Allowance, is_one_batch
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_NONE
 from kafkalite.core.types import NO_OFFSET, NO_TIMESTAMP, RequestContext, TopicPartition
-from kafkalite.errors import ApiError, ErrorCode, RecordsRefused, UnanswerableError
+from kafkalite.errors import ApiError, ErrorCode, RecordsRefused, RecordsTooLarge, UnanswerableError
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from kafkalite.core.broker.broker import Broker
 
 RECORD_BATCH_V: Final = 3
@@ -61,6 +73,12 @@ OF_THE_BATCH: Final = frozenset(
     }
 )
 
+WORK_PER_SLICE: Final = 1 << 20  # in bytes: some 2 ms
+WORK_OF_BATCH: Final = 1 << 13  # whatever its size
+BYTES_AT_ONCE: Final = 1 << 20  # of a batch, decompressed; larger ones are checked in a thread
+DECOMPRESSED_RATIO_MAX: Final = 128  # max.message.bytes that a request's batches decompress to
+RECORD_ERRORS_MAX: Final = 100  # refused records that one answer names
+
 Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a partition's batch
 
 
@@ -69,25 +87,69 @@ def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Pending[ProduceResponse] | None:
     """Appends each partition's batch by itself: one refused does not keep back the others."""
-    wanted: Wanted = {}
+    slices = _slices(_Production(broker, request, context))
+    answer = in_slices(broker, ApiKey.PRODUCE, context, slices, keeps_peer=True, is_large=False)
+    return cast("ProduceResponse | Pending[ProduceResponse] | None", answer)
+
+
+class _Production:
+    """A request on its way into the logs, and what it has taken so far."""
+
+    __slots__ = (
+        "broker",
+        "context",
+        "decompressed_bytes",
+        "record_errors",
+        "repeated",
+        "request",
+        "wanted",
+        "work",
+    )
+
+    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+        self.broker = broker
+        self.request = request
+        self.context = context
+        self.wanted: Wanted = {}  # what must still be replicated
+        self.repeated = _repeated(request)
+        self.work = 0  # of this slice, in bytes that are checked and written
+        self.decompressed_bytes = 0  # of all batches
+        self.record_errors = RECORD_ERRORS_MAX  # that the answer has still room for
+
+
+def _repeated(request: ProduceRequest) -> Collection[tuple[str, int]]:
+    """The partitions that the request names more than once."""
+    topics = request.topic_data
+    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+        return ()
+    named = Counter((topic.name, data.index) for topic in topics for data in topic.partition_data)
+    return {where for where, times in named.items() if times > 1}
+
+
+def _slices(production: _Production) -> Answering:
+    """Appends the batches one after the other, so that each partition keeps their order."""
+    request, context = production.request, production.context
     responses = []
     for topic in request.topic_data:
         refusal = _refusal(request, topic.name, context)
-        if refusal is None:
-            answers = [
-                _append(broker, request, context, topic.name, data, wanted)
-                for data in topic.partition_data
-            ]
-        else:
-            answers = [_refused(data.index, refusal) for data in topic.partition_data]
+        answers = []
+        for data in topic.partition_data:
+            if production.work >= WORK_PER_SLICE:
+                production.work = 0
+                yield
+            production.work += WORK_OF_BATCH
+            if refusal is not None:
+                answers.append(_refused(data.index, refusal))
+            else:
+                answers.append((yield from _append(production, topic.name, data)))
         responses.append(TopicProduceResponse(topic.name, tuple(answers)))
     response = ProduceResponse(tuple(responses))
     if request.acks == ACKS_NONE:
         _raise_first_error(response)
         return None
-    if not wanted:
+    if not production.wanted:
         return response
-    return _when_replicated(broker, request, response, wanted)
+    return _when_replicated(production.broker, request, response, production.wanted)
 
 
 def _refusal(request: ProduceRequest, topic: str, context: RequestContext) -> ApiError | None:
@@ -101,25 +163,29 @@ def _refusal(request: ProduceRequest, topic: str, context: RequestContext) -> Ap
 
 
 def _append(
-    broker: Broker,
-    request: ProduceRequest,
-    context: RequestContext,
-    topic: str,
-    data: PartitionProduceData,
-    wanted: Wanted,
-) -> PartitionProduceResponse:
-    """One partition's batch. `wanted` notes what must still be replicated."""
-    acks = request.acks
+    production: _Production, topic: str, data: PartitionProduceData
+) -> Generator[Any, None, PartitionProduceResponse]:
+    """One partition's batch."""
+    broker, acks = production.broker, production.request.acks
     records: Buffer | None = None
     try:
         partition = broker.partition(topic, data.index)
-        records = _checked(broker, request.transactional_id, context, partition, data.records)
-        appended = partition.append(records, acks, broker.wall_ms())
+        records = _checked(production, partition, data.records)
+        try:
+            checked = _validated_at_once(production, partition, records)
+        except RecordsTooLarge:
+            checked = yield from _validated_aside(production, partition, records)
+            partition = broker.partition(topic, data.index)  # which may have changed meanwhile
+            _checked(production, partition, records)
+        appended = partition.append(checked, acks, broker.wall_ms())
     except ApiError as error:
         broker.note_storage_error(error)
+        start = NO_OFFSET
         if records is not None and error.error_code in OF_THE_BATCH and is_one_batch(records):
-            return _refused(data.index, error, partition.log.log_start_offset)
-        return _refused(data.index, error)
+            start = partition.log.log_start_offset
+        answer = _refused(data.index, error, start, production.record_errors)
+        production.record_errors -= len(answer.record_errors)
+        return answer
     if not appended.duplicate:
         broker.appended(partition, len(records))
         metrics = broker.metrics
@@ -128,7 +194,7 @@ def _append(
         metrics.records_in += appended.last_offset - appended.base_offset + 1
     must_wait = acks == ACKS_ALL or partition.log.flush_is_due
     if must_wait and partition.log.high_watermark <= appended.last_offset:
-        wanted[partition.topic_partition] = appended.last_offset + 1
+        production.wanted[partition.topic_partition] = appended.last_offset + 1
     return PartitionProduceResponse(
         data.index,
         ErrorCode.NONE,
@@ -138,14 +204,11 @@ def _append(
     )
 
 
-def _checked(
-    broker: Broker,
-    transactional_id: str | None,
-    context: RequestContext,
-    partition: Partition,
-    records: object,
-) -> Buffer:
-    where = partition.topic_partition
+def _checked(production: _Production, partition: Partition, records: object) -> Buffer:
+    """The batch, if its partition may be given it now. ApiError."""
+    where, context = partition.topic_partition, production.context
+    if where in production.repeated:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{where} is in the request more than once")
     if not isinstance(records, bytes | bytearray | memoryview):
         raise ApiError(ErrorCode.INVALID_RECORD, f"{where}: no record batch")
     attributes = records[ATTRIBUTES_POSITION] if len(records) > ATTRIBUTES_POSITION else 0
@@ -153,17 +216,74 @@ def _checked(
         words = f"{where}: zstd in Produce v{context.api_version}, it came with v{ZSTD_V}"
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, words)
     if attributes & TRANSACTIONAL:
+        transactional_id = production.request.transactional_id
         if transactional_id is None:
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             raise ApiError(code, f"{where}: a transactional batch without a transactional id")
-        broker.transactions.check_batch(transactional_id, partition, records)
+        production.broker.transactions.check_batch(transactional_id, partition, records)
     return records
 
 
+def _validated_at_once(production: _Production, partition: Partition, records: Buffer) -> Validated:
+    """The batch as it will be stored. ApiError; RecordsTooLarge where checking it takes too long
+    for one slice, as only decompressing it shows."""
+    size = len(records)
+    if size > BYTES_AT_ONCE:
+        raise RecordsTooLarge(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes")
+    allowance = Allowance(min(BYTES_AT_ONCE, _bytes_left(production, partition)))
+    allowed = allowance.bytes_left
+    now_ms, acks = production.broker.wall_ms(), production.request.acks
+    try:
+        checked = partition.validated(records, acks, now_ms, allowance)
+    finally:
+        production.work += size + allowed - allowance.bytes_left
+    production.decompressed_bytes += allowed - allowance.bytes_left
+    return checked
+
+
+def _validated_aside(
+    production: _Production, partition: Partition, records: Buffer
+) -> Generator[Any, None, Validated]:
+    """The same in a thread, within what the request may still decompress to."""
+    allowed = _bytes_left(production, partition)
+    allowance = Allowance(allowed)
+    where, config, now_ms = (
+        partition.topic_partition,
+        partition.log.config,
+        production.broker.wall_ms(),
+    )
+    checking: Future[Validated] = production.broker.compute(
+        lambda: validated(records, config, where, now_ms, True, allowance=allowance, scratch=None)
+    )
+    try:
+        yield checking
+        return checking.result()
+    except RecordsTooLarge as error:
+        if allowed >= DECOMPRESSED_BYTES_MAX:
+            raise
+        words = f"{error.words}; a request may decompress to {_bytes_max(partition)}"
+        raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, words) from error
+    finally:
+        production.decompressed_bytes += allowed - allowance.bytes_left
+
+
+def _bytes_max(partition: Partition) -> int:
+    """What the batches of a request may decompress to, where the last is for `partition`."""
+    of_topic = DECOMPRESSED_RATIO_MAX * partition.log.config.max_message_bytes
+    return max(DECOMPRESSED_BYTES_MAX, of_topic)
+
+
+def _bytes_left(production: _Production, partition: Partition) -> int:
+    return max(0, _bytes_max(partition) - production.decompressed_bytes)
+
+
 def _refused(
-    index: int, error: ApiError, log_start_offset: int = NO_OFFSET
+    index: int,
+    error: ApiError,
+    log_start_offset: int = NO_OFFSET,
+    record_errors_max: int = 0,
 ) -> PartitionProduceResponse:
-    errors = error.records if isinstance(error, RecordsRefused) else ()
+    errors = error.records[:record_errors_max] if isinstance(error, RecordsRefused) else ()
     return PartitionProduceResponse(
         index,
         error.error_code,

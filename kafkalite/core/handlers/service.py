@@ -10,18 +10,26 @@ Source apache/kafka `KafkaApis`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
+from kafkalite.core.handlers.routes import Route
+from kafkalite.core.handlers.slices import Answering, in_slices
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.connection import RequestReceived
 from kafkalite.core.types import RequestContext
-from kafkalite.errors import UnanswerableError
+from kafkalite.errors import TooManyEntries, UnanswerableError
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from kafkalite.core.broker.broker import Broker
+
+
+ENTRIES_AT_ONCE: Final = 1_000  # of a request's arrays; reading takes 1 to 2 us for each
+ENTRIES_MAX: Final = 50_000  # 10,000 partitions, each of another topic, are 20,000
 
 
 class BrokerService:
@@ -43,9 +51,25 @@ class BrokerService:
             if key is ApiKey.API_VERSIONS:
                 return codec.encode(unsupported_version(), 0)
             raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
-        message: Any = codec.decode(route.request, request.body, version)
         context = RequestContext(version, client_id, f"/{client_host}", listener=listener)
+        try:
+            message: Any = codec.decode(route.request, request.body, version, ENTRIES_AT_ONCE)
+        except TooManyEntries:
+            slices = self._answer_aside(route, request, context)
+            is_produce = key is ApiKey.PRODUCE
+            return in_slices(self._broker, key, context, slices, keeps_peer=is_produce)
         return route.handler(self._broker, message, context)
+
+    def _answer_aside(
+        self, route: Route, request: RequestReceived, context: RequestContext
+    ) -> Answering:
+        """The same, where a request is read in a thread because that takes a while."""
+        version, body = context.api_version, request.body
+        reading: Future[Any] = self._broker.compute(
+            lambda: codec.decode(route.request, body, version, ENTRIES_MAX)
+        )
+        yield reading
+        return route.handler(self._broker, reading.result(), context)
 
     def settle(self) -> None:
         """Whoever waited for what the requests answered since have done gets its answer."""

@@ -38,7 +38,7 @@ from kafkalite.core.log.retention import deletable
 from kafkalite.core.log.segment import FileRecords, Segment
 from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots
-from kafkalite.core.log.validation import validated
+from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import AbortedTransaction, Appended, GoOn, TimestampAndOffset
 from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
 from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, Now, TopicPartition
@@ -180,16 +180,17 @@ class PartitionLog:
     # ---- append --------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, records: Buffer, leader_epoch: int, now_ms: int, *, from_client: bool = True
+        self, records: Batch, leader_epoch: int, now_ms: int, *, from_client: bool = True
     ) -> Appended:
         """Appends one batch, which gets the next offsets. ApiError when it is refused.
 
-        `records` is changed in place where it is writable. With `from_client` false it is one of
-        this broker's own: a coordinator's records or a transaction marker.
+        `records` is changed in place where it is writable. `from_client`: not the broker's own.
         """
         config = self._place.config
         self._health.check()
-        records, header = validated(records, config, self.topic_partition, now_ms, from_client)
+        if not isinstance(records, Validated):
+            records = validated(records, config, self.topic_partition, now_ms, from_client)
+        records, header = records
         if header.producer_id >= 0:
             repeated = self.producers.admit(header, records, from_client=from_client)
             if repeated is not None:

@@ -14,13 +14,14 @@ Source apache/kafka LogValidator, UnifiedLog.analyzeAndValidateRecords.
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.port import Buffer
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import (
+    Allowance,
     BatchHeader,
     TimestampType,
     check_produced,
@@ -31,7 +32,7 @@ from kafkalite.core.protocol.records import (
     verify_crc,
 )
 from kafkalite.core.types import NO_TIMESTAMP, TopicPartition
-from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, RecordsRefused
+from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, RecordsRefused, RecordsTooLarge
 
 _CODECS: Final = {
     "uncompressed": Compression.NONE,
@@ -45,10 +46,28 @@ _SCRATCH: Final = bytearray(1 << 18)  # appends are one thread's, and nothing of
 _LOG_APPEND_TIME: Final = 0x08  # of the attributes
 
 
+class Validated(NamedTuple):
+    """A batch as it is to be stored, writable, and its header."""
+
+    records: bytearray | memoryview
+    header: BatchHeader
+
+
+Batch = Buffer | Validated
+
+
 def validated(
-    records: Buffer, config: LogConfig, partition: TopicPartition, now_ms: int, from_client: bool
-) -> tuple[bytearray | memoryview, BatchHeader]:
-    """The batch as it is to be stored, writable, and its header; ApiError.
+    records: Buffer,
+    config: LogConfig,
+    partition: TopicPartition,
+    now_ms: int,
+    from_client: bool,
+    *,
+    allowance: Allowance | None = None,
+    scratch: bytearray | None = _SCRATCH,
+) -> Validated:
+    """The batch as it is to be stored; ApiError, RecordsTooLarge where it needs more than the
+    `allowance`. Another thread than that of the appends brings a `scratch` of its own, or None.
 
     `records` is a copy of itself only where it is read-only or compressed anew.
     """
@@ -57,7 +76,12 @@ def validated(
         _refuse_size(partition, size, config)
     try:
         if from_client:
-            produced = check_produced(records, keys_required=config.is_compacted, scratch=_SCRATCH)
+            produced = check_produced(
+                records,
+                keys_required=config.is_compacted,
+                allowance=allowance,
+                scratch=scratch,
+            )
             header = produced.header
         else:
             header = _brokers_own(records)
@@ -67,7 +91,8 @@ def validated(
         keyless = _keyless(records, code) if config.is_compacted else ()
         if keyless:
             raise RecordsRefused(code, f"{partition}: {what}", keyless) from error
-        raise ApiError(code, f"{partition}: {what}") from error
+        kind = RecordsTooLarge if isinstance(error, RecordsTooLarge) else ApiError
+        raise kind(code, f"{partition}: {what}") from error
     if from_client:
         if header.attributes & _LOG_APPEND_TIME:
             raise ApiError(
@@ -89,7 +114,7 @@ def validated(
         records = bytearray(records)
     if from_client and header.max_timestamp != produced.newest:
         header = _set_max_timestamp(records, header, produced.newest, config)
-    return records, header
+    return Validated(records, header)
 
 
 def _refuse_size(partition: TopicPartition, size: int, config: LogConfig) -> NoReturn:

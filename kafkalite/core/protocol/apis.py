@@ -163,6 +163,32 @@ def response_header_version(key: ApiKey, version: int) -> int:
     return 1 if version >= _ANSWERS_FLEXIBLE_SINCE[key] else 0
 
 
+# A request is as large as what it lists: 16 MiB hold 10,000 partitions of topics with the longest
+# names, and more metadata of commits and members than brokers store. Produce alone carries records.
+# Requests without lists hold a few strings of 32 KiB at most.
+REQUEST_BYTES_SMALL: Final = 1 << 18
+REQUEST_BYTES_OF_LISTS: Final = 1 << 24
+_WITHOUT_LISTS: Final = frozenset(
+    {
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.API_VERSIONS,
+        ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.END_TXN,
+        ApiKey.HEARTBEAT,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.LIST_GROUPS,
+    }
+)
+
+
+def request_bytes_max(key: ApiKey) -> int:
+    """How large a broker lets a request be, below socket.request.max.bytes."""
+    if key is ApiKey.PRODUCE:
+        return INT32_MAX
+    return REQUEST_BYTES_SMALL if key in _WITHOUT_LISTS else REQUEST_BYTES_OF_LISTS
+
+
+INT32_MAX: Final = 2**31 - 1
 NO_VERSION: Final = 1 << 15  # above all that 16 bits can say: a client may ask in any
 _ANSWERS_FLEXIBLE_SINCE: Final = {
     api.key: NO_VERSION if api.key is ApiKey.API_VERSIONS else api.flexible_since

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
 
 from kafkalite.core.protocol import compiler
-from kafkalite.core.protocol.primitives import Buffer, SizedRecords
+from kafkalite.core.protocol.primitives import ENTRIES_UNLIMITED, Buffer, SizedRecords
 from kafkalite.errors import WireError
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ NEVER_FLEXIBLE: Final = 32_767
 VERSION_PREFIX: Final = struct_module.Struct(">h")
 
 Encoder = Callable[[Any, list[Any]], list[int]]
-Decoder = Callable[[memoryview], tuple[Any, int]]
+Decoder = Callable[[memoryview, int], tuple[Any, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,19 +163,22 @@ def encode_parts(value: object, version: int) -> list[bytes | SizedRecords]:
     return parts
 
 
-def decode(cls: type[T], data: Buffer, version: int) -> T:
-    """The message that `data` begins with. Its records are memoryviews into `data`."""
+def decode(cls: type[T], data: Buffer, version: int, entries_max: int = ENTRIES_UNLIMITED) -> T:
+    """The message that `data` begins with. Its records are memoryviews into `data`.
+
+    TooManyEntries where its arrays and tagged fields have more than `entries_max` entries in all.
+    """
     decoder = _decoders.get((cls, version)) or _compile_decoder(cls, version)
     view = data if isinstance(data, memoryview) else memoryview(data)
     try:
-        value, end = decoder(view)
+        value, end = decoder(view, entries_max)
         if end > len(view):
             raise IndexError
     except (struct_module.error, IndexError):
         size = len(view)
         raise WireError(f"{cls.__name__} v{version} runs past its {size} bytes") from None
     except WireError as error:
-        raise WireError(f"{cls.__name__} v{version}: {error}") from None
+        raise type(error)(f"{cls.__name__} v{version}: {error}") from None
     return value  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ What it makes is plain straight-line code, one function per message, nested loop
 arrays. Neighbouring values of a fixed size, and the length or the first byte of a varint that
 follows them, become a single `struct` call. For Heartbeat v0:
 
-    def decode(data):                            def encode(value, parts):
+    def decode(data, room):                      def encode(value, parts):
         limit = len(data); position = 0              add = parts.append; apart = []
         n, = unpack_h(data, position)                text = value.group_id.encode()
         position += 2                                add(pack_h(len(text)))
@@ -16,7 +16,8 @@ follows them, become a single `struct` call. For Heartbeat v0:
 
 Reading needs no comparison per field: `position` only ever grows, and a slice past the end is
 short, so whoever ran past the end is found by the next `struct` call or by the one comparison in
-`codec.decode`. An array's count is compared with what is left before anything is allocated for it.
+`codec.decode`. An array's count is compared with what is left before anything is allocated for it,
+and taken from the `room` that the whole message has for entries.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ RUNTIME: Final = {
         "read_uvarint",
         "records_size",
         "refuse_count",
+        "refuse_entries",
         "refuse_string",
         "refuse_null",
         "refuse_tag",
@@ -220,12 +222,19 @@ class Reader(Source):
             smallest = size_min(element, self.version, self.flexible)
             with self.block(f"if {n} * {smallest} > limit - position:"):
                 self.line(f"refuse_count({where!r}, {n}, limit - position)")
+            self.count_entries(n, where)
             if isinstance(element, Fixed) and element is not UUID and element is not ERROR_CODE:
                 self.line(f"{value} = unpack_from(f'>{{{n}}}{element.letter}', data, position)")
                 self.line(f"position += {n} * {smallest}")
             else:
                 self.read_elements(element, name, where, n, value)
         return value
+
+    def count_entries(self, n: str, where: str) -> None:
+        """Takes `n` entries from the room that the message has left for them."""
+        self.line(f"room -= {n}")
+        with self.block("if room < 0:"):
+            self.line(f"refuse_entries({where!r}, {n})")
 
     def read_elements(self, element: Element, name: str, where: str, n: str, value: str) -> None:
         """The loop over an array's elements."""
@@ -267,7 +276,7 @@ class Reader(Source):
         self.flush()
         if not tagged:
             with self.block(f"if {count}:"):
-                self.line("position = skip_tagged_fields(data, position - 1)")
+                self.line("position, room = skip_tagged_fields(data, position - 1, room)")
             return {}
         values = {field.name: self.variable(field.name) for field in tagged}
         for field in tagged:
@@ -275,6 +284,7 @@ class Reader(Source):
         tag, size, end = self.variable("tag"), self.variable("size"), self.variable("tag_end")
         with self.block(f"if {count}:"):
             self.line(f"{count}, position = read_uvarint(data, position - 1)")
+            self.count_entries(count, where)
             with self.block(f"for _ in range({count}):"):
                 self.line(f"{tag}, position = read_uvarint(data, position)")
                 self.line(f"{size}, position = read_uvarint(data, position)")
@@ -293,8 +303,9 @@ class Reader(Source):
 
 def compile_decoder(
     cls: type, version: int, flexible: bool
-) -> Callable[[memoryview], tuple[Any, int]]:
-    """A function from a memoryview to the message that it begins with, and where that ends.
+) -> Callable[[memoryview, int], tuple[Any, int]]:
+    """A function from a memoryview, and the room for entries of arrays and tagged fields, to the
+    message that the memoryview begins with, and where the message ends.
 
     The end may lie behind the memoryview's: then the message was cut off.
     """
@@ -304,7 +315,7 @@ def compile_decoder(
     read = reader.read_struct(cls, cls.__name__)
     reader.flush()
     reader.line(f"return {read}, position")
-    return reader.compile("def decode(data):", cls.__name__)
+    return reader.compile("def decode(data, room):", cls.__name__)
 
 
 class Writer(Source):

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from mmap import mmap
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
 import cramjam
 
-from kafkalite.errors import CorruptBatchError
+from kafkalite.errors import CorruptBatchError, DecompressedTooLarge
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -52,6 +53,7 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_LEVEL: Final = 3
 _GZIP_LEVEL: Final = 6
 
+_PAGES_FROM_BYTES: Final = 1 << 20
 _GROWTH: Final = 4
 _LIKELY_RATIO: Final = 64  # a claim beyond it is tried in steps, so that a lie stays cheap
 _SNAPPY_RATIO_MAX: Final = 32  # the format itself stays below 22: 64 bytes by a copy of 3
@@ -129,23 +131,24 @@ def _decompress(
             if "whole buffer" not in str(error):
                 raise CorruptBatchError(f"{name}: {error} in {len(view)} bytes") from error
         else:
-            if isinstance(output, memoryview):
-                return output[:written]
-            del output[written:]
-            return output
+            return memoryview(output)[:written]
         if capacity >= limit:
-            raise CorruptBatchError(
+            raise DecompressedTooLarge(
                 f"{name}: {len(view)} bytes decompress to more than the allowed {limit}"
             )
         del output
         capacity = min(max(capacity, 1024) * _GROWTH, limit)
 
 
-def _room(size: int, scratch: bytearray | None) -> bytearray | memoryview:
-    """`size` bytes to write to: of `scratch` if it has so many, else new ones."""
+def _room(size: int, scratch: bytearray | None) -> memoryview:
+    """`size` bytes to write to: of `scratch` if it has so many, else new ones.
+
+    A large bytearray is filled with zeros while no other thread may run; pages are made when they
+    are written to.
+    """
     if scratch is not None and size <= len(scratch):
         return memoryview(scratch)[:size]
-    return bytearray(size)
+    return memoryview(mmap(-1, size) if size >= _PAGES_FROM_BYTES else bytearray(size))
 
 
 def _snappy_parts(view: memoryview) -> Iterator[bytes]:
@@ -163,7 +166,8 @@ def _snappy_decompress(view: memoryview, limit: int, scratch: bytearray | None) 
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         if sum(sizes) > min(limit, _SNAPPY_RATIO_MAX * len(view)):
-            raise CorruptBatchError(
+            is_lie = sum(sizes) > _SNAPPY_RATIO_MAX * len(view)
+            raise (CorruptBatchError if is_lie else DecompressedTooLarge)(
                 f"snappy: {len(view)} bytes claim to be {sum(sizes)} bytes; allowed are {limit}"
             )
         output = _room(sum(sizes), scratch)

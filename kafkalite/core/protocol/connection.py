@@ -32,8 +32,10 @@ from typing import Any, Final, NamedTuple, cast
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import (
     API,
+    REQUEST_BYTES_SMALL,
     ApiKey,
     key_of,
+    request_bytes_max,
     request_header_version,
     response_header_version,
 )
@@ -49,6 +51,7 @@ FIRST_BYTES_MAX: Final = 1 << 20  # of a large frame's buffer, before any of it 
 ANSWER_FIRST_BYTES_MAX: Final = 1 << 22  # the same of an answer: fetches are just over 1 MiB
 GROWTH: Final = 4
 FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
+HEADER_TAGS_MAX: Final = 100  # no version of Kafka has any so far
 CORRELATION_IDS: Final = 1 << 31
 
 SIZE: Final = struct.Struct(">i")  # and correlation ids
@@ -178,9 +181,14 @@ class FrameReceiver:
         if after > len(self._view):
             if size <= SMALL_FRAME_BYTES:
                 self._new_chunk(4 + size)
-            else:
+            elif self._may_be_large(size, body):
                 self._large_bytes = size
         return None
+
+    def _may_be_large(self, size: int, body: int) -> bool:
+        """Whether the large frame that begins at `body` may be received; WireError if it is too
+        large. False: more of it must arrive to know."""
+        return True
 
     def drop(self) -> None:
         """Forgets what has arrived: nothing more will, and its memory is wanted elsewhere."""
@@ -242,6 +250,17 @@ class ServerConnection(FrameReceiver):
             raise WireError(f"{key.name} request: its header runs past its {len(frame)} bytes")
         header = RequestHeader(key, api_version, correlation_id, client_id)
         return RequestReceived(header, frame[position:])
+
+    def _may_be_large(self, size: int, body: int) -> bool:
+        """Few APIs have large requests; an unknown one is refused as soon as it is named."""
+        if self._end - body < SHORT.size:
+            return False
+        known = FLEXIBLE_SINCE.get(SHORT.unpack_from(self._view, body)[0])
+        name = known[0].name if known else "unknown"
+        allowed = request_bytes_max(known[0]) if known else REQUEST_BYTES_SMALL
+        if size > allowed:
+            raise WireError(f"a request of {size} bytes ({name}); {allowed} are allowed")
+        return True
 
     def send(self, header: RequestHeader, response: object) -> tuple[Parts, int]:
         """The frame that answers a request, in pieces, and its size in all.
@@ -329,7 +348,7 @@ def _skip_tags(frame: memoryview, position: int) -> int:
     if position < len(frame) and not frame[position]:
         return position + 1  # there are none, as ever so far
     try:
-        return skip_tagged_fields(frame, position)
+        return skip_tagged_fields(frame, position, HEADER_TAGS_MAX)[0]
     except IndexError:
         return len(frame) + 1
 

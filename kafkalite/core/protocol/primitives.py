@@ -27,11 +27,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Final, Literal, NoReturn, Protocol, TypeAlias, runtime_checkable
 
-from kafkalite.errors import ErrorCode, WireError
+from kafkalite.errors import ErrorCode, TooManyEntries, WireError
 
 UVARINT_BYTES_MAX: Final = 5
 STRING_BYTES_MAX: Final = 32_767  # in every version, though a varint could say more
 REPLACE: Final = "kafkalite.replace"  # how text is decoded that is no UTF-8
+ENTRIES_UNLIMITED: Final = 1 << 62  # of a message that this program or its own broker has made
 UUID_CACHE_SIZE: Final = 4_096
 ZERO_UUID: Final = uuid.UUID(int=0)
 
@@ -168,23 +169,28 @@ def replace_invalid(error: UnicodeError) -> tuple[str, int]:
     there; WireError where it might not.
     """
     assert isinstance(error, UnicodeDecodeError)
-    if len(REPLACEMENT.encode()) * len(error.object) > STRING_BYTES_MAX:
-        raise WireError(f"{len(error.object)} bytes of a string that are no UTF-8")
-    return REPLACEMENT, error.end
+    data = error.object
+    if len(REPLACEMENT.encode()) * len(data) > STRING_BYTES_MAX:
+        raise WireError(f"{len(data)} bytes of a string that are no UTF-8")
+    return data[error.start :].decode(errors="replace"), len(data)  # one call, not one a byte
 
 
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 codecs.register_error(REPLACE, replace_invalid)
 
 
-def skip_tagged_fields(data: Buffer, position: int) -> int:
-    """The position after the tagged fields that begin at `position`, none of which we know."""
+def skip_tagged_fields(data: Buffer, position: int, room: int) -> tuple[int, int]:
+    """The position after the tagged fields that begin at `position`, none of which we know, and
+    how many entries there is `room` for after them."""
     count, position = read_uvarint(data, position)
+    room -= count
+    if room < 0:
+        refuse_entries("tagged fields", count)
     for _ in range(count):
         _, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
         position += size
-    return position
+    return position, room
 
 
 def records_size(records: Buffer | SizedRecords) -> int:
@@ -214,6 +220,11 @@ def refuse_string(field: str, size: int) -> NoReturn:
 def refuse_count(field: str, count: int, remaining: int) -> NoReturn:
     """An array that says to hold more than what follows can hold; nothing was allocated for it."""
     raise WireError(f"{field} claims {count} entries in {max(remaining, 0)} bytes")
+
+
+def refuse_entries(field: str, count: int) -> NoReturn:
+    """More entries in arrays and tagged fields, of the whole message, than its reader allows."""
+    raise TooManyEntries(f"{field} with {count} entries are too many for one message")
 
 
 def refuse_tag(field: str, size: int) -> NoReturn:

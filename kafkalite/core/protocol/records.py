@@ -33,6 +33,7 @@ Source KIP-98, KIP-101, KIP-534 (delete horizon); apache/kafka DefaultRecordBatc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from struct import Struct
@@ -62,7 +63,13 @@ from kafkalite.core.protocol.records_pure import (
     MAGIC,
 )
 from kafkalite.core.types import Columns, concat
-from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
+from kafkalite.errors import (
+    ApiError,
+    CorruptBatchError,
+    DecompressedTooLarge,
+    ErrorCode,
+    RecordsTooLarge,
+)
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -100,6 +107,13 @@ class ControlType(IntEnum):
 
     ABORT = 0
     COMMIT = 1
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How many bytes the batches that are checked with it may still decompress to."""
+
+    bytes_left: int
 
 
 class EndTransactionMarker(NamedTuple):
@@ -261,14 +275,18 @@ def skim(
     *,
     keys_required: bool = False,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    allowance: Allowance | None = None,
     scratch: bytearray | None = None,
 ) -> tuple[int, int]:
     """Checks that a batch tells the truth about its records, without building one.
 
     Returns the least and the greatest timestamp delta. Compressed records are decompressed, to
-    `decompressed_bytes_max` bytes at most. ApiError: INVALID_RECORD when framing, offset deltas,
-    counts or keys are not as they should be, UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
+    `decompressed_bytes_max` bytes at most, and taken from the `allowance`. ApiError: INVALID_RECORD
+    when framing, offset deltas, counts or keys are not as they should be, RecordsTooLarge by that
+    code, too, UNSUPPORTED_COMPRESSION_TYPE for an unknown codec.
     """
+    if allowance is not None:
+        decompressed_bytes_max = min(decompressed_bytes_max, allowance.bytes_left)
     try:
         compression = header.compression
     except CorruptBatchError as error:
@@ -284,10 +302,17 @@ def skim(
                 decompressed_bytes_max=decompressed_bytes_max,
                 scratch=scratch,
             )
+            if allowance is not None:
+                allowance.bytes_left -= len(data)
         deltas = skim_records(data, header.record_count, header.last_offset_delta, keys_required)
         if header.record_count == 0:
             raise CorruptBatchError("no records")
         return deltas
+    except DecompressedTooLarge as error:
+        if allowance is not None:
+            allowance.bytes_left -= decompressed_bytes_max
+        what = f"batch at byte {position}: {error}"
+        raise RecordsTooLarge(ErrorCode.INVALID_RECORD, what) from error
     except CorruptBatchError as error:
         raise ApiError(ErrorCode.INVALID_RECORD, f"batch at byte {position}: {error}") from error
 
@@ -320,6 +345,7 @@ def check_produced(
     *,
     keys_required: bool = False,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    allowance: Allowance | None = None,
     scratch: bytearray | None = None,
 ) -> Produced:
     """All that a leader checks of what a client produced: one true batch, and nothing else.
@@ -343,6 +369,7 @@ def check_produced(
         header,
         keys_required=keys_required,
         decompressed_bytes_max=decompressed_bytes_max,
+        allowance=allowance,
         scratch=scratch,
     )
     return Produced(header, header.base_timestamp + oldest, header.base_timestamp + newest)

@@ -13,8 +13,10 @@ from typing import Final
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import Appended
 from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.protocol.records import Allowance
 from kafkalite.core.replicas.replication import PartitionReplication
 from kafkalite.core.types import NO_EPOCH, TopicPartition
 
@@ -30,8 +32,17 @@ class Partition:
     log: PartitionLog
     replication: PartitionReplication
 
+    def validated(self, records: Buffer, acks: int, now_ms: int, allowance: Allowance) -> Validated:
+        """A producer's batch as `append` will store it. ApiError says why it will not be stored,
+        RecordsTooLarge that checking it takes more than the `allowance`."""
+        config = self.log.config
+        self.replication.check_produce(acks, config.min_insync_replicas)
+        return validated(
+            records, config, self.topic_partition, now_ms, from_client=True, allowance=allowance
+        )
+
     def append(
-        self, records: Buffer, acks: int, now_ms: int, *, from_client: bool = True
+        self, records: Batch, acks: int, now_ms: int, *, from_client: bool = True
     ) -> Appended:
         """Appends one batch as the leader. ApiError says why it was not stored."""
         replication, log = self.replication, self.log

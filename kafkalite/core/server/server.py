@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 from kafkalite.core.broker.metrics import ApiMetrics, BrokerMetrics
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import NO_ANSWER, Encoded, Pending
 from kafkalite.core.protocol.connection import (
     FRAME_BYTES_MAX,
     RequestHeader,
@@ -375,6 +375,8 @@ class _Connection(asyncio.BufferedProtocol):
         if isinstance(response, Pending):
             if response.response is None:
                 self._pending = response
+                if response.keeps_peer:
+                    self._read(False)
                 response.when_done(lambda done: self._on_answer(header, done, counters, began))
                 return
             response = response.response
@@ -388,7 +390,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._pending = None
         self._last_active = self._loop.time()
         try:
-            self._send(header, response, counters, began)
+            if isinstance(response, Exception):
+                raise response
+            if response is not NO_ANSWER:
+                self._send(header, response, counters, began)
+        except KafkaliteError as error:
+            self._metrics.connections_failed += 1
+            self._hang_up(str(error))
+            return
         except Exception:
             self._fail()
             return
@@ -398,7 +407,10 @@ class _Connection(asyncio.BufferedProtocol):
     def _send(
         self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
     ) -> None:
-        parts, size = self._frames.send(header, response)
+        data = None
+        if type(response) is Encoded:
+            response, data = response
+        parts, size = self._frames.send(header, response if data is None else data)
         self._outbox.send(cast(Any, parts))
         counters.answered(response, size, perf_counter() - began)
 

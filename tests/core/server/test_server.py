@@ -3,141 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import struct
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from peers import FakeService, FileStretch, serving, until
 
-from kafkalite.core.broker.metrics import BrokerMetrics
-from kafkalite.core.pending import Pending
-from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.protocol.connection import FIRST_BYTES_MAX, ClientConnection, RequestReceived
+from kafkalite.core.protocol.connection import ClientConnection
 from kafkalite.core.protocol.fetch import (
-    FetchableTopicResponse,
     FetchRequest,
-    FetchResponse,
-    PartitionData,
 )
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
-from kafkalite.core.server import server as server_module
 from kafkalite.core.server.outbox import INLINE_BYTES_MAX
-from kafkalite.core.server.server import CONNECTIONS_PER_TURN, Server, ServerLimits
-from kafkalite.errors import ErrorCode, UnanswerableError
-
-
-@dataclass
-class FileStretch:
-    path: Path
-    position: int
-    size_bytes: int
-    has_fileno: bool = True
-    fd: int = -1
-
-    def fileno(self) -> int | None:
-        if self.fd < 0:
-            self.fd = os.open(self.path, os.O_RDONLY)
-        return self.fd if self.has_fileno else None
-
-    def read(self) -> bytes:
-        return self.path.read_bytes()[self.position : self.position + self.size_bytes]
-
-
-@dataclass
-class FakeService:
-    """ApiVersions is answered at once, Heartbeat when told, Fetch from files, Metadata fails."""
-
-    waiting: list[Pending[Any]] = field(default_factory=list)
-    files: list[FileStretch] = field(default_factory=list)
-    asked: list[ApiKey] = field(default_factory=list)
-    metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
-    settles: Callable[[], None] = lambda: None
-    refusal: str = ""
-
-    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
-        key = request.header.api_key
-        self.asked.append(key)
-        if key is ApiKey.API_VERSIONS:
-            return ApiVersionsResponse(throttle_time_ms=len(self.asked))
-        if key is ApiKey.HEARTBEAT:
-            pending: Pending[Any] = Pending()
-            self.waiting.append(pending)
-            return pending
-        if key is ApiKey.FETCH:
-            partitions = tuple(PartitionData(i, records=f) for i, f in enumerate(self.files))
-            return FetchResponse(responses=(FetchableTopicResponse("t", partitions=partitions),))
-        if self.refusal:
-            raise UnanswerableError(self.refusal)
-        raise RuntimeError("a fault of the service")
-
-    def settle(self) -> None:
-        self.settles()
-
-
-class Peer:
-    """A client without manners of its own."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.frames = ClientConnection("test")
-
-    def send(self, request: Any, version: int) -> None:
-        self.writer.write(b"".join(self.frames.send(request, version)[1]))  # type: ignore[arg-type]
-
-    async def receive(self) -> Any:
-        while (event := self.frames.next_event()) is None:
-            data = await self.reader.read(1 << 20)
-            if not data:
-                raise EOFError
-            self.frames.receive_data(data)
-        return event.message
-
-    async def is_hung_up_on(self) -> bool:
-        try:
-            return not await self.reader.read(1)
-        except ConnectionError:
-            return True
-
-
-Connect = Callable[[], Awaitable[Peer]]
-
-
-@asynccontextmanager
-async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Server, Connect]]:
-    server = Server(ServerLimits(**limits))
-    host, port = await server.bind("127.0.0.1", 0)
-    await server.start(service)
-    peers: list[Peer] = []
-
-    async def connect() -> Peer:
-        peers.append(Peer(*await asyncio.open_connection(host, port)))
-        return peers[-1]
-
-    try:
-        yield server, connect
-    finally:
-        for peer in peers:
-            peer.writer.close()
-        await server.close()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Lets the loop run until something is so."""
-    for _ in range(20_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to be")
+from kafkalite.core.server.server import CONNECTIONS_PER_TURN
+from kafkalite.errors import ErrorCode
 
 
 def test_answers_come_in_order_also_when_one_must_wait() -> None:
@@ -431,128 +317,6 @@ def test_closing_sends_what_was_answered_and_drops_what_waits() -> None:
             assert service.waiting[0].is_abandoned
             with pytest.raises(ConnectionError):
                 await connect()
-
-    asyncio.run(story())
-
-
-def large(size: int) -> bytes:
-    """A Heartbeat request of `size` bytes, most of them the client's id and what follows it."""
-    return struct.pack(">ihhih", size, ApiKey.HEARTBEAT, 0, 1, 0) + bytes(size - 10)
-
-
-def test_large_requests_take_no_more_memory_than_they_may(tmp_path: Path) -> None:
-    async def story() -> None:
-        service = FakeService()
-        async with serving(service, queued_max_request_bytes=300_000) as (server, connect):
-            first, second, third = [await connect() for _ in range(3)]
-            small = await connect()
-            request = large(200_000)
-            for peer in (first, second):
-                peer.writer.write(request[:100_000])
-            await until(lambda: len(server.room.holders) == 2)
-            third.writer.write(request)
-            await until(lambda: server.room.waiting)
-            small.send(ApiVersionsRequest(), 0)
-            await small.receive()  # who asks for little is not held up
-            assert service.asked == [ApiKey.API_VERSIONS]
-            first.writer.write(request[100_000:])  # leaves 200,000: the third is let in
-            await until(lambda: service.asked.count(ApiKey.HEARTBEAT) == 2)
-            second.writer.close()
-            await until(lambda: not server.room.holders)
-            assert (server.room.taken, server.room.waiting) == (0, ())
-
-    asyncio.run(story())
-
-
-def test_who_does_not_send_what_it_announced_keeps_others_waiting_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(server_module, "RECEIVE_SECONDS_MAX", 0.05)
-
-    async def story() -> None:
-        service = FakeService()
-        async with serving(service, queued_max_request_bytes=200_000) as (server, connect):
-            silent, honest = await connect(), await connect()
-            request = large(200_000)
-            silent.writer.write(request[:50_000])
-            await until(lambda: server.room.holders)
-            await asyncio.sleep(0.2)
-            assert len(server.room.holders) == 1, "in nobody's way"
-            honest.writer.write(request)
-            assert await silent.is_hung_up_on()
-            await until(lambda: service.waiting)
-
-    asyncio.run(story())
-    assert "a request of 200000 bytes takes over 0.05 s to come" in caplog.text
-
-
-def test_the_memory_of_a_broken_request_is_free_at_once() -> None:
-    """Not when the garbage collector looks at old objects, which may be never."""
-
-    async def story() -> None:
-        async with serving(FakeService()) as (server, connect):
-            peer = await connect()
-            peer.writer.write(large(20_000_000)[:5_000_000])
-            await until(lambda: server.room.taken > 5_000_000)
-            (connection,) = server.connections
-            buffer = weakref.ref(connection._frames._view)
-            peer.writer.transport.abort()
-            await until(lambda: not server.connections)
-            assert buffer() is None
-            assert server.room.taken == 0
-
-    gc.disable()
-    try:
-        asyncio.run(story())
-    finally:
-        gc.enable()
-
-
-def test_who_waits_for_room_and_leaves_is_forgotten() -> None:
-    async def story() -> None:
-        async with serving(FakeService(), queued_max_request_bytes=1) as (server, connect):
-            holder, waiter = await connect(), await connect()
-            request = large(200_000)
-            holder.writer.write(request[:50_000])
-            await until(lambda: server.room.holders)
-            waiter.writer.write(request[:50_000])
-            await until(lambda: server.room.waiting)
-            for connection in server.room.waiting:
-                connection.abort()
-            await until(lambda: not server.room.waiting)
-            assert len(server.room.holders) == 1
-
-    asyncio.run(story())
-
-
-def test_who_announces_much_and_sends_little_is_in_nobodys_way() -> None:
-    """What counts is the memory that is taken, not what sizes promise."""
-
-    async def story() -> None:
-        service = FakeService()
-        limit = 20 * FIRST_BYTES_MAX
-        async with serving(service, queued_max_request_bytes=limit) as (server, connect):
-            for _ in range(15):
-                (await connect()).writer.write(large(90_000_000)[:50_000])
-            await until(lambda: len(server.room.holders) == 15)
-            assert server.room.taken == 15 * FIRST_BYTES_MAX
-            honest = await connect()
-            honest.writer.write(large(15_000_000))
-            await until(lambda: service.waiting)
-            assert (server.room.taken, server.room.waiting) == (15 * FIRST_BYTES_MAX, ())
-
-    asyncio.run(story())
-
-
-def test_large_requests_that_all_need_more_room_than_there_is_come_to_their_end() -> None:
-    async def story() -> None:
-        service = FakeService()
-        limit = 3 * FIRST_BYTES_MAX
-        async with serving(service, queued_max_request_bytes=limit) as (server, connect):
-            for _ in range(6):
-                (await connect()).writer.write(large(7_000_000))
-            await until(lambda: len(service.waiting) == 6)
-            assert (server.room.taken, server.room.waiting) == (0, ())
 
     asyncio.run(story())
 
