@@ -1,8 +1,8 @@
 """Aggregates: what is kept per key, and how a column of records changes it.               [P]
 
 An aggregate keeps one *partial* per key in a dict of its own and takes a batch at once: keys and
-arguments side by side. Several aggregates of one table are several dicts; a row is put together
-only when somebody looks at it.
+arguments side by side. Several aggregates of one table are several dicts; a row is put together on
+demand.
 
     keys       a b a          count   {a: 2, b: 1}
     arguments  3 5 4          sum_    {a: 7, b: 5}      row of a: {"n": 2, "total": 7}
@@ -32,7 +32,7 @@ from kafkalite.streams.functions import Function, check_arguments, function_of
 Argument = Callable[[Any], Any] | str | None
 Partials = dict[Any, Any]
 MISSING: Final[Any] = object()
-PLAIN_TYPES: Final = (int, float, str, bytes, bool, tuple, frozenset, type(None))
+UNCHANGEABLE: Final = frozenset({int, float, str, bytes, bool, type(None)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,6 @@ class Aggregate(ABC):
     word: ClassVar[str]  # what users call it
     is_plain: ClassVar[bool] = True  # whether a partial is already the result
     may_be_none: ClassVar[bool] = True  # whether a row may come out as None, which deletes it
-    copies: ClassVar[bool] = False  # whether partials change in place
 
     @classmethod
     def over(cls, of: Argument = None) -> Self:
@@ -68,6 +67,14 @@ class Aggregate(ABC):
         if self.is_plain and self.may_be_none:
             return list(map(partials.get, keys))
         return [self.result(partials.get(key, MISSING)) for key in keys]
+
+    def rows(self, partials: Partials, keys: Iterable[Any]) -> list[Any]:
+        """The values as they leave the store: nothing that is folded in later changes them."""
+        return self.results(partials, keys)
+
+    def copied(self, partial: Any) -> Any:
+        """A partial that stays as it is while the one in the store changes."""
+        return partial
 
     def load(self, stored: Any) -> Any:
         """A partial from what `dump` gave and a serde carried."""
@@ -240,7 +247,6 @@ class Collect(Subtractable):
     word = "collect"
     is_plain = False
     may_be_none = False
-    copies = True
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
         """Appends."""
@@ -252,6 +258,10 @@ class Collect(Subtractable):
         """Removes the first that is equal."""
         if argument is not None and argument in partials.get(key, ()):
             partials[key].remove(argument)
+
+    def copied(self, partial: Any) -> Any:
+        """Another list or dict of the same entries."""
+        return copy(partial)
 
     def result(self, partial: Any) -> Any:
         """A list of its own."""
@@ -265,13 +275,16 @@ class CollectSet(Aggregate):
     word = "collect_set"
     is_plain = False
     may_be_none = False
-    copies = True
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
         """Appends what is new."""
         for key, x in zip(keys, arguments, strict=True):
             if x is not None:
                 partials.setdefault(key, {}).setdefault(x)
+
+    def copied(self, partial: Any) -> Any:
+        """Another list or dict of the same entries."""
+        return copy(partial)
 
     def result(self, partial: Any) -> Any:
         """A list of its own."""
@@ -294,7 +307,6 @@ class TopK(Aggregate):
     word = "top_k"
     is_plain = False
     may_be_none = False
-    copies = True
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
         """Sorts in what is large enough."""
@@ -307,6 +319,10 @@ class TopK(Aggregate):
                 insort_left(top, x)
                 del top[:-k]
 
+    def copied(self, partial: Any) -> Any:
+        """Another list or dict of the same entries."""
+        return copy(partial)
+
     def result(self, partial: Any) -> Any:
         """Descending."""
         return [] if partial is MISSING else partial[::-1]
@@ -314,13 +330,24 @@ class TopK(Aggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold(Subtractable):
-    """`add(aggregate, value)` over every value, None too, starting from `init()`. None deletes."""
+    """`add(aggregate, value)` over every value, None too, starting from `init()`. None deletes.
+
+    The functions may change the aggregate in place: the rows that leave the store are copies.
+    """
 
     init: Callable[[], Any]
     adder: Callable[[Any, Any], Any]
     merger: Callable[[Any, Any], Any] | None = None
     subtractor: Callable[[Any, Any], Any] | None = None
     word = "fold"
+
+    def rows(self, partials: Partials, keys: Iterable[Any]) -> list[Any]:
+        """Copies, where a value can be changed at all."""
+        return list(map(_own, self.results(partials, keys)))
+
+    def copied(self, partial: Any) -> Any:
+        """The aggregate as it is now."""
+        return _own(partial)
 
     def step(self, partial: Any, value: Any) -> Any:
         """The partial after one more value."""
@@ -356,7 +383,7 @@ class Reduce(Fold):
         """The partial after one more value."""
         if value is None:
             return None if partial is MISSING else partial
-        return value if partial is MISSING else self.adder(partial, value)
+        return _own(value) if partial is MISSING else self.adder(partial, value)
 
 
 count: Final = Count.over
@@ -386,6 +413,10 @@ def fold(
     """`add(aggregate, value)` over every value, from `init`: a value, or a function that makes one.
 
     None deletes the row. `subtract(aggregate, value)` is needed on groups of a table.
+
+    `add` and `subtract` may change the aggregate in place and return it, as `lambda a, v:
+    a.append(v) or a` does. Rows that leave the aggregate are deep copies then; functions that make
+    a new int, float, str or bytes cost no copy.
     """
     check_arguments(add, 2, "fold: add", "aggregate and value")
     if subtract is not None:
@@ -400,7 +431,10 @@ def fold(
 def reduce_(
     f: Callable[[Any, Any], Any], subtract: Callable[[Any, Any], Any] | None = None
 ) -> Reduce:
-    """`f(aggregate, value)` over the values; the first is the aggregate as it is."""
+    """`f(aggregate, value)` over the values; the first is the aggregate as it is.
+
+    `f` may change the aggregate in place: it never is the value of a record, but a copy.
+    """
     check_arguments(f, 2, "reduce_", "aggregate and value")
     if subtract is not None:
         check_arguments(subtract, 2, "reduce_: subtract", "aggregate and value")
@@ -416,8 +450,7 @@ def subtracts(aggregate: Aggregate) -> TypeGuard[Subtractable]:
 
 def snapshot(aggregate: Aggregate, partials: Partials, keys: Sequence[Any]) -> Partials:
     """The partials of `keys` as they are now, to put back after a failure."""
-    found = {key: partials[key] for key in keys if key in partials}
-    return {key: copy(value) for key, value in found.items()} if aggregate.copies else found
+    return {key: aggregate.copied(partials[key]) for key in keys if key in partials}
 
 
 def _argument(word: str, of: Argument) -> Function | None:
@@ -433,6 +466,9 @@ def _initializer(init: Any) -> Callable[[], Any]:
     if callable(init):
         function: Callable[[], Any] = init
         return function
-    if isinstance(init, PLAIN_TYPES):
-        return lambda: init
-    return lambda: deepcopy(init)
+    return lambda: _own(init)
+
+
+def _own(value: Any) -> Any:
+    """`value`, or a copy of one that can be changed in place."""
+    return value if type(value) in UNCHANGEABLE else deepcopy(value)

@@ -16,8 +16,11 @@ from kafkalite.streams import (
     avro,
     bytes_,
     count,
+    fold,
     int64,
     json,
+    msgpack,
+    reduce_,
     string,
     sum_,
     tumbling,
@@ -383,3 +386,67 @@ class TestDriver:
         metrics = driver.metrics()
         assert metrics["process-total"] == 3
         assert metrics["records-out-total"] == 2
+
+
+# Folds that change their aggregate in place
+
+
+def appended(rows: list[Any], value: Any) -> list[Any]:
+    rows.append(value)
+    return rows
+
+
+def refusing_three(rows: list[Any], value: Any) -> list[Any]:
+    rows.append(value)
+    if value == 3:
+        raise ValueError("three")
+    return rows
+
+
+def test_a_fold_in_place_is_taken_back_whole_when_it_fails(batch_run: Any) -> None:
+    app = StreamsBuilder("app", key=string(), value=msgpack(), on_error="skip")
+    folded = app.stream("in").group_by_key().aggregate(fold([0], refusing_three))
+    folded.to_stream().to("out")
+    run = batch_run(app)
+    run.feed("in", [("a", value, value) for value in (1, 2, 3, 4)])
+    run.commit()
+    assert run.rows("out") == [("a", [0, 1, 2, 4], 4)]
+
+
+@pytest.mark.parametrize("init", [[], list, ([],)])
+def test_rows_of_a_fold_in_place_have_one_aggregate_each(batch_run: Any, init: Any) -> None:
+    def grown(rows: Any, value: int) -> Any:
+        (rows if isinstance(rows, list) else rows[0]).append(value)
+        return rows
+
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    app.stream("in").group_by_key().aggregate(fold(init, grown)).to_stream().to("out")
+    run = batch_run(app, cached=False)
+    for key, value in (("a", 1), ("b", 2), ("a", 3)):
+        run.feed("in", [(key, value, value)])
+    plain = [[1], [2], [1, 3]]
+    wanted = [(rows,) for rows in plain] if isinstance(init, tuple) else plain
+    assert [value for _, value, _ in run.rows("out")] == wanted
+
+
+def test_what_a_table_below_keeps_of_a_fold_does_not_change_with_it(batch_run: Any) -> None:
+    app = StreamsBuilder("app", key=string(), value=json())
+    folded = app.stream("in").group_by_key().aggregate(fold([], appended))
+    folded.group_by(lambda row: str(len(row))).aggregate(n=count()).to_stream().to("out")
+    run = batch_run(app, cached=False)
+    for value in (1, 2):
+        run.feed("in", [("a", value, value)])
+    latest = {key: row["n"] for key, row, _ in run.rows("out")}
+    assert latest == {"1": 0, "2": 1}
+
+
+def test_a_reduce_in_place_leaves_the_records_alone(batch_run: Any) -> None:
+    app = StreamsBuilder("app", key=string(), value=json())
+    stream = app.stream("in")
+    stream.to_table(name="rows").to_stream().to("rows")
+    stream.group_by_key().aggregate(reduce_(lambda a, v: a.update(v) or a)).to_stream().to("out")
+    run = batch_run(app)
+    run.feed("in", [("a", {"x": 1}, 1), ("a", {"y": 2}, 2)])
+    run.commit()
+    assert [row for _, row, _ in run.rows("rows")] == [{"x": 1}, {"y": 2}]
+    assert run.rows("out") == [("a", {"x": 1, "y": 2}, 2)]

@@ -51,9 +51,13 @@ class Layout:
     def rows(self, bucket: Bucket, keys: Sequence[bytes]) -> list[Any]:
         """The rows of `keys`, None where there is none."""
         columns = [
-            aggregate.results(partials, keys)
+            aggregate.rows(partials, keys)
             for aggregate, partials in zip(self.aggregates, bucket.partials, strict=True)
         ]
+        return self._named(columns)
+
+    def _named(self, columns: list[list[Any]]) -> list[Any]:
+        """Rows of columns, one column for each aggregate."""
         if self.fields is None:
             return columns[0]
         return [dict(zip(self.fields, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -61,7 +65,8 @@ class Layout:
     def dump(self, bucket: Bucket, keys: Sequence[bytes]) -> list[Any]:
         """What the changelog keeps of the rows of `keys`."""
         if self.is_plain:
-            return self.rows(bucket, keys)
+            parts = zip(self.aggregates, bucket.partials, strict=True)
+            return self._named([aggregate.results(partials, keys) for aggregate, partials in parts])
         columns = [
             [None if (found := partials.get(key, MISSING)) is MISSING else dump(found)
              for key in keys]
