@@ -287,7 +287,7 @@ def test_a_cleaning_that_nobody_wants_any_more_is_broken_off(
                 case "not compacted":
                     log.config = replace(log.config, cleanup_policy=("delete",))
                 case "failed":
-                    log._health.failure = "the disk"
+                    log.health.failure = "the disk"
             return 0.0
 
         cleaner = cleaner_of(host)

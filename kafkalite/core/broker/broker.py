@@ -246,6 +246,7 @@ class Broker:
     def appended(self, partition: Partition, byte_count: int) -> None:
         """Tells whoever waits for records of `partition`, once they count."""
         if partition.log.flush_is_due:
+            partition.changed()
             self._upkeep.await_flush(partition, byte_count)
         else:
             self.waiting.advanced(partition, byte_count)
@@ -257,11 +258,11 @@ class Broker:
 
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
-        self.waiting.failed(partition.topic_partition)
+        self.waiting.failed(partition)
 
     def gone(self, partition: Partition) -> None:
         """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
-        self.waiting.gone(partition.topic_partition)
+        self.waiting.gone(partition)
 
     def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
         """Runs `act`, which waits for a disk, in another thread."""

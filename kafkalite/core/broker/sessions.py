@@ -21,15 +21,15 @@ Source KIP-227, KIP-516; apache/kafka `FetchSession`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from kafkalite.core.broker.reading import Asked, Key, Reading
 from kafkalite.core.protocol.fetch import (
     FetchableTopicResponse,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
@@ -44,78 +44,81 @@ FINAL_EPOCH: Final = -1  # of one that wants none
 ID_MAX: Final = (1 << 31) - 1
 UNKNOWN: Final = -1  # an offset that the reader was not told
 
-Key = tuple[str | UUID, int]  # the topic by name or by id, as the reader calls it; the partition
-
-
-class Asked(NamedTuple):
-    """One partition that is to be read. `topic` is None while no topic has the id."""
-
-    topic: str | None
-    topic_id: UUID  # zero where the reader calls topics by their names
-    partition: FetchPartition
-
-
-@dataclass(slots=True)
-class CachedPartition:
-    """A partition of a session: what is asked of it, and what its reader was told last."""
-
-    asked: Asked
-    high_watermark: int = UNKNOWN
-    log_start_offset: int = UNKNOWN
-
-    def take_note(self, found: PartitionData) -> bool:
-        """Whether `found` is news; from now on the reader knows it."""
-        is_news = (
-            found.error_code is not ErrorCode.NONE
-            or found.high_watermark != self.high_watermark
-            or found.log_start_offset != self.log_start_offset
-            or _size(found) > 0
-        )
-        # What failed is told again once it works, whatever it is then.
-        failed = found.error_code is not ErrorCode.NONE
-        self.high_watermark = UNKNOWN if failed else found.high_watermark
-        self.log_start_offset = found.log_start_offset
-        return is_news
+Told = tuple[int, int]  # a partition's high watermark and log start offset
 
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """What one reader asks for."""
+    """What one reader asks for, and what it was told last of each partition."""
 
     session_id: int
     uses_topic_ids: bool
     created_ms: int
     used_ms: int
     epoch: int  # of the next request
-    partitions: dict[Key, CachedPartition] = field(default_factory=dict)
+    reading: Reading
+    told: dict[Key, Told] = field(default_factory=dict)
 
     def update(self, asked: Mapping[Key, Asked], forgotten: Iterable[Key]) -> None:
         """Takes in what a request adds, changes and forgets."""
+        reading = self.reading
         for key, each in asked.items():
-            known = self.partitions.get(key)
-            if known is None:
-                self.partitions[key] = CachedPartition(each)
-            else:
-                known.asked = Asked(known.asked.topic or each.topic, *each[1:])
+            known = reading.asked.get(key)
+            topic = each.topic if known is None else known.topic or each.topic
+            reading.ask(key, Asked(topic, *each[1:]))
         for key in forgotten:
-            self.partitions.pop(key, None)
+            reading.forget(key)
+            self.told.pop(key, None)
 
     def resolve(self, names: Mapping[UUID, str]) -> None:
-        """Looks again for the names of ids that no topic had."""
-        for cached in self.partitions.values():
-            topic, topic_id, partition = cached.asked
+        """Looks again for the names of ids that no topic had: looks at them have failed."""
+        asked = self.reading.asked
+        for key in self.reading.unsettled():
+            topic, topic_id, partition = asked[key]
             if topic is None and (name := names.get(topic_id)) is not None:
-                cached.asked = Asked(name, topic_id, partition)
+                asked[key] = Asked(name, topic_id, partition)
+
+    def take_note(self, key: Key, found: PartitionData) -> bool:
+        """Whether `found` is news; from now on the reader knows it."""
+        failed = found.error_code is not ErrorCode.NONE
+        # What failed is told again once it works, whatever it is then.
+        now = (UNKNOWN if failed else found.high_watermark, found.log_start_offset)
+        is_news = failed or _size(found) > 0 or self.told.get(key) != now
+        self.told[key] = now
+        return is_news
+
+    def news(self) -> Iterable[tuple[Asked, PartitionData]]:
+        """What its reader does not know yet of what was found."""
+        reading = self.reading
+        found, reading.found = reading.found, {}
+        for key in reading.in_order(found):
+            asked, data = reading.asked[key], found[key]
+            if self.take_note(key, data):
+                if _size(data):
+                    reading.move_to_end(key)
+                yield asked, data
 
 
 class OpenFetch(NamedTuple):
     """One fetch under way: what to read, and the session that it belongs to or begins."""
 
-    asked: Mapping[Key, Asked]  # in the order to read them
+    reading: Reading
     begins_session: bool = False
     uses_topic_ids: bool = False
     session: FetchSession | None = None
     epoch: int = FINAL_EPOCH  # that the session still has when the answer leaves
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether somebody else went on with the session meanwhile."""
+        return self.session is not None and self.session.epoch != self.epoch
+
+    def leave(self) -> None:
+        """Nobody waits for the answer any more."""
+        if not self.is_superseded:
+            self.reading.unpark()
+            if self.session is None:
+                self.reading.end()
 
 
 class FetchSessions:
@@ -133,7 +136,7 @@ class FetchSessions:
     @property
     def partition_count(self) -> int:
         """Partitions of all sessions."""
-        return sum(len(session.partitions) for session in self._sessions.values())
+        return sum(len(session.reading.asked) for session in self._sessions.values())
 
     def open(
         self, request: FetchRequest, names: Mapping[UUID, str], by_id: bool, now_ms: int
@@ -143,8 +146,8 @@ class FetchSessions:
         epoch = request.session_epoch
         if epoch in (FIRST_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
-                self._sessions.pop(request.session_id, None)
-            return OpenFetch(asked, epoch == FIRST_EPOCH, by_id)
+                self._close(request.session_id)
+            return OpenFetch(Reading(asked), epoch == FIRST_EPOCH, by_id)
         session = self._sessions.get(request.session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -152,47 +155,56 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         if session.epoch != epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        session.reading.unpark()  # of a request that this one supersedes
         session.update(asked, _forgotten(request, by_id))
+        if not session.reading.asked:
+            self._close(session.session_id)
+            return OpenFetch(Reading(asked))
         del self._sessions[session.session_id]
-        if not session.partitions:
-            return OpenFetch(asked)
         self._sessions[session.session_id] = session
         session.used_ms = now_ms
         session.epoch = _after(epoch)
         session.resolve(names)
-        everything = {key: cached.asked for key, cached in session.partitions.items()}
-        return OpenFetch(everything, False, by_id, session, session.epoch)
+        return OpenFetch(session.reading, False, by_id, session, session.epoch)
 
-    def answer(
-        self, fetch: OpenFetch, found: Sequence[PartitionData], now_ms: int
-    ) -> FetchResponse:
-        """The answer to `fetch`, whose partitions' data is `found`, in the same order."""
-        session = fetch.session
-        if session is None:
-            session_id = NO_SESSION
-            if fetch.begins_session:
-                session_id = self._begin(fetch, found, now_ms)
-            answers = zip(fetch.asked.values(), found, strict=True)
-            return FetchResponse(session_id=session_id, responses=_by_topic(answers))
-        if session.epoch != fetch.epoch:  # somebody else went on with it meanwhile
-            code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
-            return FetchResponse(error_code=code, session_id=session.session_id)
-        news = _news(session, fetch, found)
-        return FetchResponse(session_id=session.session_id, responses=_by_topic(news))
+    def answer(self, fetch: OpenFetch, now_ms: int) -> FetchResponse:
+        """The answer to `fetch`, of what was found in its partitions."""
+        session, reading = fetch.session, fetch.reading
+        if session is not None:
+            if fetch.is_superseded:
+                code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+                return FetchResponse(error_code=code, session_id=session.session_id)
+            return FetchResponse(session_id=session.session_id, responses=_by_topic(session.news()))
+        found = reading.found
+        responses = _by_topic((asked, found[key]) for key, asked in reading.asked.items())
+        session_id = self._begin(fetch, now_ms) if fetch.begins_session else NO_SESSION
+        if session_id == NO_SESSION:
+            reading.end()
+        return FetchResponse(session_id=session_id, responses=responses)
 
-    def _begin(self, fetch: OpenFetch, found: Sequence[PartitionData], now_ms: int) -> int:
+    def _begin(self, fetch: OpenFetch, now_ms: int) -> int:
         """A new session's id; NO_SESSION if there is no room for it."""
-        if len(self._sessions) >= self._slots_max and not self._evict(len(found), now_ms):
+        reading = fetch.reading
+        size = len(reading.asked)
+        if len(self._sessions) >= self._slots_max and not self._evict(size, now_ms):
             return NO_SESSION
         session_id = self._random.randint(1, ID_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, ID_MAX)
-        session = FetchSession(session_id, fetch.uses_topic_ids, now_ms, now_ms, FIRST_EPOCH + 1)
-        for (key, asked), data in zip(fetch.asked.items(), found, strict=True):
-            session.partitions[key] = cached = CachedPartition(asked)
-            cached.take_note(data)
+        session = FetchSession(
+            session_id, fetch.uses_topic_ids, now_ms, now_ms, FIRST_EPOCH + 1, reading
+        )
+        for key, data in reading.found.items():
+            session.take_note(key, data)
+        reading.found = {}
         self._sessions[session_id] = session
         return session_id
+
+    def _close(self, session_id: int) -> None:
+        """The session, if there is one, is no more."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.reading.end()
 
     def _evict(self, size: int, now_ms: int) -> bool:
         """Makes room for a session of `size` partitions; False if none deserves to go for it."""
@@ -203,24 +215,12 @@ class FetchSessions:
             old = [s for s in self._sessions.values() if now_ms - s.created_ms > EVICTION_MS]
             if not old:
                 return False
-            session = min(old, key=lambda each: len(each.partitions))
-            if len(session.partitions) > size:
+            session = min(old, key=lambda each: len(each.reading.asked))
+            if len(session.reading.asked) > size:
                 return False
-        del self._sessions[session.session_id]
+        self._close(session.session_id)
         self.evictions += 1
         return True
-
-
-def _news(
-    session: FetchSession, fetch: OpenFetch, found: Sequence[PartitionData]
-) -> Iterable[tuple[Asked, PartitionData]]:
-    """What the session's reader does not know yet."""
-    partitions = session.partitions
-    for (key, asked), data in zip(fetch.asked.items(), found, strict=True):
-        if partitions[key].take_note(data):
-            if _size(data):
-                partitions[key] = partitions.pop(key)
-            yield asked, data
 
 
 def _size(data: PartitionData) -> int:

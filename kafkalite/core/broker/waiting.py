@@ -60,6 +60,11 @@ class Waiting:
         self._agenda.wake_at(deadline_ms)
         return parked
 
+    def complete(self, operation: Operation[TopicPartition]) -> None:
+        """What `operation` waits for has come, as whoever parked it has learned."""
+        if self.purgatory.cancel(operation):
+            self._finish((operation,))
+
     def forget(self, operation: Operation[TopicPartition]) -> None:
         """Nobody waits for `operation` any more."""
         self.purgatory.cancel(operation)
@@ -103,17 +108,21 @@ class Waiting:
     def advanced(self, partition: Partition, byte_count: int) -> None:
         """`byte_count` bytes more of `partition` count, or its high watermark has moved."""
         where = partition.topic_partition
+        partition.changed(byte_count)
         if self.purgatory.waits_on(where):
             high_watermark = partition.log.high_watermark
             self._finish(self.purgatory.advance(where, high_watermark, byte_count))
 
-    def failed(self, where: TopicPartition) -> None:
+    def failed(self, partition: Partition) -> None:
         """Nothing that is waited for will come: the log has failed."""
+        partition.changed(UNREACHABLE)
+        where = partition.topic_partition
         self._finish(self.purgatory.advance(where, UNREACHABLE, UNREACHABLE))
 
-    def gone(self, where: TopicPartition) -> None:
+    def gone(self, partition: Partition) -> None:
         """The same of a partition that is no more."""
-        self._finish(self.purgatory.drop(where))
+        partition.changed(UNREACHABLE)
+        self._finish(self.purgatory.drop(partition.topic_partition))
 
     def _expire(self, now_ms: int) -> int | None:
         self._finish(self.purgatory.expire(now_ms))

@@ -1,12 +1,13 @@
 """Fetch: whole batches from the log, now or when enough of them have come.                 [D]
 
 A consumer sees records below the high watermark, and under read_committed below the last stable
-offset, with the aborted transactions in what it is given. Too few bytes wait in purgatory, which
-counts what becomes readable in the partitions asked for; then, or at the deadline, everything is
-read again and answered as it is. Nothing is waited for while a partition has more to read than the
-answer holds: the next append would bring nothing sooner.
+offset, with the aborted transactions in what it is given. Too few bytes wait until what becomes
+readable in the partitions asked for is enough; then, or at the deadline, the partitions that have
+changed are read again and all is answered as it is. Nothing is waited for while a partition has
+more to read than the answer holds: the next append would bring nothing sooner.
 
-Which partitions a request is about, and which of them an answer tells of, is for `broker.sessions`.
+Which partitions a request is about, and which of them an answer tells of, is for `broker.sessions`;
+which of them must be read, for `broker.reading`.
 
 Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (topic ids), KIP-951
 (leaders in answers); apache/kafka `ReplicaManager`.
@@ -14,12 +15,12 @@ Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.broker.purgatory import DelayedFetch
-from kafkalite.core.broker.sessions import Asked, OpenFetch
+from kafkalite.core.broker.reading import Asked, Key
+from kafkalite.core.broker.sessions import OpenFetch
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.pending import Pending
@@ -61,13 +62,13 @@ def fetch(
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     fetching = _Fetching(broker, request, opened, context)
-    found = fetching.read()
+    fetching.read()
     missing = request.min_bytes - fetching.bytes_found
-    if missing > 0 and fetching.may_wait and request.max_wait_ms > 0 and found:
+    if missing > 0 and fetching.may_wait and request.max_wait_ms > 0:
         pending: Pending[FetchResponse] = Pending()
         if _wait(fetching, pending, missing, now_ms + request.max_wait_ms):
             return pending
-    return fetching.answer(found)
+    return fetching.answer()
 
 
 def _refuse_follower(request: FetchRequest) -> FetchResponse:
@@ -92,12 +93,16 @@ def _wait(
     fetching: _Fetching, pending: Pending[FetchResponse], missing: int, deadline_ms: int
 ) -> bool:
     """Parks the fetch until `missing` bytes more can be read; False if there is no room to."""
-    broker = fetching.broker
+    broker, opened = fetching.broker, fetching.opened
 
     def finish() -> None:
         if pending.is_abandoned:  # after the event, before its turn: it must not wait on
             return
-        found = fetching.read()
+        if opened.is_superseded:
+            pending.complete(fetching.answer())
+            return
+        opened.reading.unpark()
+        fetching.read()
         still_missing = fetching.request.min_bytes - fetching.bytes_found
         # What became readable may lie behind an open transaction, or be less than it was.
         waits_on = (
@@ -107,16 +112,17 @@ def _wait(
             and _wait(fetching, pending, still_missing, deadline_ms)
         )
         if not waits_on:
-            pending.complete(fetching.answer(found))
+            pending.complete(fetching.answer())
+
+    def leave() -> None:
+        broker.waiting.forget(operation)
+        opened.leave()
 
     operation: DelayedFetch[TopicPartition] = DelayedFetch(finish, missing)
-    keys = [
-        TopicPartition(asked.topic or "", asked.partition.partition)
-        for asked in fetching.opened.asked.values()
-    ]
-    if not broker.waiting.park(operation, keys, deadline_ms):
+    if not broker.waiting.park(operation, (), deadline_ms):
         return False
-    pending.when_abandoned(lambda: broker.waiting.forget(operation))
+    opened.reading.park(operation, broker.waiting.complete)
+    pending.when_abandoned(leave)
     return True
 
 
@@ -134,22 +140,28 @@ class _Fetching:
 
     @property
     def may_wait(self) -> bool:
-        """Whether what was read gives no reason to answer at once."""
-        return not self.has_errors and not self.has_more
+        """Whether what was read gives no reason to answer at once, and something was asked for."""
+        return not self.has_errors and not self.has_more and bool(self.opened.reading.asked)
 
-    def read(self) -> list[PartitionData]:
-        """Every partition's data, in the order asked for, within the request's max_bytes."""
+    def read(self) -> None:
+        """What may have changed in each partition, in their order, within the max_bytes."""
         self.bytes_found = 0
         self.has_errors = self.has_more = False
-        return [self._read(asked) for asked in self.opened.asked.values()]
+        reading = self.opened.reading
+        asked, found = reading.asked, reading.found
+        committed = self.request.isolation_level == READ_COMMITTED
+        stale: set[Key] = set()
+        for key in reading.stale(READ_COMMITTED if committed else READ_UNCOMMITTED):
+            found[key] = self._read(key, asked[key], committed, stale)
+        reading.looked(stale)
 
-    def answer(self, found: Sequence[PartitionData]) -> FetchResponse:
-        """What its reader is told of what was `found`."""
-        broker = self.broker
+    def answer(self) -> FetchResponse:
+        """What its reader is told of what was found."""
+        broker, found = self.broker, self.opened.reading.found
         broker.metrics.bytes_out += self.bytes_found
-        response = broker.fetch_sessions.answer(self.opened, found, broker.monotonic_ms())
+        response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms())
         if self.has_errors and self.context.api_version >= LEADERS_SINCE_V:
-            named = {data.current_leader.leader_id for data in found}
+            named = {data.current_leader.leader_id for data in found.values()}
             return replace(response, node_endpoints=self._endpoints(named))
         return response
 
@@ -158,10 +170,10 @@ class _Fetching:
         nodes = self.broker.image.nodes(self.context.listener)
         return tuple(NodeEndpoint(*node, rack) for node, rack in nodes if node.node_id in node_ids)
 
-    def _read(self, asked: Asked) -> PartitionData:
+    def _read(self, key: Key, asked: Asked, committed: bool, stale: set[Key]) -> PartitionData:
+        """What one partition has; `stale` takes it in unless a look before it changes is idle."""
         request, wanted = self.request, asked.partition
         bytes_max = min(request.max_bytes, self.broker.fetch_bytes_max) - self.bytes_found
-        committed = request.isolation_level == READ_COMMITTED
         isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
         try:
             partition = self._partition(asked)
@@ -171,12 +183,16 @@ class _Fetching:
                 isolation_level,
                 wanted.current_leader_epoch,
             )
-            # The first batch comes whole however large it is, but only one such an answer.
-            if records is not None and self.bytes_found and records.size_bytes > bytes_max:
-                records, self.has_more = None, True
+            if records is not None:
+                stale.add(key)
+                # The first batch comes whole however large it is, but only one such an answer.
+                if self.bytes_found and records.size_bytes > bytes_max:
+                    records, self.has_more = None, True
             aborted = _aborted(partition, wanted.fetch_offset, records) if committed else None
         except ApiError as error:
+            stale.add(key)
             return self._refused(asked, error)
+        self.opened.reading.watch(partition, key)
         log = partition.log
         if records is not None:
             self.bytes_found += records.size_bytes

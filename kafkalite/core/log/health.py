@@ -10,6 +10,7 @@ Fails  with StorageError when it is told of a failure, ApiError KAFKA_STORAGE_ER
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from kafkalite.core.types import TopicPartition
@@ -21,7 +22,14 @@ EVERYTHING: Final = 1 << 63  # beyond any offset
 class Health:
     """The health of the log of `partition`."""
 
-    __slots__ = ("_is_hidden", "_partition", "can_reopen", "failure", "readable_end")
+    __slots__ = (
+        "_is_hidden",
+        "_partition",
+        "can_reopen",
+        "failure",
+        "on_change",
+        "readable_end",
+    )
 
     def __init__(self, partition: TopicPartition) -> None:
         self._partition = partition
@@ -29,6 +37,7 @@ class Health:
         self.readable_end = EVERYTHING  # below it the log is what it was
         self.can_reopen = False  # a fresh look at the disk may mend it
         self._is_hidden = False  # nothing is read, as its files may be changing
+        self.on_change: Callable[[], object] = _nothing  # called when readers see something else
 
     def fail(
         self, what: str, error: OSError, *, readable_end: int = EVERYTHING, is_final: bool = False
@@ -37,12 +46,14 @@ class Health:
         self.failure = f"{self._partition}: {what}: {error}"
         self.readable_end = readable_end
         self.can_reopen = not is_final
+        self.on_change()
         raise StorageError(self.failure) from error
 
     def close(self, *, hide: bool = False) -> None:
         """Nothing is appended any more, nor read if `hide`."""
         self._is_hidden = hide
         self.failure = self.failure or f"{self._partition}: closed"
+        self.on_change()
 
     def check(self) -> None:
         """Refuses to go on with a log that is not well."""
@@ -53,6 +64,10 @@ class Health:
         """Refuses to read what may not be on the disk."""
         if offset >= self.readable_end or self._is_hidden:
             self.check()
+
+
+def _nothing() -> None:
+    """Nobody looks."""
 
 
 def refuse(error: Exception) -> NoReturn:

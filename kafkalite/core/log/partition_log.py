@@ -51,12 +51,12 @@ class PartitionLog:
     __slots__ = (
         "_durability",
         "_expired_ms",
-        "_health",
         "_high_watermark",
         "_place",
         "_segments",
         "_snapshots",
         "epochs",
+        "health",
         "log_end_offset",
         "log_start_offset",
         "loss",
@@ -75,7 +75,7 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.loss: Final = loaded.loss  # what opening it found missing or cut, in words
         self._high_watermark = loaded.log_start_offset
-        self._health: Final = Health(place.partition)
+        self.health: Final = Health(place.partition)
         opened_ms, synced = now.monotonic_ms, loaded.recovery_point
         self._durability = Durability(place, loaded.epochs, synced, opened_ms, is_new=is_new)
         self._expired_ms = opened_ms
@@ -100,8 +100,7 @@ class PartitionLog:
 
         After a shutdown that was not clean the segments from `recovery_point` on are read and what
         is torn is cut. `is_new`: the directory was just made. `was_cleaned`: compaction has left
-        gaps in it. StorageError names the partition.
-        """
+        gaps in it. StorageError names the partition."""
         cache = index_cache if index_cache is not None else IndexCache()
         place = Place(storage, directory, topic_partition, cache, config, now.wall_ms, was_cleaned)
         try:
@@ -150,12 +149,12 @@ class PartitionLog:
     @property
     def failure(self) -> str | None:
         """Why nothing can be appended any more: it failed or was closed; None if all is well."""
-        return self._health.failure
+        return self.health.failure
 
     @property
     def can_reopen(self) -> bool:
         """Whether it has failed in a way that a fresh look at the disk may mend."""
-        return self._health.can_reopen
+        return self.health.can_reopen
 
     @property
     def high_watermark(self) -> int:
@@ -187,7 +186,7 @@ class PartitionLog:
         `records` is changed in place where it is writable. `from_client`: not the broker's own.
         """
         config = self._place.config
-        self._health.check()
+        self.health.check()
         if not isinstance(records, Validated):
             records = validated(records, config, self.topic_partition, now_ms, from_client)
         records, header = records
@@ -221,7 +220,7 @@ class PartitionLog:
         An incomplete batch at the end is left out. CorruptBatchError for a bad CRC, and for a
         batch that begins before the log's end.
         """
-        self._health.check()
+        self.health.check()
         first_offset, view = None, memoryview(records)
         for position, header in batches(records):
             verify_crc(records, position, header)
@@ -273,7 +272,7 @@ class PartitionLog:
         try:
             segment.log.truncate(size)
         except OSError as worse:
-            self._health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
+            self.health.fail(f"append: {error}; cannot be cut back to {size} bytes", worse)
         raise StorageError(f"{self.topic_partition}: append: {error}") from error
 
     def _note_abort(self, segment: Segment, aborted: AbortedTransaction) -> None:
@@ -281,7 +280,7 @@ class PartitionLog:
         try:
             segment.transaction_index.append(aborted)
         except OSError as error:
-            self._health.fail("transaction index", error)
+            self.health.fail("transaction index", error)
 
     def roll(self, now_ms: int) -> Segment:
         """Closes the active segment and opens the next one; without effect while it is empty.
@@ -310,9 +309,9 @@ class PartitionLog:
                 f"{self.topic_partition}: offset {offset}, there is "
                 f"[{self.log_start_offset}, {end_offset})",
             )
-        if self._health.failure is not None:
-            self._health.check_read(offset)
-            before_offset = min(before_offset, self._health.readable_end)
+        if self.health.failure is not None:
+            self.health.check_read(offset)
+            before_offset = min(before_offset, self.health.readable_end)
         if offset >= end_offset or offset >= before_offset:
             return None
         try:
@@ -388,7 +387,7 @@ class PartitionLog:
             self._snapshots.reload(self.producers, self.segments, self.log_start_offset, end_offset)
             self.producers.on_high_watermark(self._high_watermark)
         except OSError as error:
-            self._health.fail(f"truncation to offset {offset}", error, readable_end=offset)
+            self.health.fail(f"truncation to offset {offset}", error, readable_end=offset)
 
     def truncate_fully(self, offset: int) -> None:
         """Removes everything; the log begins and ends at `offset`."""
@@ -399,7 +398,7 @@ class PartitionLog:
             self._after_truncation(offset)
             self.producers.clear()
         except OSError as error:
-            self._health.fail(f"truncation to offset {offset}", error, readable_end=offset)
+            self.health.fail(f"truncation to offset {offset}", error, readable_end=offset)
 
     def _after_truncation(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
@@ -410,6 +409,7 @@ class PartitionLog:
         self._segments.active.sync(after_truncation=True)
         self._place.storage.sync_directory(self._place.directory)
         self.high_watermark = min(self._high_watermark, end_offset)
+        self.health.on_change()
 
     # ---- retain --------------------------------------------------------------------------------
 
@@ -425,6 +425,7 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.epochs.truncate_before(offset)
+            self.health.on_change()
 
     def delete_old_segments(self, now: Now) -> int:
         """Removes the oldest segments that retention.ms, .bytes or .records or the log start offset
@@ -445,12 +446,13 @@ class PartitionLog:
             self.roll(now.wall_ms)
         self.log_start_offset = max(self.log_start_offset, self.segments[count].base_offset)
         self.epochs.truncate_before(self.log_start_offset)
+        self.health.on_change()
         try:
             self._segments.delete_first(count, now.monotonic_ms)
             first_offset = self._segments.first_offset
             self._snapshots.drop(lambda snapshot: snapshot < first_offset)
         except OSError as error:
-            self._health.fail(f"deletion of segments below offset {self.log_start_offset}", error)
+            self.health.fail(f"deletion of segments below offset {self.log_start_offset}", error)
         return count
 
     def new_cleaned_segment(self, base_offset: int, now_ms: int) -> Segment:
@@ -465,14 +467,14 @@ class PartitionLog:
 
         The base offset of `cleaned` is that of the first of them.
         """
-        if self._health.failure is not None or not self._segments.are_neighbours(old):
+        if self.health.failure is not None or not self._segments.are_neighbours(old):
             return False
         merged = {segment.base_offset for segment in old[1:]}
         try:
             self._segments.replace(cleaned, old, monotonic_ms)
             self._snapshots.drop(merged.__contains__)
         except OSError as error:
-            self._health.fail(f"replacement of segments from {cleaned.base_offset} on", error)
+            self.health.fail(f"replacement of segments from {cleaned.base_offset} on", error)
         return True
 
     def sync_directory(self) -> None:
@@ -511,7 +513,7 @@ class PartitionLog:
         So it is of a log that has failed otherwise meanwhile. Of one that was closed, or had failed
         for good, a flush says nothing.
         """
-        if self._health.failure is not None and not self._health.can_reopen:
+        if self.health.failure is not None and not self.health.can_reopen:
             return
         if error is None:
             self._durability.end(flush, monotonic_ms)
@@ -520,12 +522,12 @@ class PartitionLog:
         if isinstance(error, StorageError):
             raise error
         what, end = f"flush at offset {flush.offset}", self.recovery_point
-        self._health.fail(what, error, readable_end=end, is_final=True)
+        self.health.fail(what, error, readable_end=end, is_final=True)
 
     def flush(self, monotonic_ms: int | None = None) -> None:
         """Waits until all that was appended is on the disk; as `end_flush`."""
-        if self._health.failure is not None:
-            raise StorageError(self._health.failure)
+        if self.health.failure is not None:
+            raise StorageError(self.health.failure)
         if self._durability.is_behind(self.log_end_offset):
             flush = self.begin_flush()
             self.end_flush(flush, flush.run(), monotonic_ms)
@@ -564,14 +566,14 @@ class PartitionLog:
 
         `end_close` follows, unless it raises StorageError: then the log was let go.
         """
-        if self._health.failure is not None:
+        if self.health.failure is not None:
             return None
         try:
             self._write_snapshot()
             has_written = self._segments.end_writing()
         except OSError as error:
             self.abandon()
-            self._health.fail("close", error)
+            self.health.fail("close", error)
         if has_written or self._durability.is_behind(self.log_end_offset):
             return self.begin_flush()
         return None
@@ -589,7 +591,7 @@ class PartitionLog:
 
         `hide`: until the next time nothing is read either, as its files are opened anew.
         """
-        self._health.close(hide=hide)
+        self.health.close(hide=hide)
         self._segments.abandon()
 
     def join(self, cache: IndexCache) -> None:

@@ -251,10 +251,9 @@ class Partitions:
                 host.note(str(error))
                 return
             log.warning("%s takes records again", where)
-            partition.log = future.result()
+            partition.reopened(future.result(), PartitionReplication(where, host.node_id))
             if partition.log.loss is not None:
                 log.warning("%s: %s", where, partition.log.loss)
-            partition.replication = PartitionReplication(where, host.node_id)
             self._hold_again(where)
 
         return self._opening_of(where, host.logs.begin_reopen(failed, host.now()), opened)

@@ -1,14 +1,17 @@
 """One partition on this broker: its log, and how far consumers may read it.                 [D]
 
-Owns   the high watermark's way from replication to the log.
+    read ──> the reader watches ──changed──> told once, and reads again when it next needs to
+
+Owns   the high watermark's way from replication to the log; the readers that watch for changes of
+       what they read: records, high watermark, start of the log, leader, failure.
 Fails  with ApiError if this broker does not lead the partition, or if the log refuses a batch.
 Source apache/kafka `Partition`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.log.partition_log import PartitionLog
@@ -24,6 +27,14 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
 
+class Watcher(Protocol):
+    """Who has read a partition, and reads it again only once it has changed."""
+
+    def changed(self, partition: Partition, byte_count: int) -> bool:
+        """A look at `partition` would now find something else, `byte_count` bytes more to read
+        among it. Whether to tell of the next change too."""
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
     """What the broker knows of one partition that it holds."""
@@ -31,6 +42,23 @@ class Partition:
     topic_partition: TopicPartition
     log: PartitionLog
     replication: PartitionReplication
+    watchers: dict[Watcher, None] = field(default_factory=dict)  # in the order of their looks
+
+    def __post_init__(self) -> None:
+        self.log.health.on_change = self.changed
+
+    def changed(self, byte_count: int = 0) -> None:
+        """Tells those who watch. An append is told by the broker, with its bytes; what else moves
+        what readers see, here or by the log itself."""
+        if self.watchers:
+            told = [each for each in self.watchers if not each.changed(self, byte_count)]
+            for each in told:
+                del self.watchers[each]
+
+    def reopened(self, log: PartitionLog, replication: PartitionReplication) -> None:
+        """Goes on with another log, as the disk has it; a `replay` follows."""
+        self.log, self.replication = log, replication
+        log.health.on_change = self.changed
 
     def validated(self, records: Buffer, acks: int, now_ms: int, allowance: Allowance) -> Validated:
         """A producer's batch as `append` will store it. ApiError says why it will not be stored,
@@ -63,6 +91,7 @@ class Partition:
         """Takes a new image of the partition."""
         self.replication.replay(image, self.log.acknowledged_end)
         self.log.high_watermark = self.replication.high_watermark
+        self.changed()
 
     def read(
         self,

@@ -59,7 +59,7 @@ def gated(act: Callable[..., Any], gate: Gate) -> Callable[..., Any]:
 def fail(log: PartitionLog) -> None:
     """As an append does that cannot be cut back."""
     with pytest.raises(StorageError):
-        log._health.fail("append", OSError(errno.ENOSPC, "full"))
+        log.health.fail("append", OSError(errno.ENOSPC, "full"))
 
 
 def try_again(broker: Broker) -> asyncio.Event:

@@ -57,11 +57,11 @@ class Told:
         now_ms: int = 0,
     ) -> FetchResponse:
         opened = self.open(asked, now_ms)
-        found = [
-            (has or {}).get(each.partition.partition) or data(each.partition.partition)
-            for each in opened.asked.values()
-        ]
-        return self.sessions.answer(opened, found, now_ms)
+        reading = opened.reading
+        for key, each in reading.asked.items():
+            place = each.partition.partition
+            reading.found[key] = (has or {}).get(place) or data(place)
+        return self.sessions.answer(opened, now_ms)
 
     def refusal(self, asked: FetchRequest, by_id: bool = False) -> ErrorCode:
         opened = self.sessions.open(asked, {}, by_id, 0)
@@ -106,7 +106,7 @@ def test_a_request_adds_changes_and_forgets() -> None:
         session_epoch=2,
         topics=(FetchTopic("t", partitions=(FetchPartition(1, fetch_offset=9),)),),
     )
-    wanted = [each.partition for each in it.open(changed).asked.values()]
+    wanted = [each.partition for each in it.open(changed).reading.asked.values()]
     assert [(w.partition, w.fetch_offset) for w in wanted] == [(1, 9), (2, 0)]
 
 
@@ -121,7 +121,9 @@ def test_partitions_with_records_go_to_the_end() -> None:
     it = Told()
     session = it.ask(request(0, 0, 0, 1, 2)).session_id
     it.ask(request(session, 1), {0: data(0, 1, b"x")})
-    order = [each.partition.partition for each in it.open(request(session, 2)).asked.values()]
+    order = [
+        each.partition.partition for each in it.open(request(session, 2)).reading.asked.values()
+    ]
     assert order == [1, 2, 0]
 
 
@@ -140,7 +142,7 @@ def test_a_session_that_went_on_elsewhere_gives_no_answer_twice() -> None:
     session = it.ask(request(0, 0, 0)).session_id
     slow = it.open(request(session, 1))
     it.open(request(session, 2))
-    answer = it.sessions.answer(slow, [data(0)], 0)
+    answer = it.sessions.answer(slow, 0)
     assert (answer.error_code, answer.session_id) == (
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         session,
@@ -170,8 +172,9 @@ def test_topics_by_id() -> None:
         session_epoch=0, topics=(FetchTopic("", OTHER_ID, (FetchPartition(0),)),)
     )
     opened = it.open(unknown, by_id=True)
-    assert [each.topic for each in opened.asked.values()] == [None]
-    answer = it.sessions.answer(opened, [data(0)], 0)
+    assert [each.topic for each in opened.reading.asked.values()] == [None]
+    opened.reading.found[OTHER_ID, 0] = data(0)
+    answer = it.sessions.answer(opened, 0)
     assert answer.responses[0].topic_id == OTHER_ID
     # It has a name by now, which stays the session's even when another topic takes it.
     later = request(answer.session_id, 1)
@@ -179,7 +182,7 @@ def test_topics_by_id() -> None:
         later = request(answer.session_id, epoch)
         again = it.sessions.open(later, names, True, 0)
         assert isinstance(again, OpenFetch)
-        assert [each.topic for each in again.asked.values()] == ["u"]
+        assert [each.topic for each in again.reading.asked.values()] == ["u"]
 
 
 def test_what_stands_twice_counts_once() -> None:

@@ -1,0 +1,158 @@
+"""What one reader asks for, and which of it is to be looked at again.                       [P]
+
+    asked ──look──> stale: had records, or an error; the next look is at it too
+               └──> watched: nothing to read; left alone until the partition says that it changed
+
+A look that passes over what is watched finds what a look at everything would find: what is watched
+has no records, so it takes none of the room that others have. So an answer costs what has changed
+since the last one, not what is asked for. A reading without a session lasts from its request to
+its answer; one in a session as long as the session.
+
+Owns   the order of the partitions, and what was found in them that the reader was not told yet.
+Never  reads a partition. Never answers: a reading that is parked hands its operation back.
+Source KIP-227; apache/kafka `FetchContext`, `DelayedFetch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from uuid import UUID
+
+from kafkalite.core.broker.purgatory import DelayedFetch
+from kafkalite.core.protocol.fetch import FetchPartition, PartitionData
+from kafkalite.core.types import TopicPartition
+
+Key = tuple[str | UUID, int]  # the topic by name or by id, as the reader calls it; the partition
+Parked: TypeAlias = DelayedFetch[TopicPartition]
+
+
+class Asked(NamedTuple):
+    """One partition that is to be read. `topic` is None while no topic has the id."""
+
+    topic: str | None
+    topic_id: UUID  # zero where the reader calls topics by their names
+    partition: FetchPartition
+
+
+class Watched(Protocol):
+    """A partition, which tells those who have read it once it has changed."""
+
+    topic_partition: TopicPartition
+    watchers: dict[Any, None]
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """The partitions that one reader reads."""
+
+    asked: dict[Key, Asked] = field(default_factory=dict)  # in the order to read them
+    found: dict[Key, PartitionData] = field(default_factory=dict)  # by looks since the last answer
+    _stale: set[Key] | None = None  # to be looked at; None: everything
+    _places: dict[Key, int] | None = None  # the order of `asked` as numbers, once it matters
+    _next_place: count[int] = field(default_factory=count)
+    _isolation_level: int = 0  # of the last look
+    _watched: dict[Watched, Key] = field(default_factory=dict)
+    _parked: Parked | None = None
+    _complete: Callable[[Parked], None] | None = None
+    _is_over: bool = False
+
+    # -- what is asked
+
+    def ask(self, key: Key, asked: Asked) -> None:
+        """Asks for a partition, after the others if it is new."""
+        if self._places is not None and key not in self.asked:
+            self._places[key] = next(self._next_place)
+        self.asked[key] = asked
+        if self._stale is not None:
+            self._stale.add(key)
+
+    def forget(self, key: Key) -> None:
+        """Asks for a partition no more."""
+        if self.asked.pop(key, None) is not None:
+            self.found.pop(key, None)
+            if self._stale is not None:
+                self._stale.discard(key)
+            if self._places is not None:
+                del self._places[key]
+
+    def move_to_end(self, key: Key) -> None:
+        """The others come first the next time."""
+        self.asked[key] = self.asked.pop(key)
+        if self._places is not None:
+            self._places[key] = next(self._next_place)
+
+    # -- what was found
+
+    def stale(self, isolation_level: int) -> Collection[Key]:
+        """What is to be looked at now, in order. What `looked` is told follows."""
+        if isolation_level != self._isolation_level:
+            self._isolation_level, self._stale = isolation_level, None
+        if self._stale is None:
+            return self.asked.keys()
+        return self.in_order(self._stale)
+
+    def unsettled(self) -> Collection[Key]:
+        """What the next look is at, in any order: whatever failed is among it."""
+        return self.asked.keys() if self._stale is None else self._stale
+
+    def looked(self, still_stale: set[Key]) -> None:
+        """All that was stale was looked at; of it the next look must be at `still_stale`."""
+        self._stale = still_stale
+
+    def watch(self, partition: Watched, key: Key) -> None:
+        """`partition` was read: it says once when it has changed."""
+        if not self._is_over:
+            self._watched[partition] = key
+            partition.watchers[self] = None
+
+    def changed(self, partition: Watched, byte_count: int) -> bool:
+        """`partition` is not what it was, and has `byte_count` bytes more to read. Whether this
+        reading must hear of the next change too: it is parked until enough has come."""
+        key = self._watched[partition]
+        if key in self.asked:
+            if self._stale is not None:
+                self._stale.add(key)
+            parked, complete = self._parked, self._complete
+            if parked is not None and complete is not None:
+                if not parked.advance(partition.topic_partition, 0, byte_count):
+                    return True
+                self._parked = self._complete = None
+                complete(parked)
+        del self._watched[partition]
+        return False
+
+    def in_order(self, keys: Collection[Key]) -> Collection[Key]:
+        """Some of what is asked for, in the order to read it."""
+        if len(keys) < 2:
+            return tuple(keys)
+        if self._places is None:
+            self._next_place = count()
+            self._places = dict(zip(self.asked, self._next_place, strict=False))
+        return sorted(keys, key=self._places.__getitem__)
+
+    # -- who waits
+
+    def park(self, parked: Parked, complete: Callable[[Parked], None]) -> None:
+        """Calls `complete` once as much has come as `parked` waits for. What is looked at again
+        then is not held meanwhile: records hold their file."""
+        self._parked, self._complete = parked, complete
+        for key in self._stale or ():
+            self.found.pop(key, None)
+
+    def unpark(self) -> None:
+        """Nobody waits any more."""
+        self._parked = self._complete = None
+        if self._is_over:
+            self.end()
+
+    def end(self) -> None:
+        """Is of no further use, unless somebody still waits. A last look is at everything."""
+        self._is_over = True
+        if self._parked is None:
+            self._stale = None
+            for partition in self._watched:
+                partition.watchers.pop(self, None)
+            self._watched.clear()
