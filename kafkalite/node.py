@@ -166,7 +166,7 @@ async def _start(
     server: Server,
     storage: FileStorage,
 ) -> Node:
-    coordination = LocalCoordination(storage)
+    coordination = LocalCoordination(storage, in_thread=asyncio.to_thread)
     store = ClusterStore(coordination)
     image = images.replay(ClusterImage(), await store.load())
     logs, clock = LogStore(storage), Clock(time.time_ns, time.monotonic_ns)

@@ -21,7 +21,8 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NoReturn
 
 from kafkalite.core.cluster.coordination import (
@@ -48,6 +49,12 @@ JOURNAL: Final = "coordination.journal"
 CHECKSUM_CHARACTERS: Final = 8
 HISTORY_BYTES_MIN: Final = 1 << 20  # below it, a journal is not worth compacting
 Changes = dict[str, Entry | None]
+InThread = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+async def at_once(act: Callable[[], None]) -> None:
+    """Runs `act` here."""
+    act()
 
 
 class Tree:
@@ -131,8 +138,13 @@ class Tree:
 class LocalCoordination:
     """The `Coordination` port over a file of `storage`."""
 
-    def __init__(self, storage: Storage, path: str = JOURNAL) -> None:
+    def __init__(
+        self, storage: Storage, path: str = JOURNAL, *, in_thread: InThread = at_once
+    ) -> None:
+        """`in_thread` runs what waits for the disk; one transaction at a time."""
         self._storage = storage
+        self._in_thread = in_thread
+        self._is_writing = False
         self._path = path
         self._tree = Tree()
         self._watchers: dict[str, list[Watcher]] = {}
@@ -153,6 +165,7 @@ class LocalCoordination:
 
     async def transact(self, operations: Sequence[Operation]) -> None:
         """Runs all operations or none; durable when it returns."""
+        assert not self._is_writing, "one transaction at a time"
         changes = self._tree.check(operations)
         durable = {
             path: after
@@ -160,7 +173,11 @@ class LocalCoordination:
             if (after := _durable(each)) or _durable(self._tree.entries.get(path))
         }
         if durable:
-            self._append(_line(durable))
+            self._is_writing = True
+            try:
+                await self._in_thread(partial(self._append, durable))
+            finally:
+                self._is_writing = False
         self._tree.apply(changes)
         written = {each.path for each in operations if isinstance(each, Set)}
         for path in changes:
@@ -208,14 +225,15 @@ class LocalCoordination:
             raise StorageError(f"{self._path}: {error}") from error
         self._live_bytes = position
 
-    def _append(self, line: bytes) -> None:
-        """Makes one line durable, or takes back what of it was written.
+    def _append(self, changes: Changes) -> None:
+        """Makes the line of `changes` durable, or takes back what of it was written.
 
         After a failed sync nobody knows what the journal holds, and it takes no more: a second
         sync would succeed and mean nothing.
         """
         if self._broken is not None:
             raise self._broken
+        line = _line(changes)
         size_before = self._file.size_bytes
         try:
             self._file.append(line)
@@ -229,7 +247,7 @@ class LocalCoordination:
             self._broken = StorageError(f"{self._path} takes no more changes: {error}")
             raise self._broken from error
         if self._file.size_bytes > HISTORY_BYTES_MIN + 2 * self._live_bytes:
-            self._compact(line)
+            self._compact(changes)
 
     def _take_back(self, size: int, error: OSError) -> NoReturn:
         refusal = StorageError(f"{self._path}: {error}")
@@ -239,10 +257,8 @@ class LocalCoordination:
             self._broken = refusal  # nobody knows what the journal holds now
         raise refusal from error
 
-    def _compact(self, last_line: bytes) -> None:
-        """Replaces the journal by one line that holds the tree as `last_line` makes it."""
-        last = _parse(last_line[:-1])
-        assert last is not None
+    def _compact(self, last: Changes) -> None:
+        """Replaces the journal by one line that holds the tree as the `last` changes make it."""
         whole: Changes = {
             path: entry
             for path, entry in (self._tree.entries | last).items()
@@ -271,13 +287,15 @@ def _durable(entry: Entry | None) -> Entry | None:
 
 
 def _line(changes: Changes) -> bytes:
-    entries = [
-        [path, None if entry is None else base64.b64encode(entry.value).decode(),
-         0 if entry is None else entry.version]
-        for path, entry in changes.items()
-    ]  # fmt: skip
-    text = json.dumps(entries, separators=(",", ":")).encode()
+    """Entry by entry: a call that encodes a whole tree would keep the interpreter from others."""
+    text = f"[{','.join(_entry_text(path, entry) for path, entry in changes.items())}]".encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _entry_text(path: str, entry: Entry | None) -> str:
+    value = None if entry is None else base64.b64encode(entry.value).decode()
+    version = 0 if entry is None else entry.version
+    return json.dumps([path, value, version], separators=(",", ":"))
 
 
 def _parse(line: bytes) -> Changes | None:

@@ -39,16 +39,20 @@ class ControllerQueue:
         self._waiting: asyncio.Queue[tuple[ControllerRequest, Pending[Any]]]
         self._waiting = asyncio.Queue(WAITING_MAX)
         self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None  # the records of the last step
 
     def start(self) -> None:
         """Begins to take steps."""
         self._task = asyncio.create_task(self._steps(), name="controller")
 
     async def close(self) -> None:
-        """Stops between two steps; a step whose records are being written is cut off there."""
+        """Stops between two steps; a step whose records are being written is cut off once they are
+        durable, and in force after the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
 
     def submit(self, request: ControllerRequest) -> Pending[Any]:
         """Hands a request to the controller; answered once its records are in force."""
@@ -84,7 +88,8 @@ class ControllerQueue:
     async def _step(self, request: ControllerRequest, pending: Pending[Any]) -> None:
         outcome = self._controller.handle(request, RequestContext(0, token=pending))
         if outcome.records:
-            await self._store.append(outcome.records)
+            self._writing = asyncio.ensure_future(self._store.append(outcome.records))
+            await asyncio.shield(self._writing)
             await self._apply(outcome.records)
         for reply in outcome.replies:
             reply.token.complete(reply.response)

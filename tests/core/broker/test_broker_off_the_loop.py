@@ -15,6 +15,7 @@ import pytest
 
 from kafkalite.core.broker.broker import Broker
 from kafkalite.core.cluster.image import deletion_records, topic_record
+from kafkalite.core.cluster.local import LocalCoordination
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.protocol.metadata import MetadataRequest
@@ -218,5 +219,46 @@ def test_the_files_of_deleted_topics_go_while_others_are_answered(
             gate.open()
             assert await deleting == ErrorCode.NONE
             assert not [name for name in directories(tmp_path, "t") if "delete" not in name]
+
+    asyncio.run(story())
+
+
+def test_others_are_answered_while_the_controller_waits_for_the_disk(
+    start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer, other = await running.connect(), await running.connect()
+            await peer.create("other")
+            monkeypatch.setattr(
+                LocalCoordination, "_append", gated(LocalCoordination._append, gate)
+            )
+            creating = asyncio.create_task(peer.create("t"))
+            await running.until(lambda: gate.is_reached)
+            assert not (await other.produce("other", b"v")).error_code
+            assert "t" not in running.broker.image.topics, "it is not durable yet"
+            gate.open()
+            await creating
+            assert not (await other.produce("t", b"v")).error_code
+
+    asyncio.run(story())
+
+
+def test_a_stop_waits_for_what_the_controller_writes(
+    start: Start, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        with monkeypatch.context() as patched:
+            async with start() as running:
+                peer = await running.connect()
+                whole = gated(LocalCoordination._append, gate)
+                patched.setattr(LocalCoordination, "_append", whole)
+                creating = asyncio.create_task(peer.create("t"))
+                await running.until(lambda: gate.is_reached)
+                creating.cancel()
+                threading.Timer(0.1, gate.open).start()
+        async with start() as running:
+            assert "t" in running.broker.image.topics
+            assert not (await (await running.connect()).produce("t", b"v")).error_code
 
     asyncio.run(story())
