@@ -26,7 +26,7 @@ log: Final = logging.getLogger(__name__)
 NAMES_MAX: Final = 3  # of topics, in a line of the log
 
 
-class Chores:
+class BackgroundTasks:
     """Those of one pump. `pump` is called when the alarm rings, and after each refresh."""
 
     def __init__(self, client: Client, pump: Callable[[], None]) -> None:

@@ -97,7 +97,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """
         return self._send(request, self.version_of(key_of(request)), timeout_ms)
 
-    def tell(self, request: Request[Any]) -> None:
+    def send_unanswered(self, request: Request[Any]) -> None:
         """Sends a request that nobody answers: a Produce with acks 0."""
         self._check_open()
         _, parts = self._wire.send(request, self.version_of(key_of(request)))

@@ -115,7 +115,7 @@ class Scenario:
 
     def told(self, code: str) -> str:
         assert self.asked is not None
-        return self.member.answered(self.asked, ErrorCode[code], self.now_ms).name
+        return self.member.heartbeat_answered(self.asked, ErrorCode[code], self.now_ms).name
 
     def state(self) -> str:
         return f"{self.member.state.name} {show(self.member.owned)}"

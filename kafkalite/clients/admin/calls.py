@@ -26,7 +26,7 @@ NOT_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADE
 
 R = TypeVar("R")
 T = TypeVar("T")
-Refusal = tuple[str, ErrorCode, str | None]  # what, the code (NONE: not refused), why
+Refusal = tuple[str, ErrorCode, str | None]  # the subject, the code (NONE: not refused), the reason
 Reader = Callable[[Any], Iterable[Refusal]]
 
 
@@ -88,12 +88,12 @@ class AdminCalls(Lifetime):
             for leader, led in self._by_leader(todo).items():
                 answer = await self._client.request(make(by_topic(led)), leader)
                 refused: list[Refusal] = []
-                for tp, code, why, told in read(answer):
+                for tp, code, reason, result in read(answer):
                     if code is ErrorCode.NONE:
-                        found[tp] = told
+                        found[tp] = result
                         todo.pop(tp, None)
                     else:
-                        refused.append((str(tp), code, why))
+                        refused.append((str(tp), code, reason))
                 raise_for(refused)
 
         await self._client.retrying("partition leaders", attempt, NOT_LEADER)
@@ -159,8 +159,8 @@ class AdminCalls(Lifetime):
         return await self._client.retrying(f"{KEY_KINDS[kind]} {key}", forgetful, codes)
 
 
-def raise_for(told: Iterable[Refusal]) -> None:
-    """Raises ApiError for the first of (what, code, why) that was refused."""
-    for what, code, why in told:
+def raise_for(answers: Iterable[Refusal]) -> None:
+    """Raises ApiError for the first of (subject, code, reason) that was refused."""
+    for subject, code, reason in answers:
         if code is not ErrorCode.NONE:
-            raise ApiError(code, f"{what}: {why.rstrip('.')}" if why else what)
+            raise ApiError(code, f"{subject}: {reason.rstrip('.')}" if reason else subject)

@@ -221,7 +221,7 @@ class TopicCalls(AdminCalls):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Where each partition's log starts."""
-        return await self._ends(partitions, EARLIEST, "read_uncommitted")
+        return await self._end_offsets_of(partitions, EARLIEST, "read_uncommitted")
 
     async def end_offsets(
         self,
@@ -230,9 +230,9 @@ class TopicCalls(AdminCalls):
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> dict[TopicPartition, int]:
         """The offset after each partition's last record that a consumer may read."""
-        return await self._ends(partitions, LATEST, isolation_level)
+        return await self._end_offsets_of(partitions, LATEST, isolation_level)
 
-    async def _ends(
+    async def _end_offsets_of(
         self, partitions: Iterable[TopicPartition], which: int, isolation_level: IsolationLevel
     ) -> dict[TopicPartition, int]:
         asked = dict.fromkeys(partitions, which)

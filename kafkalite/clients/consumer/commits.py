@@ -1,11 +1,11 @@
 """A member's automatic commits, and the committed offsets from which it begins.              [IO]
 
-    attend ──> a task looks up where the group stands, for partitions without a position
+    maintain ──> a task looks up where the group stands, for partitions without a position
           └──> a task commits what earlier polls have given, every `interval_ms`
 
 Owns   the two tasks, and the offsets of the last automatic commit.
 Never  commits records that the user has not been given, or unchanged offsets a second time.
-Fails  with ApiError from `attend`, where the group's offsets are refused; a refused automatic
+Fails  with ApiError from `maintain`, where the group's offsets are refused; a refused automatic
        commit is worth a warning, and the next one tries again.
 """
 
@@ -49,7 +49,7 @@ class Commits:
         if self._interval_ms is not None:
             self.due_at = self._loop.time() + self._interval_ms / 1000
 
-    def attend(self) -> None:
+    def maintain(self) -> None:
         """Looks up what the group has committed, and commits if that is due."""
         if self._looking_up is not None and self._looking_up.done():
             done, self._looking_up = self._looking_up, None

@@ -192,7 +192,7 @@ class Consumer(Lifetime):
         self._is_polling = self._closed = False
         self._knows_topics = True  # False until a pattern has been matched for the first time
         self._given: dict[TopicPartition, int] = {}  # positions after the last poll
-        self._seen: Cluster | None = None  # the metadata that the group last went by
+        self._cluster_applied: Cluster | None = None  # the metadata that the group last went by
         self._refreshing: asyncio.Task[None] | None = None
         self._look_for_topics_at = 0.0  # in the loop's time, as the next one
         self._refresh_at = 0.0
@@ -349,7 +349,7 @@ class Consumer(Lifetime):
         try:
             await asyncio.sleep(0)  # heartbeats and answers get their turn, however often we poll
             while True:
-                await self._attend()
+                await self._maintain()
                 self._check_not_closed()  # by another task, meanwhile
                 if taken := fetcher.take(self._records_max):
                     self._given = {tp: self._positions[tp].position for tp in taken}
@@ -357,7 +357,7 @@ class Consumer(Lifetime):
                 now = self._loop.time()
                 if now >= until:
                     return {}
-                await fetcher.wait(min(until, self._next_duty()) - now)
+                await fetcher.wait(min(until, self._next_maintenance_at()) - now)
                 self._check_not_closed()
         finally:
             self._is_polling = False
@@ -404,25 +404,25 @@ class Consumer(Lifetime):
         if self._closed:
             raise RuntimeError("the consumer is closed")
 
-    def _next_duty(self) -> float:
-        """When `_attend` has something to do at the latest, in the loop's time."""
-        duties = [self._loop.time() + IDLE_SECONDS]
+    def _next_maintenance_at(self) -> float:
+        """When `_maintain` has something to do at the latest, in the loop's time."""
+        due_times = [self._loop.time() + IDLE_SECONDS]
         if self._commits is not None and self._commits.due_at is not None:
-            duties.append(self._commits.due_at)
-        return max(min(duties), self._loop.time() + SHORTEST_WAIT_SECONDS)
+            due_times.append(self._commits.due_at)
+        return max(min(due_times), self._loop.time() + SHORTEST_WAIT_SECONDS)
 
-    async def _attend(self) -> None:
+    async def _maintain(self) -> None:
         """What a poll owes to the group, the metadata and the commits before it reads."""
         if self._group is None or self._commits is None:
             return
         if self._is_subscribed:
-            self._attend_metadata(self._group)
-            await self._attend_group(self._group, self._commits)
-        self._commits.attend()
+            self._maintain_metadata(self._group)
+            await self._maintain_group(self._group, self._commits)
+        self._commits.maintain()
 
     # ---- metadata ----
 
-    def _attend_metadata(self, group: GroupMember) -> None:
+    def _maintain_metadata(self, group: GroupMember) -> None:
         """Keeps the subscribed topics' metadata fresh, and tells the group of changes."""
         if self._refreshing is not None and self._refreshing.done():
             refreshed, self._refreshing = self._refreshing, None
@@ -436,8 +436,8 @@ class Consumer(Lifetime):
             self._look_for_topics_at = now + MISSING_TOPIC_MS / 1000
             self._refresh_at = now + self._client.timing.metadata_max_age_ms / 1000
             self._refreshing = asyncio.create_task(self._refresh(group))
-        if self._seen is not cluster and not group.is_joining:
-            self._seen = cluster
+        if self._cluster_applied is not cluster and not group.is_joining:
+            self._cluster_applied = cluster
             group.check_partitions()
 
     async def _refresh(self, group: GroupMember) -> None:
@@ -457,7 +457,7 @@ class Consumer(Lifetime):
 
     # ---- group ----
 
-    async def _attend_group(self, group: GroupMember, commits: Commits) -> None:
+    async def _maintain_group(self, group: GroupMember, commits: Commits) -> None:
         """Applies what the group has decided, and joins it (again) when that is due."""
         membership = group.membership
         group.polled()
@@ -526,13 +526,13 @@ class Consumer(Lifetime):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """The first offset there is, of each partition."""
-        return await self._ends(partitions, EARLIEST)
+        return await self._list_offsets(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that the next record will have; under read_committed, the last stable one."""
-        return await self._ends(partitions, LATEST)
+        return await self._list_offsets(partitions, LATEST)
 
-    async def _ends(
+    async def _list_offsets(
         self, partitions: Iterable[TopicPartition], which: int
     ) -> dict[TopicPartition, int]:
         found = await self._started().list_offsets(dict.fromkeys(partitions, which))

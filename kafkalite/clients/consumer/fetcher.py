@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeGuard
 
-from kafkalite.clients.background import Chores
+from kafkalite.clients.background import BackgroundTasks
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.connection import BrokerConnection
 from kafkalite.clients.consumer.positions import CONSUMER_REPLICA_ID, Positions
@@ -58,7 +58,7 @@ class Fetcher:
         self._lane = client.new_lane("fetch")
         self._loop = asyncio.get_running_loop()
         self._busy: set[int] = set()  # nodes with a fetch in flight, or being connected
-        self._chores = Chores(client, self.pump)
+        self._background = BackgroundTasks(client, self.pump)
         self._resetting = self._closed = False
         self._grouped_for: tuple[Cluster | None, int] = (None, 0)
         self._grouped: dict[int, dict[TopicPartition, None]] = {}
@@ -68,7 +68,7 @@ class Fetcher:
         """Stops everything; what is buffered is dropped."""
         self._closed = True
         self.positions.assign(())
-        await self._chores.close()
+        await self._background.close()
         await self._client.close_lane(self._lane)
 
     def take(self, records_max: int | None) -> dict[TopicPartition, Columns]:
@@ -120,11 +120,11 @@ class Fetcher:
                 self._fetch(node_id, *made)
         if not self._resetting and self._to_look_up():
             self._resetting = True
-            self._chores.run(self._reset())
-        self._chores.refresh(
+            self._background.run(self._reset())
+        self._background.refresh(
             positions.stale_topics, lambda: {tp.topic for tp in positions.assigned}
         )
-        self._chores.wake_at(positions.next_retry_ms(now_ms))
+        self._background.wake_at(positions.next_retry_ms(now_ms))
 
     def _leaders(self) -> Mapping[int, Mapping[TopicPartition, None]]:
         """The assigned partitions by leader, worked out again when either has changed."""

@@ -219,7 +219,7 @@ class GroupMember:
         membership = self.membership
         try:
             answer = await self._ask(request, timeout_ms=membership.config.session_timeout_ms)
-            step = membership.answered(request, answer.error_code, self._now_ms())
+            step = membership.heartbeat_answered(request, answer.error_code, self._now_ms())
         except ApiError as error:
             if not error.error_code.is_retriable:
                 self.error = error
@@ -259,16 +259,16 @@ class GroupMember:
             )
 
     async def _commit_once(self, offsets: Offsets) -> None:
-        who = self.membership.group_metadata
-        response = await self._ask(offset_commit_request(who, offsets))
+        identity = self.membership.group_metadata
+        response = await self._ask(offset_commit_request(identity, offsets))
         for tp, code in refused_offsets(response).items():
-            self._refused(tp, code, who)
+            self._refused(tp, code, identity)
 
-    def _refused(self, tp: TopicPartition, code: ErrorCode, who: GroupMetadata) -> None:
+    def _refused(self, tp: TopicPartition, code: ErrorCode, identity: GroupMetadata) -> None:
         if code in FIND_COORDINATOR:
             self._client.forget_coordinator(self._group_id)
         else:
-            self.membership.commit_refused(who, code, self._now_ms())
+            self.membership.commit_refused(identity, code, self._now_ms())
             self._wake()
         raise ApiError(code, f"group {self._group_id} does not take the offset of {tp}")
 
@@ -308,7 +308,7 @@ def offsets_to_commit(
     return wanted
 
 
-def offset_commit_request(who: GroupMetadata, offsets: Offsets) -> OffsetCommitRequest:
+def offset_commit_request(identity: GroupMetadata, offsets: Offsets) -> OffsetCommitRequest:
     """Commits offsets as a member, or from outside the group with the group's id alone."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
     for tp, committed in offsets.items():
@@ -321,10 +321,10 @@ def offset_commit_request(who: GroupMetadata, offsets: Offsets) -> OffsetCommitR
             )
         )
     return OffsetCommitRequest(
-        group_id=who.group_id,
-        generation_id_or_member_epoch=who.generation_id,
-        member_id=who.member_id,
-        group_instance_id=who.group_instance_id if who.member_id else None,
+        group_id=identity.group_id,
+        generation_id_or_member_epoch=identity.generation_id,
+        member_id=identity.member_id,
+        group_instance_id=identity.group_instance_id if identity.member_id else None,
         topics=tuple(OffsetCommitRequestTopic(t, tuple(ps)) for t, ps in topics.items()),
     )
 

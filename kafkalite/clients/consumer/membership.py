@@ -169,7 +169,7 @@ class Membership:
         self._protocol_name = ""
         self._assignment = Assignment()
         self._heartbeat_at_ms = 0.0
-        self._heard_at_ms = 0.0
+        self._last_contact_ms = 0.0
         self._polled_at_ms = 0.0
 
     @property
@@ -273,7 +273,7 @@ class Membership:
         self.is_leader = response.leader == response.member_id
         self.subscriptions = {}
         self._become(MemberState.SYNCING)
-        self._heard(now_ms)
+        self._note_contact(now_ms)
         if not self.is_leader:
             return Next.SYNC
         self.subscriptions = {
@@ -317,7 +317,7 @@ class Membership:
         if code is ErrorCode.NONE:
             self._assignment = decode_assignment(response.assignment)
             self._become(MemberState.STABLE)
-            self._heard(now_ms)
+            self._note_contact(now_ms)
             return Next.DONE
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             return Next.JOIN
@@ -366,33 +366,34 @@ class Membership:
 
     def is_session_over(self, now_ms: float) -> bool:
         """Whether the coordinator has been silent for so long that it must have given us up."""
-        return now_ms - self._heard_at_ms > self.config.session_timeout_ms
+        return now_ms - self._last_contact_ms > self.config.session_timeout_ms
 
     def next_beat_ms(self) -> float:
         """When `beat` is due."""
         poll_end_ms = self._polled_at_ms + self.config.max_poll_interval_ms + 1
         return min(self._heartbeat_at_ms, poll_end_ms)
 
-    def answered(self, asked: HeartbeatRequest, code: ErrorCode, now_ms: float) -> Next:
+    def heartbeat_answered(self, asked: HeartbeatRequest, code: ErrorCode, now_ms: float) -> Next:
         """Takes the answer to a heartbeat. ApiError when another instance took our place."""
-        over = (asked.generation_id, asked.member_id) != (self.generation_id, self.member_id)
-        return Next.DONE if over else self._told(code, now_ms)
+        asked_as = (asked.generation_id, asked.member_id)
+        is_outdated = asked_as != (self.generation_id, self.member_id)
+        return Next.DONE if is_outdated else self._take_error_code(code, now_ms)
 
-    def commit_refused(self, told: GroupMetadata, code: ErrorCode, now_ms: float) -> Next:
-        """Learns from a refused commit what a heartbeat would have said.
+    def commit_refused(self, identity: GroupMetadata, code: ErrorCode, now_ms: float) -> Next:
+        """Learns from a commit refused to `identity` what a heartbeat would have said.
 
         Where the offsets or their metadata are at fault the member stays what it is.
         """
-        over = told != self.group_metadata or told.generation_id == NO_GENERATION
-        if over or code not in ABOUT_THE_MEMBER:
+        is_outdated = identity != self.group_metadata or identity.generation_id == NO_GENERATION
+        if is_outdated or code not in ABOUT_THE_MEMBER:
             return Next.DONE
-        return self._told(code, now_ms)
+        return self._take_error_code(code, now_ms)
 
-    def _told(self, code: ErrorCode, now_ms: float) -> Next:
+    def _take_error_code(self, code: ErrorCode, now_ms: float) -> Next:
         if self.state not in (MemberState.SYNCING, MemberState.STABLE):
             return Next.DONE  # the join that is under way will hear the same
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._heard(now_ms)
+            self._note_contact(now_ms)
             if code is not ErrorCode.NONE and self.state is MemberState.STABLE:
                 self.rejoin("the group rebalances")
             return Next.DONE
@@ -449,8 +450,8 @@ class Membership:
         self._become(MemberState.UNJOINED)
         self.rejoin("the coordinator no longer knew the member")
 
-    def _heard(self, now_ms: float) -> None:
-        self._heard_at_ms = now_ms
+    def _note_contact(self, now_ms: float) -> None:
+        self._last_contact_ms = now_ms
         next_ms = now_ms + self.config.heartbeat_interval_ms
         self._heartbeat_at_ms = max(self._heartbeat_at_ms, next_ms)
 

@@ -121,7 +121,7 @@ def _first_offset(aborted: AbortedTransaction) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Remainder:
     """Decoded records for which the last poll had no room."""
 
     columns: Columns
@@ -141,7 +141,7 @@ class Position:
     reset_to: int = LATEST  # a timestamp, EARLIEST or LATEST; for AWAITS_OFFSET
     is_paused: bool = False
     buffered: deque[Fetched] = field(default_factory=deque)
-    rest: Rest | None = None
+    rest: Remainder | None = None
     error: Exception | None = None
     failures: int = 0
     retry_at_ms: float = 0
@@ -396,7 +396,7 @@ class Positions:
 
     def _take(self, place: Position, room: int, keep_error: bool) -> Columns:
         parts: list[Columns] = []
-        while room > 0 and (rest := self._next_rest(place)) is not None:
+        while room > 0 and (rest := self._next_records(place)) is not None:
             columns, next_offset = rest.columns, rest.next_offset
             if len(columns) > room:
                 place.rest = replace(rest, columns=columns.slice(room, len(columns)))
@@ -411,7 +411,7 @@ class Positions:
             raise error
         return concat(parts)
 
-    def _next_rest(self, place: Position) -> Rest | None:
+    def _next_records(self, place: Position) -> Remainder | None:
         """The next decoded records that the user has not had; None when there are none."""
         if place.rest is not None:
             rest, place.rest = place.rest, None
@@ -433,7 +433,7 @@ class Positions:
                 continue
             if header.base_offset < place.position:
                 columns = _from(columns, place.position)
-            return Rest(columns, header.next_offset, header.partition_leader_epoch)
+            return Remainder(columns, header.next_offset, header.partition_leader_epoch)
         return None
 
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from operator import index
 from types import TracebackType
 from typing import Final, Literal, NamedTuple
 
-from kafkalite.clients.background import Chores
+from kafkalite.clients.background import BackgroundTasks
 from kafkalite.clients.cluster import Client, client_of
 from kafkalite.clients.connection import BrokerConnection
 from kafkalite.clients.lifetime import Lifetime
@@ -124,14 +124,13 @@ class Producer(Lifetime):
         self._accumulator = Accumulator(self._settings, self._random)
         self._router = Router(self._settings.batch_bytes, self._random)
         self._lane = self._client.new_lane("produce")
-        self._chores = Chores(self._client, self._pump)
+        self._background = BackgroundTasks(self._client, self._pump)
         self._connecting: set[int] = set()
         self._identifying = self._pump_is_due = self._started = self._closed = False
         self._progress: asyncio.Future[None] | None = None
         self._first_error: ApiError | None = None
         self._fault: Exception | None = None
-        self._transactional_id: str | None = None  # set by who has one, as is `_may_send`
-        self._may_send: Callable[[TopicPartition], bool] | None = None
+        self._transactional_id: str | None = None  # of a transactional producer
 
     async def __aexit__(
         self,
@@ -171,7 +170,7 @@ class Producer(Lifetime):
                 await self.flush()
         finally:
             self._closed = True
-            await self._chores.close()
+            await self._background.close()
             gone = ApiError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
             self._finish(self._accumulator.abandon(gone))
             await self._client.close_lane(self._lane)
@@ -323,11 +322,15 @@ class Producer(Lifetime):
         self._finish(self._accumulator.take_unencodable())
         for node_id, batches in ready:
             self._transmit(node_id, batches)
-        self._chores.refresh(self._accumulator.stale_topics, lambda: self._accumulator.topics)
+        self._background.refresh(self._accumulator.stale_topics, lambda: self._accumulator.topics)
         if self._accumulator.needs_producer_id and not self._identifying:
             self._identifying = True
-            self._chores.run(self._identify_again())
-        self._chores.wake_at(self._accumulator.next_deadline_ms(now_ms))
+            self._background.run(self._identify_again())
+        self._background.wake_at(self._accumulator.next_deadline_ms(now_ms))
+
+    def _may_send(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition's records may leave now: outside of transactions, always."""
+        return True
 
     def _free(self) -> dict[int, int]:
         """How many more requests each broker may get."""
@@ -374,7 +377,7 @@ class Producer(Lifetime):
             if connection is None:
                 raise BrokerUnavailable(f"broker {node_id} is not connected")
             if self._acks == 0:
-                connection.tell(request)
+                connection.send_unanswered(request)
                 self._finish(self._accumulator.acknowledge_all(batches))
             else:
                 answer = connection.submit(request)
@@ -407,19 +410,19 @@ class Producer(Lifetime):
 
     def _finish(self, settled: list[Settled]) -> None:
         """Tells those who wait for these batches."""
-        for end in settled:
-            self._first_error = self._first_error or end.error
-            for place, timestamp, future in end.batch.waiters:
+        for result in settled:
+            self._first_error = self._first_error or result.error
+            for place, timestamp, future in result.batch.waiters:
                 if future.done():  # whoever asked was cancelled
                     continue
-                if end.error is not None:
-                    future.set_exception(end.error)
+                if result.error is not None:
+                    future.set_exception(result.error)
                     future.exception()  # flush raises it too: nobody need look at the future
                     continue
-                offset = end.base_offset + place if end.base_offset >= 0 else -1
-                if end.log_append_time_ms >= 0:
-                    timestamp = end.log_append_time_ms
-                future.set_result(RecordMetadata(*end.batch.topic_partition, offset, timestamp))
+                offset = result.base_offset + place if result.base_offset >= 0 else -1
+                if result.log_append_time_ms >= 0:
+                    timestamp = result.log_append_time_ms
+                future.set_result(RecordMetadata(*result.batch.topic_partition, offset, timestamp))
         if settled and self._progress is not None:
             progress, self._progress = self._progress, None
             progress.set_result(None)

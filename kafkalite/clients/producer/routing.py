@@ -32,20 +32,20 @@ WINDOW_BYTES_MAX: Final = 4 << 20
 class Sticky:
     """The partition that keyless records of a topic go to until enough bytes are there."""
 
-    __slots__ = ("_bytes", "_random", "_room", "partition")
+    __slots__ = ("_batch_bytes", "_bytes_left", "_random", "partition")
 
     def __init__(self, batch_bytes: int, source: Random) -> None:
         self.partition = NO_PARTITION
-        self._bytes = batch_bytes
+        self._batch_bytes = batch_bytes
         self._random = source
-        self._room = 0
+        self._bytes_left = 0
 
     def take(self, size_bytes: int, partition_count: int) -> int:
         """The partition for so many bytes."""
-        if self._room <= 0 or self.partition >= partition_count:
+        if self._bytes_left <= 0 or self.partition >= partition_count:
             self.partition = self._random.randrange(partition_count)
-            self._room = self._bytes
-        self._room -= size_bytes
+            self._bytes_left = self._batch_bytes
+        self._bytes_left -= size_bytes
         return self.partition
 
 

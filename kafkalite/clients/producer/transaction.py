@@ -88,7 +88,7 @@ class ProducerTransaction:
             return
         if self.error is not None:
             raise self.error
-        raise RuntimeError(self._said())
+        raise RuntimeError(self._describe())
 
     def may_send(self, partition: TopicPartition) -> bool:
         """Whether the partition is part of the transaction; if not, it waits to be."""
@@ -114,7 +114,11 @@ class ProducerTransaction:
     def begin(self) -> None:
         """A transaction begins, in memory alone."""
         if self.state is not READY:
-            raise self.error if self.state is FENCED and self.error else RuntimeError(self._said())
+            raise (
+                self.error
+                if self.state is FENCED and self.error
+                else RuntimeError(self._describe())
+            )
         self._become(IN_TRANSACTION)
 
     def announced(self) -> None:
@@ -154,7 +158,11 @@ class ProducerTransaction:
         if self.state is ABORTING:
             return
         if self.state not in (IN_TRANSACTION, ABORTABLE):
-            raise self.error if self.state is FENCED and self.error else RuntimeError(self._said())
+            raise (
+                self.error
+                if self.state is FENCED and self.error
+                else RuntimeError(self._describe())
+            )
         self._waiting.clear()
         self._become(ABORTING)
 
@@ -165,7 +173,7 @@ class ProducerTransaction:
         self.error, self.was_announced = None, False
         self._become(READY)
 
-    def _said(self) -> str:
+    def _describe(self) -> str:
         return f"the producer {self.transactional_id} {self.state.value}"
 
     def _become(self, state: ProducerState) -> None:

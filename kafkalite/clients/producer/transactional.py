@@ -83,7 +83,6 @@ class TransactionalProducer(Producer):
         self._coordination = Transactional(self._client, transactional_id, transaction_timeout_ms)
         self._transaction = self._coordination.transaction
         self._transactional_id = transactional_id
-        self._may_send = self._transaction.may_send
         self._adding = False
 
     # ---- transactions ----
@@ -186,6 +185,9 @@ class TransactionalProducer(Producer):
         super()._check_open()
         self._transaction.check_in_transaction()
 
+    def _may_send(self, topic_partition: TopicPartition) -> bool:
+        return self._transaction.may_send(topic_partition)
+
     def _send_ready(self) -> None:
         if self._transaction.state in (ABORTABLE, ABORTING, FENCED):
             aborted = ApiError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the transaction is aborted")
@@ -193,7 +195,7 @@ class TransactionalProducer(Producer):
         super()._send_ready()
         if self._transaction.waiting and not self._adding:
             self._adding = True
-            self._chores.run(self._add_waiting())
+            self._background.run(self._add_waiting())
 
     async def _add_waiting(self) -> None:
         """Makes partitions a part of the transaction, until none waits to be."""
@@ -208,8 +210,8 @@ class TransactionalProducer(Producer):
         self._pump()
 
     def _finish(self, settled: list[Settled]) -> None:
-        for end in settled:
-            if end.error is not None:
+        for result in settled:
+            if result.error is not None:
                 self._transaction.needs_epoch = True
-                self._transaction.failed(end.error)
+                self._transaction.failed(result.error)
         super()._finish(settled)

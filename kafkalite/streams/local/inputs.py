@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from kafkalite.core.types import Columns
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
-from kafkalite.streams.local.batch import Batch, Fetched, Push
+from kafkalite.streams.local.batch import Batch, Fetched
 from kafkalite.streams.local.calling import check_timestamp
 from kafkalite.streams.local.failures import attempt, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
@@ -33,9 +32,9 @@ class Reader:
 
     def __init__(self, node: p.Source, runtime: Runtime) -> None:
         self.node = node
+        self.runtime = runtime
         self.partition = runtime.partition
         self.failures = runtime.failures
-        self.push: Push = partial(runtime.run, node)
         self.needs: Needs = node_needs(node, runtime.needs(node), runtime)
         self.key_codec = runtime.codec(node.key, is_key=True)
         self.value_codec = runtime.codec(node.value, is_key=False)
@@ -147,7 +146,7 @@ class Input:
         self._position = end
         is_done = end == len(head)
         batch = head.slice(first, end)
-        self.reader.push(batch)
+        self.reader.runtime.run(self.reader.node, batch)
         if is_done:
             self._finish()
         else:
