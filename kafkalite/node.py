@@ -21,6 +21,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,17 +29,19 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.compaction.runner import LogCleaner
-from kafkalite.core.broker.broker import Broker
+from kafkalite.core.broker.broker import COMPUTING_THREADS, Broker
 from kafkalite.core.broker.clock import Clock
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.cluster.local import JOURNAL, LocalCoordination
 from kafkalite.core.cluster.store import ClusterStore
+from kafkalite.core.config.keys import INT_MAX
 from kafkalite.core.config.listeners import Address, Listeners, read_listeners
 from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
 from kafkalite.core.log import checkpoints
+from kafkalite.core.log.port import WAITING_THREADS_MAX
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.server.server import Server, ServerLimits
@@ -183,6 +186,8 @@ async def _start(
             logs=logs,
             random=Random(os.urandom(32)),
             clock=clock,
+            threads=ThreadPoolExecutor(WAITING_THREADS_MAX, "flush"),
+            computing=ThreadPoolExecutor(COMPUTING_THREADS, "compute"),
         )
         record = images.broker_record(node_id, told, config["broker.rack"])
         await store.append((record,), ephemeral=True)
@@ -193,7 +198,14 @@ async def _start(
 
         broker.watch_config(limit)
         await broker.start()
-        cleaner = LogCleaner(broker)
+        cleaner = LogCleaner(
+            broker,
+            # A pool makes a thread when all are busy: log.cleaner.threads bounds them.
+            threads=ThreadPoolExecutor(INT_MAX, "log-cleaner"),
+            checkpointing=ThreadPoolExecutor(1, "cleaner-checkpoint"),
+            random_bytes=os.urandom,
+            monotonic=time.monotonic,
+        )
         cleaner.start()
         await server.start(BrokerService(broker))
     except BaseException:

@@ -55,8 +55,6 @@ TAKING = {"urandom", "uuid4", "Thread", "ThreadPoolExecutor", "to_thread", "sock
 ROOTS = re.compile(r"kafkalite\.(cli(\..*)?|node|embedded|clients\.sync\.loop_thread)")
 TAKERS = {
     "kafkalite.clients.cluster",  # a client without a `random` of the caller's; the wall clock
-    "kafkalite.compaction.runner",
-    "kafkalite.core.broker.broker",
     "kafkalite.core.log.storage",
     "kafkalite.core.server.outbox",  # a second descriptor of the connection that it was given
     "kafkalite.serde.registry_http",

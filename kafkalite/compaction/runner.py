@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -35,7 +33,6 @@ from kafkalite.compaction.cleaner import (
 )
 from kafkalite.compaction.cleaning_pure import SECRET_BYTES
 from kafkalite.compaction.schedule import Candidate, candidate, filthiest
-from kafkalite.core.config.keys import INT_MAX
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.log.partition_log import PartitionLog
@@ -89,14 +86,27 @@ class Throttle:
 
 
 class LogCleaner:
-    """Compacts the logs of one broker."""
+    """Compacts the logs of one broker.
 
-    def __init__(self, host: Host) -> None:
+    `threads` clean, as many at once as log.cleaner.threads allows; the one thread of
+    `checkpointing` writes checkpoints in order. `close` shuts both down. `monotonic` is in seconds.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        threads: Executor,
+        checkpointing: Executor,
+        random_bytes: Callable[[int], bytes],
+        monotonic: Callable[[], float],
+    ) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        # As many threads as there were ever logs cleaned at once: log.cleaner.threads bounds them.
-        self._threads = ThreadPoolExecutor(INT_MAX, thread_name_prefix="log-cleaner")
-        self._checkpointing = ThreadPoolExecutor(1, thread_name_prefix="cleaner-checkpoint")
+        self._threads = threads
+        self._checkpointing = checkpointing
+        self._random_bytes = random_bytes
+        self._monotonic = monotonic
         self._throttle = Throttle()
         self._stopping = threading.Event()
         self._running: dict[TopicPartition, asyncio.Future[None]] = {}
@@ -200,13 +210,13 @@ class LogCleaner:
         self._host.run_slices(self._clean(chosen.log, chosen.dirty), f"cleaning {where}", then)
 
     def _clean(self, opened: PartitionLog, dirty: DirtyRange) -> Slices:
-        where, started = opened.topic_partition, time.monotonic()
+        where, started = opened.topic_partition, self._monotonic()
         store, now = self._host.logs, self._host.now()
         if not self._is_wanted(opened):
             return
         self._tell_reset(opened, store.cleaned_offsets.get(where))
         try:
-            secret = os.urandom(SECRET_BYTES)
+            secret = self._random_bytes(SECRET_BYTES)
             pace = partial(self._pace, opened)
             cleaning = Cleaning(opened, dirty, self._settings(), secret, now, pace)
             if where not in store.cleaned_offsets:  # before the first gap is made
@@ -224,7 +234,7 @@ class LogCleaner:
             if store.logs.get(where) is opened:
                 store.cleaned_offsets[where] = cleaning.mapped_until
                 yield from self._write_checkpoint()
-            self._tell(where, dirty, cleaning, time.monotonic() - started)
+            self._tell(where, dirty, cleaning, self._monotonic() - started)
 
     def _work_through(self, cleaning: Cleaning) -> Slices:
         """Goes through a cleaning's steps, their work done in a thread."""
@@ -272,7 +282,7 @@ class LogCleaner:
 
     def _wait_s(self, byte_count: int) -> float:
         rate = max(1.0, self._host.config["log.cleaner.io.max.bytes.per.second"])
-        return self._throttle.wait_s(byte_count, rate, time.monotonic())
+        return self._throttle.wait_s(byte_count, rate, self._monotonic())
 
     # -- what the operator is told
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -93,7 +96,13 @@ def offsets(log: PartitionLog) -> list[int]:
 
 
 def cleaner_of(host: Host) -> LogCleaner:
-    cleaner = LogCleaner(host)
+    cleaner = LogCleaner(
+        host,
+        threads=ThreadPoolExecutor(8, "log-cleaner"),
+        checkpointing=ThreadPoolExecutor(1),
+        random_bytes=os.urandom,
+        monotonic=time.monotonic,
+    )
     cleaner.start()
     return cleaner
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -52,7 +52,6 @@ from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig, TopicConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.groups.shards import group_coordinators
-from kafkalite.core.log.port import WAITING_THREADS_MAX
 from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.pending import Pending
@@ -77,7 +76,11 @@ FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 
 
 class Broker:
-    """One broker. `start` before the first request, `close` after the last."""
+    """One broker. `start` before the first request, `close` after the last.
+
+    `threads` wait for the disk, WAITING_THREADS_MAX of them; `computing` are COMPUTING_THREADS that
+    check large batches. `close` shuts both down.
+    """
 
     def __init__(
         self,
@@ -89,6 +92,8 @@ class Broker:
         logs: LogStore,
         random: Random,
         clock: Clock,
+        threads: Executor,
+        computing: Executor,
     ) -> None:
         self.node_id = node_id
         self._static_config = config
@@ -101,8 +106,8 @@ class Broker:
         self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]
         self.fetch_sessions = FetchSessions(config[FETCH_SESSION_SLOTS], random)
-        self._threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "flush")
-        self._computing = ThreadPoolExecutor(COMPUTING_THREADS, "compute")
+        self._threads = threads
+        self._computing = computing
         self._loop = asyncio.get_running_loop()
         if (turns := turns_of(self._loop)) is not None:
             self.metrics.loop_turns = turns.histogram
