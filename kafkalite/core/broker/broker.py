@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.clock import LOOK_MS, Clock
+from kafkalite.core.broker.kept_answers import KeptAnswers
 from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
@@ -102,6 +103,7 @@ class Broker:
         self.now, self.wall_ms, self.monotonic_ms = clock.now, clock.wall_ms, clock.monotonic_ms
         self.logs = logs
         self.metrics = BrokerMetrics()
+        self.kept_answers = KeptAnswers()
         self.loggers = Loggers()
         self.log_starts = SharedWrite(logs.log_start_offsets_writer, self.in_thread)
         self.fetch_bytes_max: int = config["fetch.max.bytes"]

@@ -15,12 +15,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Pending, after
+from kafkalite.core.pending import Encoded, Pending, after
+from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
     Cursor,
@@ -63,13 +65,29 @@ TOPIC_BY_ID_V: Final = 12
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
 PARTITIONS_PER_PAGE_MAX: Final = 2_000
+LARGE_PARTITIONS: Final = 200  # in an answer, from which on encoding it takes a millisecond
 
 
 @handles(ApiKey.METADATA, versions=(0, 12))
 def metadata(
     broker: Broker, request: MetadataRequest, context: RequestContext
+) -> MetadataResponse | Encoded | Pending[MetadataResponse]:
+    """The brokers, and the topics asked for. An answer about very many partitions is kept."""
+    kept, asked = broker.kept_answers, (request, context.api_version, context.listener)
+    kept.set_state(broker.image, broker.partitions.offline.keys())
+    answer = kept.find(asked) or _metadata(broker, request, context)
+    if isinstance(answer, MetadataResponse) and _is_large(answer):
+        return kept.keep(asked, answer, partial(codec.encode, version=context.api_version))
+    return answer
+
+
+def _is_large(answer: MetadataResponse) -> bool:
+    return sum(len(topic.partitions) for topic in answer.topics) >= LARGE_PARTITIONS
+
+
+def _metadata(
+    broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Pending[MetadataResponse]:
-    """The brokers, and the topics asked for."""
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
         return _response(broker, request, context, broker.image.topics.values())

@@ -1,0 +1,63 @@
+"""Large answers kept as they were encoded, for the next client that asks the same.         [P]
+
+An answer about very many partitions takes tens of milliseconds to make and encode, and clients that
+lose their connections together ask for it together.
+
+Owns   the bytes of answers about one state of the cluster: as many as `bytes_max`, then the oldest
+       go. Once the state is another, all go.
+Never  keeps an answer with errors, which are counted from its message.
+Fails  never.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Set
+from typing import Any, Final
+
+from kafkalite.core.broker.metrics import count_errors_of
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.pending import Encoded
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ErrorCode
+
+BYTES_MAX: Final = 16 << 20
+
+
+class KeptAnswers:
+    """Answers by their requests, as long as image and offline partitions stay what they are."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._answers: dict[Hashable, bytes] = {}
+        self._image: ClusterImage | None = None
+        self._offline: frozenset[TopicPartition] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def set_state(self, image: ClusterImage, offline: Set[TopicPartition]) -> None:
+        """The cluster as it is now: answers about another state are forgotten."""
+        if image is not self._image or self._offline != offline:
+            self._image, self._offline = image, frozenset(offline)
+            self._answers.clear()
+            self._bytes = 0
+
+    def find(self, asked: Hashable) -> Encoded | None:
+        """The answer to the request `asked`, None where it is not kept."""
+        if not self._answers:
+            return None
+        data = self._answers.get(asked)
+        return None if data is None else Encoded(None, data)
+
+    def keep(self, asked: Hashable, answer: Any, encode: Callable[[Any], bytes]) -> Encoded:
+        """The answer, encoded, and kept if it has no errors."""
+        data, errors = encode(answer), Counter[ErrorCode]()
+        count_errors_of(type(answer))(answer, errors)
+        if not errors and len(data) <= self._bytes_max:
+            self._answers[asked] = data
+            self._bytes += len(data)
+            while self._bytes > self._bytes_max:
+                self._bytes -= len(self._answers.pop(next(iter(self._answers))))
+        return Encoded(answer, data)
