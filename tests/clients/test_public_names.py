@@ -6,12 +6,13 @@ import inspect
 import subprocess
 import sys
 import textwrap
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from kafkalite import clients
 from kafkalite.clients import sync
+from kafkalite.clients.producer.transactional import TransactionalSettings
 from kafkalite.clients.sync import Producer
 from kafkalite.clients.sync.twin import Twin
 
@@ -70,6 +71,14 @@ def test_a_twin_s_methods_take_the_same_and_return_what_is_awaited(
         if name not in OTHERWISE:
             told = inspect.signature(one).return_annotation
             assert inspect.signature(other).return_annotation == told, name
+
+
+def test_a_transactional_producer_takes_what_any_does_but_what_transactions_decide() -> None:
+    settings = inspect.signature(clients.Producer).parameters.keys() - {"client"}
+    decided = {"acks", "enable_idempotence"}
+    assert get_type_hints(TransactionalSettings).keys() == settings - decided
+    hints = get_type_hints(clients.Producer.__init__)
+    assert all(hints[name] == hint for name, hint in get_type_hints(TransactionalSettings).items())
 
 
 def example_of(kind: type) -> str:

@@ -22,7 +22,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final, TypedDict, Unpack
 
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.member import OffsetAndMetadata, offsets_to_commit
@@ -37,12 +37,26 @@ from kafkalite.clients.producer.transaction import (
     IN_TRANSACTION,
 )
 from kafkalite.clients.producer.transaction_requests import Transactional
+from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ConfigError, ErrorCode, KafkaliteError
 
 log = logging.getLogger(__name__)
 
 UNFINISHED: Final = frozenset({IN_TRANSACTION, ABORTABLE, ABORTING})
+
+
+class TransactionalSettings(TypedDict, total=False):
+    """What may be said of a transactional producer, as of any: see `Producer`."""
+
+    client_id: str
+    linger_ms: float
+    batch_bytes: int
+    max_request_bytes: int
+    compression: Compression | str
+    max_in_flight: int
+    buffer_bytes_max: int
+    delivery_timeout_ms: int
 
 
 class TransactionalProducer(Producer):
@@ -70,11 +84,12 @@ class TransactionalProducer(Producer):
         transactional_id: str,
         *,
         transaction_timeout_ms: int = 60_000,
-        **settings: Any,
+        **settings: Unpack[TransactionalSettings],
     ) -> None:
+        given: Mapping[str, object] = settings
         for name in ("acks", "enable_idempotence"):
-            if name in settings:
-                raise ConfigError(f"{name} is {settings[name]!r}; transactions leave no choice")
+            if name in given:
+                raise ConfigError(f"{name} is {given[name]!r}; transactions leave no choice")
         if not transactional_id:
             raise ConfigError("the transactional id is empty")
         super().__init__(client, **settings)
