@@ -16,9 +16,10 @@ Fails  with WireError on what is no frame, no header, or not the answer that is 
 Frames are memoryviews into the buffers that the socket wrote to, without a copy, and writable. A
 buffer is never written to twice: small frames lie one after the other in a chunk, which is left to
 its frames when it is full; a large frame has a buffer of its own. Memory is taken for what has
-arrived, not for what a size promises. Chunks begin small, so that a connection which says little
-costs little, and so that of a large frame little is copied; each one that fills up is followed by
-a larger one.
+arrived, not for what a size promises: the system makes the pages of a very large buffer when they
+are written to, and the buffer is handed out step by step. Chunks begin small, so that a connection
+which says little costs little, and so that of a large frame little is copied; each one that fills
+up is followed by a larger one.
 
 Source RequestHeader.json, ResponseHeader.json; KIP-511 (answers to an unknown ApiVersions).
 """
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from mmap import mmap
 from typing import Any, Final, NamedTuple, cast
 
 from kafkalite.core.protocol import codec
@@ -49,7 +51,8 @@ CHUNK_BYTES: Final = 65_536
 SMALL_FRAME_BYTES: Final = CHUNK_BYTES // 4  # larger ones get a buffer of their own
 FIRST_BYTES_MAX: Final = 1 << 20  # of a large frame's buffer, before any of it has arrived
 ANSWER_FIRST_BYTES_MAX: Final = 1 << 22  # the same of an answer: fetches are just over 1 MiB
-GROWTH: Final = 4
+GROWTH: Final = 4  # of chunks
+STEP_BYTES: Final = 1 << 22  # of a large frame's memory, after the first
 FRAME_BYTES_MAX: Final = 104_857_600  # Kafka's socket.request.max.bytes
 HEADER_TAGS_MAX: Final = 100  # no version of Kafka has any so far
 CORRELATION_IDS: Final = 1 << 31
@@ -110,6 +113,7 @@ class FrameReceiver:
         self._end = 0  # of what has arrived
         self._large_bytes = 0  # size of the large frame that is being received, or 0
         self._large_has_room = False  # it has its own buffer
+        self._allowed = 0  # up to where the buffer may be filled
         self._large: memoryview | None = None  # a large frame that has arrived
 
     @property
@@ -126,19 +130,24 @@ class FrameReceiver:
             return 0
         if not self._large_has_room:
             return max(self._end - self._start - 4, min(size, self._first_bytes_max))
-        if self._end == len(self._view):
-            return min(size, GROWTH * self._end)
-        return len(self._view)
+        if self._end == self._allowed:
+            return min(size, self._allowed + STEP_BYTES)
+        return self._allowed
+
+    @property
+    def large_arrived_bytes(self) -> int:
+        """How much has arrived of the large frame that is being received."""
+        return self._end - self._start if self._large_bytes else 0
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the next bytes belong, at least one; `buffer_updated` tells how many came."""
-        if self._large_bytes and not self._large_has_room:
-            self._make_room_for_large()
+        if self._large_bytes:
+            if not self._large_has_room:
+                self._make_room_for_large()
+            self._allowed = self.large_room_bytes
+            return self._view[self._end : self._allowed]
         if self._end == len(self._view):
-            if self._large_bytes:
-                self._grow()
-            else:
-                self._new_chunk(1)
+            self._new_chunk(1)
         return self._view[self._end :]
 
     def buffer_updated(self, byte_count: int) -> None:
@@ -209,18 +218,13 @@ class FrameReceiver:
     def _make_room_for_large(self) -> None:
         """Gives a large frame a buffer of its own, with what has arrived of it."""
         arrived, size = self._view[self._start + 4 : self._end], self._large_bytes
-        own = memoryview(bytearray(self.large_room_bytes))
+        self._allowed = self.large_room_bytes
+        own = memoryview(bytearray(size) if size <= self._first_bytes_max else mmap(-1, size))
         own[: len(arrived)] = arrived
         self._view, self._start, self._end = own, 0, len(arrived)
         self._large_has_room = True
         # Of the next ones several fit a chunk, or as little as possible should land in one.
         self._chunk_bytes = CHUNK_BYTES if size < CHUNK_BYTES else CHUNK_BYTES_MIN
-
-    def _grow(self) -> None:
-        """More room for a large frame, now that the sender has filled what it had."""
-        larger = memoryview(bytearray(self.large_room_bytes))
-        larger[: self._end] = self._view
-        self._view = larger
 
 
 class ServerConnection(FrameReceiver):

@@ -1,19 +1,23 @@
 """Memory for the large requests that are being received, shared out as they arrive.          [P]
 
-A large request takes room step by step, as much as its next buffer has. Memory in use counts, not
-the announced size, so a peer that announces much and sends nothing hinders nobody.
-Once all is taken the others wait, in the order of their coming, holders that need more among
-them. Where every holder waits, the first is given the room for all of its request, beyond what
-there is: so one of them always comes to its end, and never more than one is beyond.
+A large request takes room step by step, as much as its next buffer has: what counts is memory, not
+what a size promises, so that a peer which announces much and sends nothing is in nobody's way. A
+host may hold a share of the room. Where its share or the whole room is taken, a request waits, in
+the order of coming, and a holder that needs more waits like the others. Where every holder in the
+way waits, too, the request is given the room for all of it, beyond what there is: so one of them
+always comes to its end, and of each host never more than one is beyond.
 
-Owns   the holders, how much each holds and since when, and the queue.
-Never  reads a clock; never calls anybody: `let_in` returns the connections that may go on.
+While requests wait, a holder must keep receiving: `slow` names those that do not.
+
+Owns   who holds how much, since when, and who waits.
+Never  reads a clock; never tells anybody: `let_in` returns who may go on.
 Fails  not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -21,23 +25,29 @@ H = TypeVar("H", bound=Hashable)
 
 
 class _Share(NamedTuple):
+    host: str
     byte_count: int
     since: float  # when it began, or was let in after a wait
 
 
 class _Wish(NamedTuple):
+    host: str
     byte_count: int  # for the next step, in all
     whole: int  # for all of the request
 
 
 @dataclass(slots=True)
 class RequestRoom(Generic[H]):
-    """`capacity` bytes for whoever receives a large request; the last step may pass them."""
+    """`capacity` bytes for whoever receives a large request, of which a host may hold `per_host`;
+    the last step may pass them."""
 
     capacity: int
+    per_host: int = 1 << 62
     taken: int = 0
+    _of_host: Counter[str] = field(default_factory=Counter)  # what it holds
     _shares: dict[H, _Share] = field(default_factory=dict)
     _waiting: dict[H, _Wish] = field(default_factory=dict)  # in the order of their coming
+    _arrived: dict[H, int] = field(default_factory=dict)  # of a holder's request, when last seen
 
     @property
     def is_wanted(self) -> bool:
@@ -54,7 +64,7 @@ class RequestRoom(Generic[H]):
         """Who has room, waiting for more or not."""
         return tuple(self._shares)
 
-    def take(self, holder: H, byte_count: int, whole: int, now: float) -> bool:
+    def take(self, holder: H, byte_count: int, whole: int, now: float, host: str = "") -> bool:
         """Whether `holder` may have `byte_count` bytes in all, of a request of `whole`.
 
         If not it waits, and `let_in` will name it.
@@ -62,30 +72,33 @@ class RequestRoom(Generic[H]):
         share = self._shares.get(holder)
         if share is not None and byte_count <= share.byte_count:
             return True
-        if self._waiting or self.taken >= self.capacity:
-            self._waiting[holder] = _Wish(byte_count, whole)
+        is_behind = any(wish.host == host for wish in self._waiting.values())
+        if is_behind or not (self._has_room() and self._has_share(host)):
+            self._waiting[holder] = _Wish(host, byte_count, whole)
             return False
-        self._give(holder, byte_count, share.since if share is not None else now)
+        self._give(holder, host, byte_count, share.since if share is not None else now)
         return True
 
     def give_back(self, holder: H) -> None:
         """The request of `holder` is answered, or will never come."""
         self._waiting.pop(holder, None)
+        self._arrived.pop(holder, None)
         share = self._shares.pop(holder, None)
         if share is not None:
-            self.taken -= share.byte_count
+            self._count(share.host, -share.byte_count)
 
     def let_in(self, now: float) -> list[H]:
         """Those who waited and may go on now."""
         let_in: list[H] = []
-        while self._waiting:
-            has_room = self.taken < self.capacity
-            if not has_room and not self._shares.keys() <= self._waiting.keys():
+        for holder, wish in tuple(self._waiting.items()):
+            has_room, has_share = self._has_room(), self._has_share(wish.host)
+            if not (has_room or self._all_wait(None)):
                 break
-            first = next(iter(self._waiting))
-            wish = self._waiting.pop(first)
-            self._give(first, wish.byte_count if has_room else wish.whole, now)
-            let_in.append(first)
+            if has_share or self._all_wait(wish.host):
+                del self._waiting[holder]
+                fits = has_room and has_share
+                self._give(holder, wish.host, wish.byte_count if fits else wish.whole, now)
+                let_in.append(holder)
         return let_in
 
     def overdue(self, before: float) -> list[H]:
@@ -96,7 +109,41 @@ class RequestRoom(Generic[H]):
             if share.since < before and holder not in self._waiting
         ]
 
-    def _give(self, holder: H, byte_count: int, since: float) -> None:
+    def slow(self, byte_count: int, arrived: Callable[[H], int]) -> list[H]:
+        """Those who have received less than `byte_count` bytes since this was last asked, and did
+        not wait meanwhile. `arrived` tells how much of a holder's request has come by now."""
+        before, self._arrived = self._arrived, {}
+        slow: list[H] = []
+        for holder in self._shares:
+            if holder in self._waiting:
+                continue
+            self._arrived[holder] = arrived(holder)
+            if holder in before and self._arrived[holder] - before[holder] < byte_count:
+                slow.append(holder)
+        return slow
+
+    def _has_room(self) -> bool:
+        return self.taken < self.capacity
+
+    def _has_share(self, host: str) -> bool:
+        return self._of_host[host] < self.per_host
+
+    def _all_wait(self, host: str | None) -> bool:
+        """Whether all holders, or those of `host`, wait, so that none of them will give back."""
+        return all(
+            holder in self._waiting
+            for holder, share in self._shares.items()
+            if host is None or share.host == host
+        )
+
+    def _give(self, holder: H, host: str, byte_count: int, since: float) -> None:
         held = self._shares.get(holder)
-        self.taken += byte_count - (held.byte_count if held is not None else 0)
-        self._shares[holder] = _Share(byte_count, since)
+        self._count(host, byte_count - (held.byte_count if held is not None else 0))
+        self._shares[holder] = _Share(host, byte_count, since)
+        self._arrived.pop(holder, None)
+
+    def _count(self, host: str, byte_count: int) -> None:
+        self.taken += byte_count
+        self._of_host[host] += byte_count
+        if not self._of_host[host]:
+            del self._of_host[host]

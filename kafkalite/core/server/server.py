@@ -7,8 +7,10 @@ One request of a connection is answered at a time, in order. While its answer is
 sent, nothing more of that connection is read than one buffer, which is all the back pressure there
 is to know about: a peer that does not read its answers is not asked for more questions. Large
 requests are received as long as the buffers of those under way have not taken
-`queued_max_request_bytes`; who comes later waits, unread, in order, and whoever has not sent all in
-RECEIVE_SECONDS_MAX has to go.
+`queued_max_request_bytes`. Requests up to SMALL_REQUEST_BYTES have a part of it to themselves, and
+one host may hold half of either part. Later ones wait, unread, in order; meanwhile the server hangs
+up on a peer that sends less than RECEIVE_BYTES_PER_SECOND_MIN, or that has not sent all in
+RECEIVE_SECONDS_MAX.
 
 Owns   sockets: how many, for how long idle, and their ends.
 Never  knows an API. No task is made for a request and no line is logged for one.
@@ -49,6 +51,10 @@ REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
 CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
 QUEUED_BYTES_MAX: Final = 10 * FRAME_BYTES_MAX
 DRAIN_SECONDS_MAX: Final = 5.0
+SMALL_REQUEST_BYTES: Final = 2 << 20  # what producers send: a reserve of the room is theirs
+SMALL_SHARE: Final = 8  # the reserve is the 8th part of the room
+HOSTS_SHARE: Final = 2  # one host may hold half of the reserve, and of the rest
+RECEIVE_BYTES_PER_SECOND_MIN: Final = 65_536  # of a large request for whose room others wait
 RECEIVE_SECONDS_MAX: Final = 30.0  # a large request for whose room others wait: as clients time out
 REASON_CHARACTERS_MAX: Final = 500
 NEVER: Final = -1
@@ -99,7 +105,11 @@ class Server:
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._due: deque[_Connection] = deque()  # those that can go on answering
-        self.room: RequestRoom[_Connection] = RequestRoom(limits.queued_max_request_bytes)
+        small = limits.queued_max_request_bytes // SMALL_SHARE
+        large = limits.queued_max_request_bytes - small
+        self.small_room: RequestRoom[_Connection] = RequestRoom(small, small // HOSTS_SHARE)
+        self.room: RequestRoom[_Connection] = RequestRoom(large, large // HOSTS_SHARE)
+        self._small_bytes = min(SMALL_REQUEST_BYTES, small)
         self._room_check: asyncio.TimerHandle | None = None  # while others wait
         self._in_turn = False
 
@@ -185,35 +195,44 @@ class Server:
         """Whether `connection` may have a buffer of `byte_count` bytes now for its large request,
         which has `whole`; if not, it is told to go on later."""
         loop = asyncio.get_running_loop()
-        if self.room.take(connection, byte_count, whole, loop.time()):
+        room = self.small_room if whole <= self._small_bytes else self.room
+        if room.take(connection, byte_count, whole, loop.time(), connection.client_host):
             return True
         if self._room_check is None:
             self._check_for_room(loop)
-        return self._let_in(connection)
+        return self._let_in(room, connection)
 
     def unreserve(self, connection: _Connection) -> None:
         """The large request of `connection` is answered, or will never come."""
-        self.room.give_back(connection)
-        self._let_in()
+        for room in (self.small_room, self.room):
+            room.give_back(connection)
+            self._let_in(room)
 
-    def _let_in(self, asking: _Connection | None = None) -> bool:
+    def _let_in(self, room: RequestRoom[_Connection], asking: _Connection | None = None) -> bool:
         """Tells those who waited and have room now; whether `asking`, who knows, is among them."""
-        if not self.room.is_wanted:
+        if not room.is_wanted:
             return False
-        let_in = self.room.let_in(asyncio.get_running_loop().time())
+        let_in = room.let_in(asyncio.get_running_loop().time())
         for connection in let_in:
             if connection is not asking:
                 connection.receive_on()
         return asking in let_in
 
     def _check_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
-        """While some wait, nobody keeps room for longer than a request may take to come."""
+        """While some wait, nobody keeps room who does not receive, or for longer than a request
+        may take to come."""
         self._room_check = None
-        if self.room.is_wanted:
-            for connection in self.room.overdue(loop.time() - RECEIVE_SECONDS_MAX):
-                connection.give_up()
-            delay = RECEIVE_SECONDS_MAX / 8
-            self._room_check = loop.call_later(delay, self._check_for_room, loop)
+        seconds = RECEIVE_SECONDS_MAX / 8
+        for room in (self.small_room, self.room):
+            if not room.is_wanted:
+                continue
+            for connection in room.overdue(loop.time() - RECEIVE_SECONDS_MAX):
+                connection.give_up(f"takes over {RECEIVE_SECONDS_MAX:g} s to come")
+            least = round(RECEIVE_BYTES_PER_SECOND_MIN * seconds)
+            for connection in room.slow(least, _Connection.large_arrived_bytes):
+                connection.give_up(f"has come by less than {least} bytes in {seconds:g} s")
+        if self.small_room.is_wanted or self.room.is_wanted:
+            self._room_check = loop.call_later(seconds, self._check_for_room, loop)
 
     def go_on(self, connection: _Connection) -> None:
         """`connection` has requests, or room for their answers: it gets its turn.
@@ -259,7 +278,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._has_reserved = False  # room for the large request that is being received, or waits
         self._metrics = server.metrics
         self._last_active = loop.time()
-        self._peer = self._client_host = "?"
+        self._peer = self.client_host = "?"
 
     # -- what asyncio tells
 
@@ -267,11 +286,11 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._outbox = Outbox(self._loop, self._transport, self._on_sent)
         address = transport.get_extra_info("peername") or ("?", 0)
-        self._client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        self.client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
         with suppress(OSError):  # the peer is gone already, as the next read will tell
             self._set_options(transport.get_extra_info("socket"))
         self._metrics.connections_accepted += 1
-        refusal = self._server.admit(self, self._client_host)
+        refusal = self._server.admit(self, self.client_host)
         if refusal is not None:
             self._metrics.connections_refused += 1
             self._hang_up(f"one connection too many: {refusal}")
@@ -297,7 +316,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._pending is not None:
             self._pending.abandon()
             self._pending = None
-        self._server.forget(self, self._client_host)
+        self._server.forget(self, self.client_host)
 
     def pause_writing(self) -> None:
         self._outbox.pause_writing()
@@ -352,12 +371,21 @@ class _Connection(asyncio.BufferedProtocol):
             if request is None:
                 return False
             self._serve(request)
-            if self._has_reserved and not self._frames.large_bytes:
-                self._has_reserved = False
-                self._server.unreserve(self)
+            if self._pending is None or not self._pending.keeps_peer:
+                self._end_reservation()
             if not self._can_go_on():
                 return None
         return True
+
+    def _end_reservation(self) -> None:
+        """The large request is answered, or nobody needs its bytes any more."""
+        if self._has_reserved and not self._frames.large_bytes:
+            self._has_reserved = False
+            self._server.unreserve(self)
+
+    def large_arrived_bytes(self) -> int:
+        """How much has come of the large request that is being received."""
+        return self._frames.large_arrived_bytes
 
     def receive_on(self) -> None:
         """There is room now for more of the large request that has begun to arrive."""
@@ -371,7 +399,7 @@ class _Connection(asyncio.BufferedProtocol):
         counters = self._metrics.of(header.api_key)
         counters.requests += 1
         counters.request_bytes += len(request.body)
-        response = self._server.service.answer(request, self._client_host, self._listener)
+        response = self._server.service.answer(request, self.client_host, self._listener)
         if isinstance(response, Pending):
             if response.response is None:
                 self._pending = response
@@ -389,6 +417,7 @@ class _Connection(asyncio.BufferedProtocol):
         """What was waited for is there. Called from within whatever made it so."""
         self._pending = None
         self._last_active = self._loop.time()
+        self._end_reservation()
         try:
             if isinstance(response, Exception):
                 raise response
@@ -437,11 +466,14 @@ class _Connection(asyncio.BufferedProtocol):
         """Cuts the connection."""
         self._transport.abort()
 
-    def give_up(self) -> None:
-        """Hangs up on a peer that keeps others waiting for the room that its request takes."""
+    def give_up(self, why: str) -> None:
+        """Hangs up on a peer that keeps others waiting for the room that its request takes, unless
+        all of the request has come and is being answered."""
+        if not self._frames.large_bytes:
+            return
         self._metrics.connections_failed += 1
-        size = self._frames.large_bytes
-        self._hang_up(f"a request of {size} bytes takes over {RECEIVE_SECONDS_MAX:g} s to come")
+        size, arrived = self._frames.large_bytes, self._frames.large_arrived_bytes
+        self._hang_up(f"a request of {size} bytes {why} while others wait; {arrived} have come")
         self.abort()  # not after what it may have left unread
 
     def close_if_idle_since(self, deadline: float) -> None:

@@ -91,7 +91,7 @@ def test_a_peer_that_leaves_does_not_end_work_that_keeps_it() -> None:
 def test_large_requests_take_no_more_memory_than_they_may(tmp_path: Path) -> None:
     async def story() -> None:
         service = FakeService()
-        async with serving(service, queued_max_request_bytes=300_000) as (server, connect):
+        async with serving(service, queued_max_request_bytes=700_000) as (server, connect):
             first, second, third = [await connect() for _ in range(3)]
             small = await connect()
             request = large(200_000)
@@ -132,6 +132,27 @@ def test_who_does_not_send_what_it_announced_keeps_others_waiting_for_a_while_on
 
     asyncio.run(story())
     assert "a request of 200000 bytes takes over 0.05 s to come" in caplog.text
+
+
+def test_who_stalls_while_others_wait_is_hung_up_on_before_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "RECEIVE_SECONDS_MAX", 8.0)
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, queued_max_request_bytes=200_000) as (server, connect):
+            silent, honest = await connect(), await connect()
+            request = large(200_000)
+            silent.writer.write(request[:50_000])
+            await until(lambda: server.room.holders)
+            honest.writer.write(request)
+            assert await silent.is_hung_up_on()
+            await until(lambda: service.waiting)
+
+    asyncio.run(story())
+    assert "a request of 200000 bytes has come by less than 65536 bytes in 1 s" in caplog.text
+    assert "while others wait; 49996 have come" in caplog.text
 
 
 def test_the_memory_of_a_broken_request_is_free_at_once() -> None:
@@ -178,7 +199,7 @@ def test_who_announces_much_and_sends_little_is_in_nobodys_way() -> None:
 
     async def story() -> None:
         service = FakeService()
-        limit = 20 * FIRST_BYTES_MAX
+        limit = 80 * FIRST_BYTES_MAX
         async with serving(service, queued_max_request_bytes=limit) as (server, connect):
             for _ in range(15):
                 (await connect()).writer.write(large(90_000_000)[:50_000])
@@ -201,5 +222,41 @@ def test_large_requests_that_all_need_more_room_than_there_is_come_to_their_end(
                 (await connect()).writer.write(large(7_000_000))
             await until(lambda: len(service.waiting) == 6)
             assert (server.room.taken, server.room.waiting) == (0, ())
+
+    asyncio.run(story())
+
+
+def test_small_requests_have_room_of_their_own() -> None:
+    """Stalled large requests, however many, keep no producer waiting."""
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service, queued_max_request_bytes=32 << 20) as (server, connect):
+            for _ in range(20):
+                (await connect()).writer.write(large(90_000_000)[:3_000_000])
+            await until(lambda: server.room.waiting)
+            honest = await connect()
+            honest.writer.write(large(2_000_000))
+            await until(lambda: service.waiting)
+            assert server.room.waiting, "the others still do"
+            assert server.small_room.taken == 0
+
+    asyncio.run(story())
+
+
+def test_a_request_keeps_its_room_while_it_is_worked_on() -> None:
+    """Its bytes are still in memory."""
+
+    async def story() -> None:
+        service = FakeService(keeps_peers=True)
+        async with serving(service) as (server, connect):
+            peer = await connect()
+            peer.writer.write(large(3_000_000))
+            await until(lambda: service.waiting)
+            assert server.room.taken == 3_000_000
+            peer.writer.close()
+            service.waiting[0].complete(NO_ANSWER)
+            await until(lambda: not server.connections)
+            assert server.room.taken == 0
 
     asyncio.run(story())

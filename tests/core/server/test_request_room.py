@@ -62,8 +62,54 @@ def test_overdue_is_who_receives_for_too_long() -> None:
     assert room.overdue(before=11) == [], "and begins anew"
 
 
+def test_a_host_waits_for_its_share_and_others_do_not() -> None:
+    room: RequestRoom[str] = RequestRoom(100, per_host=50)
+    assert room.take("a", 60, 60, now=0, host="x")
+    assert not room.take("b", 10, 10, now=0, host="x")
+    assert room.take("c", 30, 30, now=0, host="y"), "who waits is no obstacle to another host"
+    assert room.take("d", 30, 30, now=0, host="y")
+    assert not room.take("e", 10, 10, now=0, host="z"), "all is taken"
+    assert room.let_in(now=1) == []
+    room.give_back("c")
+    assert room.let_in(now=1) == ["e"], "b is still to wait for its host"
+    room.give_back("a")
+    assert room.let_in(now=2) == ["b"]
+    for name in "bde":
+        room.give_back(name)
+    assert room == RequestRoom(100, per_host=50)
+
+
+def test_where_all_of_a_host_wait_the_first_of_them_is_let_in_for_good() -> None:
+    room: RequestRoom[str] = RequestRoom(100, per_host=50)
+    for name in "ab":
+        assert room.take(name, 25, 300, now=0, host="x")
+    assert room.take("c", 10, 10, now=0, host="y")
+    assert not room.take("a", 50, 300, now=1, host="x")
+    assert not room.take("b", 50, 300, now=1, host="x")
+    assert room.let_in(now=1) == ["a"]
+    assert room.take("a", 300, 300, now=2, host="x")
+    assert room.waiting == ("b",)
+
+
+def test_slow_is_who_receives_too_little_between_two_looks() -> None:
+    room: RequestRoom[str] = RequestRoom(100)
+    arrived = {"fast": 10, "slow": 40, "waits": 5}
+    assert room.take("fast", 50, 500, now=0)
+    assert room.take("slow", 40, 500, now=0)
+    assert room.take("waits", 10, 500, now=0)
+    assert not room.take("waits", 20, 500, now=0)
+    assert room.slow(10, arrived.__getitem__) == [], "nothing to compare with yet"
+    arrived |= {"fast": 20, "slow": 49, "waits": 5}
+    assert room.slow(10, arrived.__getitem__) == ["slow"]
+    room.give_back("slow")
+    assert room.let_in(now=1) == ["waits"]
+    assert room.slow(1, arrived.__getitem__) == ["fast"]
+    assert room.slow(1, arrived.__getitem__) == ["fast", "waits"]
+
+
 @dataclass
 class Peer:
+    host: str
     whole: int
     step: int
     is_receiving: bool = False
@@ -72,15 +118,18 @@ class Peer:
 @given(
     capacity=st.integers(1, 300),
     sizes=st.lists(st.integers(1, 1_000), min_size=1, max_size=12),
+    per_host=st.integers(1, 300),
     choose=st.randoms(use_true_random=False),
 )
-def test_all_come_to_their_end_and_one_at_most_is_beyond(
-    capacity: int, sizes: list[int], choose: object
+def test_all_come_to_their_end_and_one_of_each_host_at_most_is_beyond(
+    capacity: int, sizes: list[int], per_host: int, choose: object
 ) -> None:
-    room: RequestRoom[int] = RequestRoom(capacity)
-    peers = {number: Peer(size, min(size, 16)) for number, size in enumerate(sizes)}
+    room: RequestRoom[int] = RequestRoom(capacity, per_host)
+    peers = {
+        number: Peer("xyz"[number % 3], size, min(size, 16)) for number, size in enumerate(sizes)
+    }
     for number, peer in peers.items():
-        peer.is_receiving = room.take(number, peer.step, peer.whole, 0)
+        peer.is_receiving = room.take(number, peer.step, peer.whole, 0, peer.host)
     let_in(room, peers)
     for _ in range(1_000):
         active = [number for number, peer in peers.items() if peer.is_receiving]
@@ -94,9 +143,9 @@ def test_all_come_to_their_end_and_one_at_most_is_beyond(
             room.give_back(number)
         else:
             peer.step = min(peer.whole, GROWTH * peer.step)
-            peer.is_receiving = room.take(number, peer.step, peer.whole, 0)
+            peer.is_receiving = room.take(number, peer.step, peer.whole, 0, peer.host)
         let_in(room, peers)
-        assert room.taken < capacity + 2 * max(sizes)
+        assert room.taken < capacity + 4 * max(sizes)
     assert not peers
     assert (room.taken, room.holders, room.waiting) == (0, (), ())
 
