@@ -1,8 +1,9 @@
 """The composition root: one broker process, or a broker within a test.                     [IO]
 
     storage (lock) ── coordination ── cluster store ── image
-          └────────── logs ──────────────┬── broker ── server (socket)
-                                         │                └── schema registry (HTTP), if wanted
+          └────────── logs ──────────────┬── broker ── server (sockets)
+                                         │      │        └── schema registry (HTTP), if wanted
+                                         │      └── monitor (HTTP: metrics, health), if wanted
                                          └── log cleaner
 
 Owns   the order of starting and stopping. The socket is bound first, so that an address in use is
@@ -18,12 +19,14 @@ import errno
 import logging
 import os
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -36,7 +39,7 @@ from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.cluster.local import JOURNAL, LocalCoordination
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.keys import INT_MAX
-from kafkalite.core.config.listeners import Address, Listeners, read_listeners
+from kafkalite.core.config.listeners import Address, Listeners, parse_address, read_listeners
 from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
@@ -48,6 +51,7 @@ from kafkalite.core.server.server import Server, ServerLimits
 from kafkalite.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
+    from kafkalite.monitoring.monitor import Monitor
     from kafkalite.serde.registry_server import RegistryServer
 
 log: Final = logging.getLogger(__name__)
@@ -60,6 +64,8 @@ FAR_ADDRESSES: Final = (  # of nets for documentation; nothing is sent to them
     (socket.AF_INET6, "2001:db8::1"),
 )
 LOOPBACK: Final = "127.0.0.1"
+HTTP_BACKLOG: Final = 128
+HTTP_STOP_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -78,7 +84,9 @@ class Node:
     _storage: FileStorage
     _coordination: LocalCoordination
     _cleaner: LogCleaner
+    _monitor: Monitor | None = None
     registry: RegistryServer | None = None
+    http: HttpDoor | None = None
 
     def gauges(self) -> dict[str, int]:
         """What goes up and down in the broker and beside it, as it is now."""
@@ -89,8 +97,17 @@ class Node:
 
         StorageError when the disk refuses; the next start looks into the logs then.
         """
-        if self.registry is not None:
-            await asyncio.to_thread(self.registry.close)
+        if self._monitor is not None:
+            self._monitor.stopping()
+        try:
+            if self.registry is not None:
+                await asyncio.to_thread(self.registry.close)
+            await self._close_broker()
+        finally:
+            if self.http is not None:
+                await asyncio.to_thread(self.http.close)
+
+    async def _close_broker(self) -> None:
         await self._server.close()
         await self._cleaner.close()
         await self.broker.close()
@@ -106,13 +123,14 @@ async def start_node(
     listen: str | None = None,
     overrides: Mapping[str, str] | None = None,
     registry: str | None = None,
+    http: str | None = None,
 ) -> Node:
     """Starts a broker on this event loop; clients can connect when it returns.
 
     `listen` takes the place of the setting `listeners`: HOST:PORT, or NAME://HOST:PORT, several
     with commas between them; port 0 takes a free one. Without both it is 127.0.0.1:9092.
-    `overrides` are Kafka's settings as text. With `registry`, also HOST:PORT, a schema registry and
-    the broker's metrics are served there over HTTP.
+    `overrides` are Kafka's settings as text. With `registry`, also HOST:PORT, a schema registry is
+    served there over HTTP, and the broker's /metrics and /health; with `http` these two alone.
     """
     settings = dict(overrides or {})
     if listen is not None:
@@ -124,42 +142,92 @@ async def start_node(
         log.info("%s is accepted and has no effect", name)
     storage = _open_storage(Path(data_dir))
     server = Server(_limits(config))
-    door = None
+    beside = _Beside()
     try:
         told = await _bind_all(server, listeners)
-        if registry is not None:
-            door = _registry_at(registry)
+        beside.bind(registry, http)
         node = await _start(config, listeners, told, server, storage)
     except BaseException:
         server.stop_accepting()
         storage.close()
-        if door is not None:
-            door.close()
+        beside.close()
         raise
-    if door is not None:
-        await _open_registry(node, door)
+    await beside.open(node)
     return node
 
 
-def _registry_at(listen: str) -> RegistryServer:
-    """A schema registry that has its address. Its libraries are loaded only where it is wanted."""
-    from kafkalite.serde.registry_server import RegistryServer
+class HttpDoor:
+    """`/metrics` and `/health` at an address of their own, in a thread.
 
-    door = RegistryServer(listen)
-    door.bind()
-    return door
+    Its libraries are loaded only where it is wanted.
+    """
 
+    def __init__(self, listen: str, monitor: Monitor) -> None:
+        from kafkalite.monitoring.server import MonitorServer
 
-async def _open_registry(node: Node, door: RegistryServer) -> None:
-    """Serves the registry, which asks this very broker: so the loop must go on meanwhile."""
-    node.registry, broker = door, node.broker
-    try:
-        await asyncio.to_thread(
-            door.start, str(node.address), broker=broker.metrics, gauges=node.gauges
+        self._socket = _listening(parse_address(listen))
+        self.url = f"http://{Address(*self._socket.getsockname()[:2])}"
+        self._server = MonitorServer(monitor)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="kafkalite-http", daemon=True
         )
-    except BaseException:
-        await node.close()
-        raise
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answers what was asked, and takes no more."""
+        self._server.stop()
+        self._thread.join(HTTP_STOP_SECONDS)
+        self._socket.close()
+
+
+class _Beside:
+    """What is served over HTTP beside a broker: bound before it starts, open once it is ready."""
+
+    def __init__(self) -> None:
+        self._monitor: Monitor | None = None
+        self._registry: RegistryServer | None = None
+        self._http: HttpDoor | None = None
+
+    def bind(self, registry: str | None, http: str | None) -> None:
+        """Takes the addresses; health is told from now on. ConfigError where that cannot be."""
+        if registry is None and http is None:
+            return
+        if registry is not None:
+            from kafkalite.serde.registry_server import RegistryServer
+
+            self._registry = RegistryServer(registry)
+            self._registry.bind()
+        try:
+            from kafkalite.monitoring.monitor import Monitor
+
+            self._monitor = Monitor(asyncio.get_running_loop())
+            if http is not None:
+                self._http = HttpDoor(http, self._monitor)
+        except ModuleNotFoundError as error:
+            words = f"--http needs {error.name}: pip install 'kafkalite[registry]'"
+            raise ConfigError(words) from error
+
+    async def open(self, node: Node) -> None:
+        """Clients can connect to `node`. The registry asks this very broker: so the loop must go
+        on meanwhile."""
+        node.http, node._monitor = self._http, self._monitor
+        if self._monitor is not None:
+            self._monitor.ready(node.broker, node.gauges)
+        if self._registry is not None:
+            node.registry = self._registry
+            start = partial(self._registry.start, str(node.address), beside=self._monitor)
+            try:
+                await asyncio.to_thread(start)
+            except BaseException:
+                await node.close()
+                raise
+
+    def close(self) -> None:
+        """Gives the addresses back: the broker did not start."""
+        if self._registry is not None:
+            self._registry.close()
+        if self._http is not None:
+            self._http.close()
 
 
 async def _start(
@@ -264,6 +332,17 @@ async def _bind(server: Server, name: str, wanted: Address) -> Address:
         in_use = error.errno == errno.EADDRINUSE
         why = "the address is in use" if in_use else error.strerror or str(error)
         raise ConfigError(f"cannot listen on {wanted}: {why}") from error
+
+
+def _listening(wanted: Address) -> socket.socket:
+    """A socket for HTTP; ConfigError in one line when the address cannot be had."""
+    host = wanted.host or "0.0.0.0"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, wanted.port), family=family, backlog=HTTP_BACKLOG)
+    except OSError as error:
+        why = "the address is in use" if error.errno == errno.EADDRINUSE else error.strerror
+        raise ConfigError(f"cannot listen on {wanted} for HTTP: {why or error}") from error
 
 
 def _own_host() -> str:

@@ -33,7 +33,7 @@ FLOORS = {
     "kafkalite": 9, "kafkalite.cli": 9,
     "kafkalite.node": 8, "kafkalite.testing": 8, "kafkalite.embedded": 1,
     "kafkalite.streams": 7, "kafkalite.spark": 7,
-    "kafkalite.compaction.runner": 7,
+    "kafkalite.compaction.runner": 7, "kafkalite.monitoring": 7,
     "kafkalite.serde.registry_log": 7, "kafkalite.serde.registry_http": 7,
     "kafkalite.serde.registry_metrics": 7, "kafkalite.serde.registry_server": 7,
     "kafkalite.core.server": 6, "kafkalite.core.handlers": 6,

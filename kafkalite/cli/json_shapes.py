@@ -19,7 +19,9 @@ _PRODUCER: Final = (
 )
 
 SHAPES: Final = {
-    "kafkalite server start": "{address, listeners: {NAME: address}, registry, data_dir, pid}",
+    "kafkalite server start": (
+        "{address, listeners: {NAME: address}, registry, http, data_dir, pid}"
+    ),
     "kafkalite server status": (
         "{cluster_id, controller, brokers: [{id, host, port, rack, log_dirs: [{path, error, bytes, "
         "total_bytes, usable_bytes}]}], topics, internal_topics, partitions, offline_partitions, "

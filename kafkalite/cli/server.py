@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger(__name__)
 
 # Each time that the broker comes back from the system, the registry's thread may keep the
-# interpreter for so long. Python's own 5 ms are ten times what a request takes.
+# interpreter for so long, and so may that of /metrics. Python's own 5 ms are ten times what a
+# request takes.
 SWITCH_SECONDS: Final = 0.0005
 
 cli = program("Run a broker; ask how a cluster is.")
@@ -82,9 +83,13 @@ def start(
     registry: Annotated[
         str | None,
         typer.Option(
-            help="HOST:PORT for a schema registry with Confluent's REST API, and for /metrics.",
+            help="HOST:PORT for a schema registry with Confluent's REST API, /metrics and /health.",
             show_default="off",
         ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT for /metrics and /health alone.", show_default="off"),
     ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="Stop when stdin ends.")
@@ -100,7 +105,7 @@ def start(
     log_to_stderr(log_format, parse_levels(log_level))
     with last_words(log_format):
         _serve(
-            _Wanted(data_dir, listen, config, registry, exit_with_parent, json),
+            _Wanted(data_dir, listen, config, registry, http, exit_with_parent, json),
             parse_pairs(override, "--override"),
         )
 
@@ -116,6 +121,7 @@ class _Wanted:
     listen: str | None
     config: Path | None
     registry: str | None
+    http: str | None
     exit_with_parent: bool
     json: bool
 
@@ -163,10 +169,10 @@ async def _run(wanted: _Wanted, data_dir: Path, settings: Mapping[str, str]) -> 
     _watch_signals(asyncio.get_running_loop(), stop)
     if wanted.exit_with_parent:
         _stop_at_end_of_stdin(asyncio.get_running_loop(), stop)
-    node = await start_node(data_dir, wanted.listen, settings, wanted.registry)
+    node = await start_node(data_dir, wanted.listen, settings, wanted.registry, wanted.http)
     gc.collect()
     gc.freeze()  # what is here now stays: no later collection needs to look at it again
-    if wanted.registry is not None:
+    if wanted.registry is not None or wanted.http is not None:
         sys.setswitchinterval(SWITCH_SECONDS)
     _say_ready(node, data_dir, wanted.json)
     try:
@@ -197,19 +203,22 @@ async def _close(node: Node, reason: str) -> None:
 
 def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
     """The one line on stdout: clients can connect."""
-    url = None if node.registry is None else node.registry.url
+    registry = None if node.registry is None else node.registry.url
+    http = None if node.http is None else node.http.url
     if json:
         told = {
             "address": str(node.address),
             "listeners": {name: str(at) for name, at in node.addresses.items()},
-            "registry": url,
+            "registry": registry,
+            "http": http,
             "data_dir": str(data_dir),
             "pid": os.getpid(),
         }
         print(to_json(told).decode(), flush=True)
         return
-    others = [f"{name} at {at}" for name, at in node.addresses.items() if at != node.address]
-    doors = others if url is None else [f"schema registry at {url}", *others]
+    doors = [] if registry is None else [f"schema registry at {registry}"]
+    doors += [] if http is None else [f"metrics at {http}"]
+    doors += [f"{name} at {at}" for name, at in node.addresses.items() if at != node.address]
     words = ", ".join([*doors, f"data in {data_dir}"])
     print(f"kafkalite is ready at {node.address} ({words})", flush=True)
 

@@ -23,6 +23,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -32,6 +33,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kafkalite.errors import ApiError, ErrorCode, KafkaliteError, SchemaError
+from kafkalite.monitoring.monitor import Monitor, Unready
+from kafkalite.monitoring.server import health_page
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.registry import SCHEMA_TOO_LARGE
 from kafkalite.serde.registry_calls import Call, PlainText, problem
@@ -75,14 +78,18 @@ class RegistryApp:
         metrics: RegistryMetrics,
         *,
         version: str,
+        beside: Monitor | None = None,
     ) -> None:
         self._opened, self._metrics, self._version = opened, metrics, version
         self._at_work = 0
-        self._pages = {
+        self._beside = beside  # a broker in the same process
+        self._pages: dict[tuple[str, ...], Callable[[Request], Coroutine[Any, Any, Response]]] = {
             ("metrics",): self._metrics_page,
             ("v1", "metadata", "id"): self._cluster_page,
             ("v1", "metadata", "version"): self._version_page,
         }
+        if beside is not None:
+            self._pages["health",] = lambda _: health_page(beside)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -165,7 +172,11 @@ class RegistryApp:
     # --- what is not in the log ------------------------------------------------------------
 
     async def _metrics_page(self, request: Request) -> Response:
-        return Response(self._metrics.page(), media_type=self._metrics.PAGE_TYPE)
+        page = self._metrics.page()
+        if self._beside is not None:
+            with suppress(Unready):
+                page += await self._beside.metrics()
+        return Response(page, media_type=self._metrics.PAGE_TYPE)
 
     async def _cluster_page(self, request: Request) -> Response:
         """Whose registry this is."""

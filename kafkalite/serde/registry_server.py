@@ -28,10 +28,9 @@ import socket
 import threading
 from importlib import metadata
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kafkalite.clients.retry import Backoff
-from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.config.listeners import Address, parse_address
 from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
 from kafkalite.serde.registry_log import SchemaLog
@@ -41,11 +40,14 @@ try:
 
     from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
     from kafkalite.serde.registry_http import RegistryApp
-    from kafkalite.serde.registry_metrics import Gauges, RegistryMetrics
+    from kafkalite.serde.registry_metrics import RegistryMetrics
 except ModuleNotFoundError as error:
     raise ConfigError(
         f"the schema registry's server needs {error.name}: pip install 'kafkalite[registry]'"
     ) from error
+
+if TYPE_CHECKING:
+    from kafkalite.monitoring.monitor import Monitor
 
 log = logging.getLogger(__name__)
 
@@ -99,16 +101,15 @@ class RegistryServer:
             ) from error
         self._socket, self._address = bound, Address(*bound.getsockname()[:2])
 
-    def start(
-        self, bootstrap_servers: str, *, broker: BrokerMetrics | None = None, gauges: Gauges = dict
-    ) -> None:
+    def start(self, bootstrap_servers: str, *, beside: Monitor | None = None) -> None:
         """Serves from now on what is in the Kafka at `bootstrap_servers`.
 
-        `broker` and `gauges` are shown on /metrics. BrokerUnavailable when it does not come up.
+        The metrics and the health of the broker `beside` are shown, too. BrokerUnavailable when
+        the server does not come up.
         """
         if self._socket is None:
             self.bind()
-        work = (LogKeeper(bootstrap_servers), broker, gauges)
+        work = (LogKeeper(bootstrap_servers), beside)
         self._thread = threading.Thread(
             target=self._run, args=work, name="kafkalite-registry", daemon=True
         )
@@ -126,18 +127,19 @@ class RegistryServer:
         if self._socket is not None:
             self._socket.close()
 
-    def _run(self, keeper: LogKeeper, broker: BrokerMetrics | None, gauges: Gauges) -> None:
+    def _run(self, keeper: LogKeeper, beside: Monitor | None) -> None:
         try:
-            asyncio.run(self._serve(keeper, RegistryMetrics(keeper.gauges, broker, gauges)))
+            asyncio.run(self._serve(keeper, beside))
         except BaseException as error:
             self._failure = error
             log.exception("the schema registry ended")
         finally:
             self._is_up.set()
 
-    async def _serve(self, keeper: LogKeeper, metrics: RegistryMetrics) -> None:
+    async def _serve(self, keeper: LogKeeper, beside: Monitor | None) -> None:
         assert self._socket is not None
-        app = RegistryApp(keeper.opened, metrics, version=_version())
+        metrics = RegistryMetrics(keeper.gauges)
+        app = RegistryApp(keeper.opened, metrics, version=_version(), beside=beside)
         config = uvicorn.Config(
             app,
             http=RegistryConnection,

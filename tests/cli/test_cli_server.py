@@ -8,9 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -248,6 +251,62 @@ def test_a_setting_of_a_flag_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     assert (code, log.startswith("kafkalite: authorizer.class.name=a.b.C: ")) == (1, True)
     code, log = outcome(*arguments, "--listen", "SSL://127.0.0.1:0")
     assert (code, log.startswith("kafkalite: listeners 'SSL://127.0.0.1:0': ")) == (1, True)
+
+
+def test_metrics_and_health_say_where_they_are(tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with started(*arguments, "--json") as process:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["http"]
+        with urlopen(f"{url}/health", timeout=20) as response:
+            assert json.load(response)["status"] == "ready"
+        with urlopen(f"{url}/metrics", timeout=20) as response:
+            page = response.read().decode()
+        assert "kafkalite_loop_turn_seconds_count" in page
+        process.terminate()
+        assert process.wait(20) == 0
+    with started(*arguments) as process:
+        assert process.stdout is not None
+        assert "(metrics at http://127.0.0.1:" in process.stdout.readline()
+
+
+def test_health_answers_while_the_logs_are_read_at_the_start(tmp_path: Path) -> None:
+    arguments = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        http = f"127.0.0.1:{probe.getsockname()[1]}"
+    held_up = (
+        "import sys, time\n"
+        "from kafkalite.core.replicas.manager import Partitions\n"
+        "hold_all = Partitions.hold_all\n"
+        "def slowly(self):\n"
+        "    sys.stdin.readline()\n"  # holds the loop, as a long recovery does
+        "    hold_all(self)\n"
+        "Partitions.hold_all = slowly\n"
+        "from kafkalite.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", held_up, "server", "start", *arguments, "--http", http]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        until = time.monotonic() + 30
+        answer: HTTPError | None = None
+        while answer is None:
+            assert time.monotonic() < until
+            try:
+                urlopen(f"http://{http}/health", timeout=20)
+            except HTTPError as error:
+                answer = error
+            except URLError:  # not bound yet
+                time.sleep(0.05)
+        assert (answer.code, json.load(answer)["status"]) == (503, "starting")
+        assert process.stdin is not None
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        ready(process)
+        with urlopen(f"http://{http}/health", timeout=20) as response:
+            assert response.status == 200
+        process.kill()
+        process.communicate()
 
 
 def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) -> None:

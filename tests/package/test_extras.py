@@ -66,6 +66,13 @@ def test_a_registry_without_its_extra_is_refused_in_one_line(
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{missing}\n")
 
 
+def test_metrics_without_the_extra_are_refused_in_one_line(tmp_path: Path) -> None:
+    command = ["server", "start", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir"]
+    done = without(WEB, "from kafkalite.cli import main; main()", *command, str(tmp_path))
+    missing = "kafkalite: --http needs prometheus_client: pip install 'kafkalite[registry]'"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{missing}\n")
+
+
 def test_all_other_commands_do_without_it() -> None:
     done = without(WEB, "from kafkalite.cli import main; main()", "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafkalite.core.broker.metrics import BrokerMetrics, Histogram
-from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode
+from kafkalite.monitoring.monitor import Health, State, Unready
 from kafkalite.serde import registry_http, registry_server
 from kafkalite.serde.registry import Registry
 from kafkalite.serde.registry_http import AT_WORK_MAX, BODY_BYTES_MAX, RegistryApp
@@ -54,12 +53,14 @@ class Log:
 class Door:
     """Calls an application without a socket."""
 
-    def __init__(self, log: Any, opened: Callable[[], Awaitable[Any]] | None = None) -> None:
+    def __init__(
+        self, log: Any, opened: Callable[[], Awaitable[Any]] | None = None, beside: Any = None
+    ) -> None:
         async def at_once() -> Any:
             return log
 
         self.metrics = RegistryMetrics(dict)
-        self.app = RegistryApp(opened or at_once, self.metrics, version="1")
+        self.app = RegistryApp(opened or at_once, self.metrics, version="1", beside=beside)
 
     async def __call__(
         self,
@@ -304,32 +305,36 @@ def test_requests_are_counted_by_route_not_by_what_clients_write() -> None:
     assert found["kafkalite_registry_request_seconds_count", (("path", path),)] == 2
 
 
-def test_a_brokers_counters_are_on_the_page() -> None:
-    broker = BrokerMetrics(connections_accepted=3, records_in=70, bytes_in=700)
-    produce = broker.of(ApiKey.PRODUCE)
-    produce.requests = 5
-    produce.errors[ErrorCode.NOT_LEADER_OR_FOLLOWER] += 2
-    for seconds in (0.0002, 0.0002, 0.3):
-        produce.latency.observe(seconds)
-    metrics = RegistryMetrics(lambda: {"subjects": 4}, broker, lambda: {"partitions": 9})
-    assert b"loop_turn" not in metrics.page()  # the loop does not measure its turns
-    broker.loop_turns = Histogram()
-    broker.loop_turns.observe(0.2)
-    found = samples(metrics.page())
-    assert found["kafkalite_loop_turn_seconds_bucket", (("le", "0.1"),)] == 0
-    assert found["kafkalite_loop_turn_seconds_bucket", (("le", "0.25"),)] == 1
-    assert found["kafkalite_loop_turn_seconds_sum", ()] == 0.2
-    api = ("api", "PRODUCE")
-    assert found["kafkalite_registry_subjects", ()] == 4
-    assert found["kafkalite_partitions", ()] == 9
-    assert found["kafkalite_connections_total", (("outcome", "accepted"),)] == 3
-    assert found["kafkalite_records_in_total", ()] == 70
-    assert found["kafkalite_requests_total", (api,)] == 5
-    assert found["kafkalite_errors_total", (api, ("error", "NOT_LEADER_OR_FOLLOWER"))] == 2
-    assert found["kafkalite_request_seconds_bucket", (api, ("le", "0.00025"))] == 2
-    assert found["kafkalite_request_seconds_bucket", (api, ("le", "0.5"))] == 3
-    assert found["kafkalite_request_seconds_count", (api,)] == 3
-    assert found["kafkalite_request_seconds_sum", (api,)] == pytest.approx(0.3004)
+def test_a_broker_beside_is_on_the_page_and_its_health_too() -> None:
+    class Beside:
+        text = b"kafkalite_partitions 9.0\n"
+
+        async def metrics(self) -> bytes:
+            if not self.text:
+                raise Unready("the broker is stopping")
+            return self.text
+
+        async def health(self) -> Health:
+            return Health(State.READY, (), 9)
+
+    async def run() -> None:
+        beside: Any = Beside()
+        door = Door(Log(), beside=beside)
+        found = samples((await door("GET", "/metrics"))[1])
+        assert found["kafkalite_partitions", ()] == 9
+        assert (
+            "kafkalite_registry_requests_total",
+            (("path", "-"), ("status", "404")),
+        ) not in found
+        status, health = await door("GET", "/health")
+        assert (status, health["status"], health["partitions"]) == (200, "ready", 9)
+        beside.text = b""
+        page = (await door("GET", "/metrics"))[1]
+        assert "kafkalite_registry_requests" in str(page)
+        assert "kafkalite_partitions" not in str(page)
+        assert code(await Door(Log())("GET", "/health")) == (404, 404)
+
+    asyncio.run(run())
 
 
 # --- the log, opened again ---------------------------------------------------------------------
@@ -495,7 +500,7 @@ def test_an_address_in_use_is_said_in_one_line(broker: EmbeddedBroker, tmp_path:
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
-def test_a_broker_with_a_registry_stops_when_told_and_says_nothing(tmp_path: Path) -> None:
+def test_a_broker_with_a_registry_stops_when_told_and_says_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--data-dir"]
     command += [str(tmp_path), "--listen", "127.0.0.1:0", "--registry", "127.0.0.1:0"]
     with subprocess.Popen(
@@ -505,7 +510,9 @@ def test_a_broker_with_a_registry_stops_when_told_and_says_nothing(tmp_path: Pat
         line = process.stdout.readline()
         assert " (schema registry at http://127.0.0.1:" in line
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=60) == ("", "")
+        rest, log = process.communicate(timeout=60)
+        assert (rest, log.count("\n")) == ("", 1)
+        assert log.endswith("s, clean\n")
         assert process.returncode == 0
 
 

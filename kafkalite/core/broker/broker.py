@@ -29,6 +29,7 @@ from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.sessions import FetchSessions
+from kafkalite.core.broker.survey import Survey
 from kafkalite.core.broker.turns import turns_of
 from kafkalite.core.broker.waiting import Waiting
 from kafkalite.core.cluster.config_changes import in_force
@@ -111,6 +112,7 @@ class Broker:
         self._threads = threads
         self._computing = computing
         self._loop = asyncio.get_running_loop()
+        self._survey: asyncio.Future[Survey] | None = None  # under way
         if (turns := turns_of(self._loop)) is not None:
             self.metrics.loop_turns = turns.histogram
         self._controller = Controller(config, random, self._describe_topic, image)
@@ -189,6 +191,24 @@ class Broker:
             "fetch_sessions": len(self.fetch_sessions),
             "fetch_session_partitions": self.fetch_sessions.partition_count,
         }
+
+    def survey(self) -> asyncio.Future[Survey]:
+        """Looks at all topics and groups in slices; callers meanwhile share the same look."""
+        done = self._survey
+        if done is None:
+            done = self._survey = self._loop.create_future()
+            self.run_slices(self._surveying(done), "a look at topics and groups")
+        return asyncio.shield(done)
+
+    def _surveying(self, done: asyncio.Future[Survey]) -> Slices:
+        survey = Survey()
+        try:
+            yield from survey.take(self)
+            done.set_result(survey)
+        except Exception as error:
+            done.set_exception(error)
+        finally:
+            self._survey = None
 
     # -- what handlers ask for
 
@@ -309,6 +329,8 @@ class Broker:
         names = [n for n in dict.fromkeys(topic_of(record.path) for record in records) if n]
         gone = [n for n in names if n in before and not _is_same(before[n], after.get(n))]
         leaving = [p for name in gone for p in self.partitions.let_go(before[name])]
+        for name in gone:
+            self.metrics.forget_topic(name)
         if gone:
             self.groups.topics_deleted(gone)
             self.transactions.topics_deleted(gone)

@@ -1,5 +1,6 @@
 """The counters of one broker: plain numbers that an exporter can read.                      [P]
 
+    topics[name] records and bytes appended, bytes fetched, of the first TOPICS_MAX topics
     api[key]     requests, error codes in answers, bytes both ways, and how long an answer took
                  from the request's turn on its connection to the write, waiting included
     the rest     connections and their ends, records and bytes appended, bytes fetched
@@ -30,6 +31,8 @@ LATENCY_BOUNDS_S: Final = (
 )  # fmt: skip
 
 NONE: Final = ErrorCode.NONE
+TOPICS_MAX: Final = 2_000  # with counters of their own
+OTHER_TOPICS: Final = "(others)"  # no topic can have this name
 
 CountErrors = Callable[[Any, "Counter[ErrorCode]"], None]
 
@@ -74,10 +77,20 @@ class ApiMetrics:
 
 
 @dataclass(slots=True)
+class TopicMetrics:
+    """What came into a topic and went out of it."""
+
+    records_in: int = 0
+    bytes_in: int = 0  # of batches appended by producers
+    bytes_out: int = 0  # of batches given to consumers
+
+
+@dataclass(slots=True)
 class BrokerMetrics:
     """All counters of one broker."""
 
     api: dict[ApiKey, ApiMetrics] = field(default_factory=dict)
+    topics: dict[str, TopicMetrics] = field(default_factory=dict)  # TOPICS_MAX, and OTHER_TOPICS
     connections_accepted: int = 0
     connections_refused: int = 0  # one too many
     connections_idle: int = 0  # closed for being silent
@@ -94,6 +107,33 @@ class BrokerMetrics:
         if found is None:
             found = self.api[key] = ApiMetrics()
         return found
+
+    def appended(self, topic: str, record_count: int, byte_count: int) -> None:
+        """Counts a batch of a producer."""
+        self.batches_in += 1
+        self.records_in += record_count
+        self.bytes_in += byte_count
+        of_topic = self.of_topic(topic)
+        of_topic.records_in += record_count
+        of_topic.bytes_in += byte_count
+
+    def fetched(self, topic: str, byte_count: int) -> None:
+        """Counts batches for a consumer."""
+        self.bytes_out += byte_count
+        self.of_topic(topic).bytes_out += byte_count
+
+    def of_topic(self, name: str) -> TopicMetrics:
+        """The counters of one topic, or of all those together for which there is no room."""
+        found = self.topics.get(name)
+        if found is None:
+            if len(self.topics) >= TOPICS_MAX:
+                name = OTHER_TOPICS
+            found = self.topics.setdefault(name, TopicMetrics())
+        return found
+
+    def forget_topic(self, name: str) -> None:
+        """The topic is gone: there is room for another one."""
+        self.topics.pop(name, None)
 
 
 def count_errors_of(cls: type) -> CountErrors:

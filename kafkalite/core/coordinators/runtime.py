@@ -165,6 +165,10 @@ class Coordinators(Generic[M]):
         partitions = () if topic is None else topic.partitions
         return [i for i, each in enumerate(partitions) if each.leader == self._host.node_id]
 
+    def machines(self) -> list[M]:
+        """The machines that are loaded."""
+        return [each.machine for each in self._coordinators.values() if each.is_ready]
+
     # -- requests
 
     def handle(self, index: int, request: Any, context: RequestContext) -> Any:

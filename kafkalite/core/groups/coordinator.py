@@ -119,6 +119,16 @@ class GroupCoordinator:
             step.append(*self._offsets.forget(group_id, lambda p: p.topic in gone))
         return step.outcome()
 
+    # -- for whoever watches
+
+    def committing(self) -> list[str]:
+        """Groups that have committed offsets."""
+        return self._offsets.committing()
+
+    def committed_offsets(self, group_id: str) -> list[tuple[TopicPartition, int]]:
+        """How far a group has read, by partition, in no order."""
+        return self._offsets.committed_offsets(group_id)
+
     # -- time
 
     def next_deadline_ms(self) -> int | None:

@@ -107,6 +107,15 @@ class Offsets:
         """Whether the log holds no offset of this group in any other partition."""
         return self._mentioned(group_id) <= partitions
 
+    def committing(self) -> list[str]:
+        """Groups that have committed offsets."""
+        return list(self._committed)
+
+    def committed_offsets(self, group_id: str) -> list[tuple[TopicPartition, int]]:
+        """A group's offsets as numbers, in no order."""
+        placed = self._committed.get(group_id, {})
+        return [(partition, each.offset.offset) for partition, each in placed.items()]
+
     def group_ids(self) -> Iterator[str]:
         """Groups that have offsets, or will."""
         yield from {*self._committed, *self._producers, *self._in_flight}

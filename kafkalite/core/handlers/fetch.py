@@ -15,7 +15,8 @@ Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.broker.purgatory import DelayedFetch
@@ -135,6 +136,7 @@ class _Fetching:
     opened: OpenFetch
     context: RequestContext
     bytes_found: int = 0
+    found_by_topic: Counter[str] = field(default_factory=Counter)
     has_errors: bool = False
     has_more: bool = False  # a partition has more to read than was found
 
@@ -146,6 +148,7 @@ class _Fetching:
     def read(self) -> None:
         """What may have changed in each partition, in their order, within the max_bytes."""
         self.bytes_found = 0
+        self.found_by_topic.clear()
         self.has_errors = self.has_more = False
         reading = self.opened.reading
         asked, found = reading.asked, reading.found
@@ -158,7 +161,8 @@ class _Fetching:
     def answer(self) -> FetchResponse:
         """What its reader is told of what was found."""
         broker, found = self.broker, self.opened.reading.found
-        broker.metrics.bytes_out += self.bytes_found
+        for topic, byte_count in self.found_by_topic.items():
+            broker.metrics.fetched(topic, byte_count)
         response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms())
         if self.has_errors and self.context.api_version >= LEADERS_SINCE_V:
             named = {data.current_leader.leader_id for data in found.values()}
@@ -196,6 +200,7 @@ class _Fetching:
         log = partition.log
         if records is not None:
             self.bytes_found += records.size_bytes
+            self.found_by_topic[partition.topic_partition.topic] += records.size_bytes
             self.has_more |= records.before_offset < partition.end(isolation_level)
         return PartitionData(
             wanted.partition,

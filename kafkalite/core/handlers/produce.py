@@ -188,10 +188,8 @@ def _append(
         return answer
     if not appended.duplicate:
         broker.appended(partition, len(records))
-        metrics = broker.metrics
-        metrics.batches_in += 1
-        metrics.bytes_in += len(records)
-        metrics.records_in += appended.last_offset - appended.base_offset + 1
+        record_count = appended.last_offset - appended.base_offset + 1
+        broker.metrics.appended(topic, record_count, len(records))
     must_wait = acks == ACKS_ALL or partition.log.flush_is_due
     if must_wait and partition.log.high_watermark <= appended.last_offset:
         production.wanted[partition.topic_partition] = appended.last_offset + 1

@@ -88,6 +88,14 @@ class Partitions:
             code, words = ErrorCode.NOT_LEADER_OR_FOLLOWER, f"not held by broker {host.node_id}"
         raise ApiError(code, f"{topic}-{index}: {words}")
 
+    def find(self, topic: str, index: int) -> Partition | None:
+        """A partition that this broker holds, None if it does not."""
+        return self._held.get(topic, {}).get(index)
+
+    def of_topic(self, topic: str) -> Sequence[Partition]:
+        """The partitions of a topic that are held here."""
+        return tuple(self._held.get(topic, {}).values())
+
     def by_topic(self) -> Sequence[Sequence[Partition]]:
         """The partitions held here, by topic."""
         return [tuple(held.values()) for held in self._held.values()]

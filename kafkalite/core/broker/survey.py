@@ -1,0 +1,111 @@
+"""How large each topic is and how far each group lags: one look at all of it, in slices.     [D]
+
+    lag   the high watermark less the committed offset, for each group and partition that is held
+
+Owns   how many topics and lags are told of. They are taken in the order of the names of topics and
+       groups, so that it is the same ones each time; the others are counted.
+Never  holds the loop for longer than a slice: PARTITIONS_PER_SLICE logs, and LAGS_PER_SLICE offsets
+       or as many again.
+Fails  not at all: what goes away meanwhile is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.duties import Slices
+from kafkalite.core.groups.coordinator import GroupCoordinator
+from kafkalite.core.groups.shards import GroupCoordinators
+from kafkalite.core.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kafkalite.core.replicas.manager import Partitions
+
+TOPICS_MAX: Final = 2_000
+LAGS_MAX: Final = 5_000
+PARTITIONS_PER_SLICE: Final = 64
+LAGS_PER_SLICE: Final = 256
+
+
+class Lag(NamedTuple):
+    """How many records of a partition a group has still to read."""
+
+    group: str
+    topic: str
+    partition: int
+    records: int
+
+
+class Host(Protocol):
+    """What is asked of the broker."""
+
+    partitions: Partitions
+    groups: GroupCoordinators
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found; complete once the slices of `take` have ended."""
+
+    topic_bytes: dict[str, int] = field(default_factory=dict)  # of all logs held here
+    topics_left_out: int = 0
+    lags: list[Lag] = field(default_factory=list)
+    lags_left_out: int = 0
+
+    def take(self, host: Host) -> Slices:
+        """Looks at everything."""
+        yield from self._measure_topics(host)
+        yield from self._measure_lags(host)
+
+    def _measure_topics(self, host: Host) -> Slices:
+        names = sorted(host.image.topics)
+        self.topics_left_out = max(0, len(names) - TOPICS_MAX)
+        seen = 0
+        for name in names[:TOPICS_MAX]:
+            total = 0
+            for partition in host.partitions.of_topic(name):
+                total += partition.log.size_bytes
+                seen += 1
+                if seen % PARTITIONS_PER_SLICE == 0:
+                    yield None
+            self.topic_bytes[name] = total
+
+    def _measure_lags(self, host: Host) -> Slices:
+        looked = 0
+        for machine, group in _groups(host):
+            offsets = machine.committed_offsets(group)
+            looked += 1
+            for first in range(0, len(offsets), LAGS_PER_SLICE):
+                some = offsets[first : first + LAGS_PER_SLICE]
+                self._measure(host, group, some)
+                looked += len(some)
+                if looked >= LAGS_PER_SLICE:
+                    yield None
+                    looked = 0
+
+    def _measure(
+        self, host: Host, group: str, offsets: Collection[tuple[TopicPartition, int]]
+    ) -> None:
+        for (topic, index), offset in offsets:
+            held = host.partitions.find(topic, index)
+            if held is None:
+                continue
+            if len(self.lags) < LAGS_MAX:
+                behind = max(0, held.log.high_watermark - offset)
+                self.lags.append(Lag(group, topic, index, behind))
+            else:
+                self.lags_left_out += 1
+
+
+def _groups(host: Host) -> Iterator[tuple[GroupCoordinator, str]]:
+    """The groups with offsets whose coordinators are here and loaded, by name."""
+    found = [(name, machine) for machine in host.groups.machines() for name in machine.committing()]
+    for name, machine in sorted(found, key=lambda pair: pair[0]):
+        yield machine, name

@@ -1,0 +1,122 @@
+"""A look at all topics and groups: what it finds, within which bounds, in slices of which size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kafkalite.core.broker import survey as surveys
+from kafkalite.core.broker.survey import LAGS_PER_SLICE, PARTITIONS_PER_SLICE, Lag, Survey
+from kafkalite.core.types import TopicPartition
+
+
+@dataclass
+class Log:
+    host: Host
+    high_watermark: int = 100
+
+    @property
+    def size_bytes(self) -> int:
+        self.host.looked += 1
+        return 10
+
+
+@dataclass
+class Held:
+    log: Log
+
+
+@dataclass
+class Image:
+    topics: dict[str, Any]
+
+
+@dataclass
+class Machine:
+    offsets: dict[str, list[tuple[TopicPartition, int]]]
+
+    def committing(self) -> list[str]:
+        return list(self.offsets)
+
+    def committed_offsets(self, group: str) -> list[tuple[TopicPartition, int]]:
+        return self.offsets.get(group, [])
+
+
+@dataclass
+class Host:
+    """A broker with some topics of as many partitions each."""
+
+    counts: dict[str, int]
+    offsets: dict[str, list[tuple[TopicPartition, int]]] = field(default_factory=dict)
+    looked: int = 0
+
+    @property
+    def image(self) -> Image:
+        return Image(dict.fromkeys(self.counts))
+
+    @property
+    def partitions(self) -> Host:
+        return self
+
+    @property
+    def groups(self) -> Host:
+        return self
+
+    def machines(self) -> list[Machine]:
+        return [Machine(self.offsets)]
+
+    def of_topic(self, name: str) -> list[Held]:
+        return [Held(Log(self))] * self.counts.get(name, 0)
+
+    def find(self, name: str, index: int) -> Held | None:
+        self.looked += 1
+        return Held(Log(self)) if index < self.counts.get(name, 0) else None
+
+
+def take(host: Any) -> tuple[Survey, list[int]]:
+    """What was found, and how many logs each slice looked at."""
+    survey = Survey()
+    looks, before = [], 0
+    for _ in survey.take(host):
+        looks.append(host.looked - before)
+        before = host.looked
+    return survey, [*looks, host.looked - before]
+
+
+def test_sizes_and_lags_are_found() -> None:
+    offsets = [(TopicPartition("a", 0), 70), (TopicPartition("a", 1), 130)]
+    gone = [(TopicPartition("a", 5), 1), (TopicPartition("z", 0), 1)]
+    survey, _ = take(Host({"b": 1, "a": 3}, {"g": offsets + gone}))
+    assert survey.topic_bytes == {"a": 30, "b": 10}
+    assert survey.lags == [Lag("g", "a", 0, 30), Lag("g", "a", 1, 0)]
+    assert (survey.topics_left_out, survey.lags_left_out) == (0, 0)
+
+
+@pytest.mark.parametrize("counts", [{"t": 10_000}, {f"t{n}": 5 for n in range(2_000)}])
+def test_ten_thousand_partitions_are_looked_at_in_small_slices(counts: dict[str, int]) -> None:
+    offsets = [(TopicPartition(t, i), 1) for t, n in counts.items() for i in range(n)]
+    host = Host(counts, {"g": offsets[:5_000], "h": offsets[5_000:]})
+    survey, looks = take(host)
+    assert sum(looks) == 20_000
+    assert max(looks) <= PARTITIONS_PER_SLICE + 2 * LAGS_PER_SLICE
+    assert sum(survey.topic_bytes.values()) == 100_000
+
+
+def test_what_is_beyond_the_bounds_is_counted_and_the_same_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(surveys, "TOPICS_MAX", 2)
+    monkeypatch.setattr(surveys, "LAGS_MAX", 3)
+    offsets = [(TopicPartition("c", index), 0) for index in range(2)]
+    survey, _ = take(Host({"c": 2, "a": 1, "b": 1}, {"h": offsets, "g": offsets}))
+    assert list(survey.topic_bytes) == ["a", "b"]
+    assert [(lag.group, lag.partition) for lag in survey.lags] == [("g", 0), ("g", 1), ("h", 0)]
+    assert (survey.topics_left_out, survey.lags_left_out) == (1, 1)
+
+
+def test_many_small_groups_are_looked_at_in_slices() -> None:
+    offsets = {f"g{n}": [(TopicPartition("t", 0), 1)] for n in range(1_000)}
+    _, looks = take(Host({"t": 1}, offsets))
+    assert max(looks) <= 2 * LAGS_PER_SLICE
