@@ -230,6 +230,11 @@ class _Beside:
             self._http.close()
 
 
+def _report(message: str) -> None:
+    """Tells the operator what was found damaged in the data directory."""
+    log.warning("%s", message)
+
+
 async def _start(
     config: BrokerConfig,
     listeners: Listeners,
@@ -240,7 +245,7 @@ async def _start(
     coordination = LocalCoordination(storage, in_thread=asyncio.to_thread)
     store = ClusterStore(coordination)
     image = images.replay(ClusterImage(), await store.load())
-    logs, clock = LogStore(storage), Clock(time.time_ns, time.monotonic_ns)
+    logs, clock = LogStore(storage, report=_report), Clock(time.time_ns, time.monotonic_ns)
     try:
         if not image.cluster_id:
             image = await _found_cluster(store, image, logs, storage)

@@ -11,7 +11,7 @@ Owns   the entries in memory, exactly as in the file. Those of the active segmen
        older segments while they fit into the `IndexCache`.
 Never  writes at an append: new entries reach the file at `write`, when the segment is rolled or
        closed. After a crash they are made anew from the log.
-Fails  never on what a file holds: `load` drops what cannot be right and says so.
+Fails  never. Whether an entry fits the log, the segment sees when it follows one.
 Source apache/kafka OffsetIndex, TimeIndex; KIP-33.
 """
 
@@ -21,9 +21,10 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafkalite.core.log.port import File
+from kafkalite.core.types import NO_TIMESTAMP
 
 OFFSET_ENTRY: Final = Struct(">ii")
 TIME_ENTRY: Final = Struct(">qi")
@@ -34,6 +35,20 @@ _RELATIVE: Final = Struct(">i")
 _POSITION: Final = Struct(">4xi")
 _TIMESTAMP: Final = Struct(">q")
 _TIME_OFFSET: Final = Struct(">8xi")
+
+
+class OffsetEntry(NamedTuple):
+    """A batch, or several that were written at once: their last offset, where the first begins."""
+
+    last_offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    """The largest timestamp up to a batch, which bears it, and an offset of that batch."""
+
+    timestamp: int
+    offset: int
 
 
 class IndexCache:
@@ -200,17 +215,20 @@ class OffsetIndex(_Index):
         assert self._data is not None
         self._data += OFFSET_ENTRY.pack(offset - self.base_offset, position)
 
-    def floor(self, offset: int) -> int:
-        """Position of the last indexed batch whose last offset is at most `offset`, else 0."""
-        return self._position(self._search(bisect_right, _RELATIVE, offset - self.base_offset))
+    def floor(self, offset: int) -> OffsetEntry:
+        """The last batch whose last offset is at most `offset`; without one, the beginning."""
+        return self._last_of(self._search(bisect_right, _RELATIVE, offset - self.base_offset))
 
-    def floor_position(self, position: int) -> int:
-        """Position of the last indexed batch that begins at or before `position`, else 0."""
-        return self._position(self._search(bisect_right, _POSITION, position))
+    def floor_position(self, position: int) -> OffsetEntry:
+        """The last batch that begins at or before `position`; without one, the beginning."""
+        return self._last_of(self._search(bisect_right, _POSITION, position))
 
-    def _position(self, count: int) -> int:
-        """What the last of the first `count` entries points at; of none 0, the log's beginning."""
-        return _POSITION.unpack_from(self.data(), (count - 1) * self._entry.size)[0] if count else 0
+    def _last_of(self, count: int) -> OffsetEntry:
+        """The last of the first `count` entries."""
+        if not count:
+            return OffsetEntry(self.base_offset - 1, 0)
+        relative, position = OFFSET_ENTRY.unpack_from(self.data(), (count - 1) * self._entry.size)
+        return OffsetEntry(self.base_offset + relative, position)
 
     def truncate(self, position: int) -> None:
         """Drops the entries of batches that begin at or after `position`."""
@@ -233,17 +251,17 @@ class TimeIndex(_Index):
         first = _TIMESTAMP.unpack(self.file.read(0, _TIMESTAMP.size))[0]
         return bool(offset >= self.base_offset and timestamp >= first)
 
-    def last(self) -> tuple[int, int]:
+    def last(self) -> TimeEntry:
         """The last entry: the largest timestamp and its offset; (-1, base offset) without one."""
         size = self.size_bytes
         if not size:
-            return -1, self.base_offset
+            return TimeEntry(NO_TIMESTAMP, self.base_offset)
         start = size - TIME_ENTRY.size
         if self._data is not None:
             timestamp, relative = TIME_ENTRY.unpack_from(self._data, start)
         else:
             timestamp, relative = TIME_ENTRY.unpack(self.file.read(start, TIME_ENTRY.size))
-        return timestamp, relative + self.base_offset
+        return TimeEntry(timestamp, relative + self.base_offset)
 
     def append(self, timestamp: int, offset: int) -> None:
         """The largest timestamp so far, at `offset`; without effect unless it is a new one."""
@@ -251,13 +269,17 @@ class TimeIndex(_Index):
         if timestamp > self.last()[0]:
             self._data += TIME_ENTRY.pack(timestamp, offset - self.base_offset)
 
-    def ceiling(self, timestamp: int) -> int | None:
-        """The offset of the first entry that is not older than `timestamp`; None when all are."""
-        place = self._search(bisect_left, _TIMESTAMP, timestamp) * self._entry.size
-        data = self.data()
-        if place >= len(data):
+    def around(self, timestamp: int) -> tuple[TimeEntry | None, TimeEntry | None]:
+        """The last entry that is older than `timestamp`, and the first that is not."""
+        place = self._search(bisect_left, _TIMESTAMP, timestamp)
+        return self._entry_at(place - 1), self._entry_at(place)
+
+    def _entry_at(self, number: int) -> TimeEntry | None:
+        data, start = self.data(), number * self._entry.size
+        if not 0 <= start < len(data):
             return None
-        return self.base_offset + int(_TIME_OFFSET.unpack_from(data, place)[0])
+        timestamp, relative = TIME_ENTRY.unpack_from(data, start)
+        return TimeEntry(timestamp, relative + self.base_offset)
 
     def truncate(self, offset: int) -> None:
         """Drops the entries for `offset` and beyond."""

@@ -23,6 +23,7 @@ from kafkalite.core.log.epochs import LeaderEpochs
 from kafkalite.core.log.place import Place
 from kafkalite.core.log.port import TEMPORARY_SUFFIX
 from kafkalite.core.log.producer_state import ProducerState
+from kafkalite.core.log.scan import verified
 from kafkalite.core.log.segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -150,8 +151,8 @@ def _complete_swaps(place: Place, sizes: dict[str, int], swaps: list[str]) -> No
     logs = _offsets_of([name for name in sizes if name not in swaps], LOG_SUFFIX)
     for base_offset in _offsets_of(swaps, SWAP_SUFFIX):
         swap = Segment(
-            place.storage, place.directory, base_offset, place.cache, place.now_ms,
-            suffix=SWAP_SUFFIX,
+            place.storage, place.directory, base_offset, place.cache, place.opened.wall_ms,
+            suffix=SWAP_SUFFIX, mend=place.mend,
         )  # fmt: skip
         end_offset = max(
             (header.next_offset for _, header in swap.headers(0)), default=base_offset + 1
@@ -187,6 +188,7 @@ def _mend_indexes(
             _index_aborts(place, segments, number, snapshots)
         elif segment.has_sane_indexes(thoroughly=thoroughly):
             continue
+        place.report(f"{segment.log.path}: its indexes are missing or damaged, and are made anew")
         segment.clear_indexes()
         segment.begin_writing()
         for position, header in segment.headers(0):
@@ -230,7 +232,7 @@ def _recover(
         segment.transaction_index.clear()
         segment.begin_writing()
         last: tuple[int, BatchHeader] | None = None
-        for last in segment.verified():
+        for last in verified(segment.log, segment.base_offset):
             position, header = last
             segment.reindex(position, header, index_interval_bytes)
             if header.partition_leader_epoch > epochs.latest:

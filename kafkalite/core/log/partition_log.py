@@ -31,7 +31,7 @@ from kafkalite.core.log.flushing import Durability, Flush
 from kafkalite.core.log.health import Health, refuse
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import Loaded, load
-from kafkalite.core.log.place import Place
+from kafkalite.core.log.place import Place, Report
 from kafkalite.core.log.port import Buffer, Storage
 from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
 from kafkalite.core.log.retention import deletable
@@ -95,14 +95,15 @@ class PartitionLog:
         is_new: bool = False,
         was_cleaned: bool = False,
         index_cache: IndexCache | None = None,
+        report: Report = lambda _: None,
     ) -> PartitionLog:
         """Opens the log in `directory`, or makes one there.
 
         After a shutdown that was not clean the segments from `recovery_point` on are read and what
         is torn is cut. `is_new`: the directory was just made. `was_cleaned`: compaction has left
-        gaps in it. StorageError names the partition."""
+        gaps in it. `report` gets what was found damaged. StorageError names the partition."""
         cache = index_cache if index_cache is not None else IndexCache()
-        place = Place(storage, directory, topic_partition, cache, config, now.wall_ms, was_cleaned)
+        place = Place(storage, directory, topic_partition, cache, config, now, report, was_cleaned)
         try:
             loaded = load(
                 place,
@@ -540,8 +541,7 @@ class PartitionLog:
         if now.monotonic_ms - self._expired_ms >= config.producer_id_expiration_check_interval_ms:
             self.producers.expire(now.retention_ms, config.producer_id_expiration_ms)
             self._expired_ms = now.monotonic_ms
-        due = self._segments.take_due(now.monotonic_ms)
-        return [partial(self._remove, segment) for segment in due]
+        return [partial(self._remove, each) for each in self._segments.take_due(now.monotonic_ms)]
 
     def _remove(self, segment: Segment) -> None:
         try:

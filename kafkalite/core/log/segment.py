@@ -16,32 +16,38 @@ Source apache/kafka LogSegment, FileRecords, LazyIndex.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
-from typing import Final
-from zlib import crc32
+from typing import Final, TypeAlias, TypeVar
 
-from kafkalite.core.log.index import IndexCache, OffsetIndex, TimeIndex
+from kafkalite.core.log.index import (
+    RELATIVE_OFFSET_MAX,
+    IndexCache,
+    OffsetEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
 from kafkalite.core.log.port import Buffer, File, Reader, Storage
 from kafkalite.core.log.transaction_index import TransactionIndex
 from kafkalite.core.log.values import GoOn, Mark, TimestampAndOffset
-from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.records import (
     BATCH_HEADER_BYTES,
     BATCH_LENGTH_MIN,
-    MAGIC_POSITION,
     BatchHeader,
     decode,
     read_header,
 )
 from kafkalite.core.protocol.records_pure import (
-    ATTRIBUTES_POSITION,
-    HEADER,
     LENGTH_OVERHEAD,
     MAGIC,
 )
-from kafkalite.errors import CorruptBatchError, StorageError
+from kafkalite.core.types import NO_TIMESTAMP
+from kafkalite.errors import CorruptBatchError
+
+T = TypeVar("T")
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -51,12 +57,8 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 
 _WINDOW_BYTES: Final = 4096  # headers are read through windows of this size
-_RUN_BYTES: Final = 1 << 20  # a recovery reads so much at once
-_COPIED_BYTES_MAX: Final = 4096  # a batch below it is copied for its CRC
 _CURSORS_MAX: Final = 32
-_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF  # of an index entry
 _PLACE: Final = Struct(">qi4xb6xi")  # of a header: base offset, length, magic, last offset delta
-_OLD_MESSAGE: Final = Struct(">8xiIb")  # of magic 0 and 1: length, CRC-32 of what follows, magic
 _UNKNOWN: Final = -2  # a timestamp that the time index was not yet asked for
 
 
@@ -89,6 +91,9 @@ class FileRecords:
         return self.reader.read(self.position, self.size_bytes)
 
 
+Mend: TypeAlias = "Callable[[Segment], None]"
+
+
 class Segment:
     """The batches [base_offset, next segment's base_offset) of a partition's log."""
 
@@ -99,6 +104,7 @@ class Segment:
         "_is_active",
         "_max_timestamp",
         "_max_timestamp_offset",
+        "_mend",
         "_storage",
         "base_offset",
         "created_ms",
@@ -118,9 +124,13 @@ class Segment:
         now_ms: int,
         sizes: dict[str, int] | None = None,
         suffix: str = "",
+        *,
+        mend: Mend,
     ) -> None:
-        """`sizes` are the directory's files where they are known; `suffix` ends all names."""
+        """`sizes` are the directory's files where they are known; `suffix` ends all names; `mend`
+        is called with a segment whose indexes do not fit its log, to `rebuild_indexes`."""
         self._storage = storage
+        self._mend = mend
         self.stem = f"{directory}/{offset_name(base_offset)}"
         self.base_offset = base_offset
         self.created_ms = now_ms
@@ -192,7 +202,7 @@ class Segment:
         """Whether a batch of `size` bytes that ends with `last_offset` needs a new segment."""
         return (
             self.log.size_bytes > segment_bytes - size
-            or last_offset - self.base_offset > _RELATIVE_OFFSET_MAX
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
             or self.index.is_full(segment_index_bytes)
             or self.time_index.is_full(segment_index_bytes)
         )
@@ -302,7 +312,11 @@ class Segment:
         return self._max_timestamp
 
     def _load_max_timestamp(self) -> None:
-        self._max_timestamp, self._max_timestamp_offset = self.time_index.last()
+        last = self.time_index.last()
+        if self._is_latest(last):
+            self._max_timestamp, self._max_timestamp_offset = last
+        else:
+            self._mend(self)  # finds it in the log
 
     @property
     def first_timestamp(self) -> int:
@@ -321,6 +335,48 @@ class Segment:
     def modified_ms(self) -> int:
         """When the file was last written (epoch ms), or the segment made that has none yet."""
         return self._storage.modified_ms(self.log.path) if self.size_bytes else self.created_ms
+
+    # ---- indexes that are held to the log ------------------------------------------------------
+
+    def _sound(self, look: Callable[[], T], fits: Callable[[T], bool]) -> T:
+        """What an index says, if the log agrees; else what it says once it is made anew."""
+        said = look()
+        if not fits(said):
+            self._mend(self)
+            said = look()
+        return said
+
+    def _is_place(self, entry: OffsetEntry) -> bool:
+        """Whether a batch begins there that the entry's offset does not precede."""
+        position, size = entry.position, self.log.size_bytes
+        if not position:
+            return True
+        if not 0 < position <= size - BATCH_HEADER_BYTES:
+            return False
+        base, length, magic, delta = _PLACE.unpack(self.log.read(position, _PLACE.size))
+        if magic != MAGIC or not BATCH_LENGTH_MIN <= length <= size - position:
+            return False
+        return bool(self.base_offset <= base <= base + delta <= entry.last_offset)
+
+    def _is_latest(self, *entries: TimeEntry | None) -> bool:
+        """Whether the batch with an entry's offset bears its timestamp."""
+        for entry in entries:
+            if entry is not None and entry.timestamp != NO_TIMESTAMP:
+                position = self.position_of(entry.offset)
+                if position == self.log.size_bytes:
+                    return False
+                header = self._header_at(position)
+                if header.base_offset > entry.offset or header.max_timestamp != entry.timestamp:
+                    return False
+        return True
+
+    def _indexed(self, offset: int) -> int:
+        """The position of the last indexed batch whose last offset is at most `offset`, or 0."""
+        return self._sound(partial(self.index.floor, offset), self._is_place).position
+
+    def _indexed_before(self, position: int) -> int:
+        """The position of the last indexed batch at or before `position`, or 0."""
+        return self._sound(partial(self.index.floor_position, position), self._is_place).position
 
     # ---- reading -------------------------------------------------------------------------------
 
@@ -370,7 +426,7 @@ class Segment:
         if cursor is not None:
             return cursor
         size = self.log.size_bytes
-        for position, _, _, next_offset in self._walk(self.index.floor(offset), size):
+        for position, _, _, next_offset in self._walk(self._indexed(offset), size):
             if next_offset > offset:
                 return position
         return size
@@ -399,7 +455,7 @@ class Segment:
         """
         limit = start + bytes_max
         boundary, next_offset = start, -1
-        walk_from = max(start, self.index.floor_position(limit))
+        walk_from = max(start, self._indexed_before(limit))
         for position, batch_end, base_offset, after in self._walk(walk_from, end):
             boundary, next_offset = position, base_offset
             if position > start and batch_end > limit:
@@ -421,7 +477,7 @@ class Segment:
         CorruptBatchError when the file does not end with a whole batch.
         """
         end_offset = self.base_offset
-        end = self.index.floor_position(self.size_bytes)
+        end = self._indexed_before(self.size_bytes)
         for _, batch_end, _, after in self._walk(end, self.size_bytes):
             end, end_offset = batch_end, after  # the last one counts
         if end != self.size_bytes:
@@ -456,10 +512,10 @@ class Segment:
         """
         if timestamp > self.max_timestamp:
             return self.size_bytes
-        first_as_late = self.time_index.ceiling(timestamp)
-        if first_as_late is None:
-            first_as_late = self._max_timestamp_offset
-        return self.index.floor(first_as_late - 1)
+        look = partial(self.time_index.around, timestamp)
+        _, first = self._sound(look, lambda around: self._is_latest(*around))
+        first_as_late = self._max_timestamp_offset if first is None else first.offset
+        return self._indexed(first_as_late - 1)
 
     def _first_in_batch(
         self, position: int, header: BatchHeader, timestamp: int, first_offset: int
@@ -513,6 +569,19 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = -1, self.base_offset
         self._bytes_since_entry = 0
 
+    def rebuild_indexes(self, index_interval_bytes: int) -> None:
+        """Makes the indexes anew, all but that of aborted transactions. CorruptBatchError where the
+        log is damaged itself: then they stay as they are."""
+        for _ in self.headers(0):
+            pass
+        was_active = self._is_active
+        self.clear_indexes()
+        self.begin_writing()
+        for position, header in self.headers(0):
+            self.reindex(position, header, index_interval_bytes)
+        if not was_active:
+            self.end_writing()
+
     def reindex(self, position: int, header: BatchHeader, index_interval_bytes: int) -> None:
         """Does for a batch that is in the log what `append` would have done to the indexes."""
         size, last_offset = header.size_bytes, header.last_offset
@@ -521,57 +590,8 @@ class Segment:
     def _load_tail(self) -> None:
         """The largest timestamp after a cut: the last entry's, or that of a batch after it."""
         self._load_max_timestamp()
-        position = self.index.floor_position(self.size_bytes)
+        position = self._indexed_before(self.size_bytes)
         for _, header in self.headers(position):
             if header.max_timestamp > self.max_timestamp:
                 self._max_timestamp = header.max_timestamp
                 self._max_timestamp_offset = header.last_offset
-
-    def verified(self) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the batches, up to the first that is torn or corrupt.
-
-        Every CRC is computed, and offsets ascend. StorageError where a message of magic 0 or 1 is:
-        it is whole, and not ours to cut. A log may be of many small batches, so this loop does
-        nothing twice, and copies what costs less to copy than to lend.
-        """
-        size, position, next_offset = self.size_bytes, 0, self.base_offset
-        offset_max = next_offset + _RELATIVE_OFFSET_MAX  # no index can hold a larger one
-        run, at = b"", 0  # what was read from the file; where in it the batch begins
-        while size - position >= BATCH_HEADER_BYTES:
-            if at + BATCH_HEADER_BYTES > len(run):
-                run, at = self.log.read(position, _RUN_BYTES), 0
-            header = BatchHeader._make(HEADER.unpack_from(run, at))
-            batch_bytes = header.batch_length + LENGTH_OVERHEAD
-            last_offset = header.base_offset + header.last_offset_delta
-            if (
-                header.magic != MAGIC
-                or not BATCH_HEADER_BYTES <= batch_bytes <= size - position
-                or not next_offset <= header.base_offset <= last_offset <= offset_max
-            ):
-                break
-            if at + batch_bytes > len(run):
-                run, at = self.log.read(position, max(_RUN_BYTES, batch_bytes)), 0
-            start, end = at + ATTRIBUTES_POSITION, at + batch_bytes
-            small = batch_bytes < _COPIED_BYTES_MAX
-            if crc32c(run[start:end] if small else memoryview(run)[start:end]) != header.crc:
-                break
-            yield position, header
-            position += batch_bytes
-            at, next_offset = end, last_offset + 1
-        self._refuse_old_format(position)
-
-    def _refuse_old_format(self, position: int) -> None:
-        head = self.log.read(position, _OLD_MESSAGE.size)
-        if len(head) < _OLD_MESSAGE.size:
-            return
-        length, crc, magic = _OLD_MESSAGE.unpack(head)
-        if magic not in (0, 1) or not 0 < length <= self.size_bytes - position - LENGTH_OVERHEAD:
-            return
-        covered = self.log.read(
-            position + MAGIC_POSITION, length + LENGTH_OVERHEAD - MAGIC_POSITION
-        )
-        if crc32(covered) == crc:
-            raise StorageError(
-                f"{self.log.path}: byte {position}: a message of magic {magic}, as Kafka wrote "
-                f"before 0.11; only magic {MAGIC} is read"
-            )

@@ -213,8 +213,9 @@ class Segments:
         """
         place = self._place
         segment = Segment(
-            place.storage, place.directory, base_offset, IndexCache(), now_ms, suffix=CLEANED_SUFFIX
-        )
+            place.storage, place.directory, base_offset, IndexCache(), now_ms,
+            suffix=CLEANED_SUFFIX, mend=place.mend,
+        )  # fmt: skip
         segment.delete()  # a cleaning that failed may have left one
         segment.begin_writing()
         return segment

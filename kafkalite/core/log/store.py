@@ -26,6 +26,7 @@ from kafkalite.core.log.checkpoints import OffsetCheckpoint
 from kafkalite.core.log.flushing import Flush, run_all
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.partition_log import PartitionLog
+from kafkalite.core.log.place import Report
 from kafkalite.core.log.port import TEMPORARY_SUFFIX, Storage
 from kafkalite.core.types import Now, TopicPartition
 from kafkalite.errors import StorageError
@@ -64,8 +65,16 @@ class Deletion:
 class LogStore:
     """The logs below the top of `storage`. The storage's lock is for the caller to take."""
 
-    def __init__(self, storage: Storage, *, index_cache: IndexCache | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        index_cache: IndexCache | None = None,
+        report: Report = lambda _: None,
+    ) -> None:
+        """`report` gets what is found damaged, in one line each."""
         self._storage = storage
+        self._report = report
         self._cache = index_cache if index_cache is not None else IndexCache()
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self._doomed: list[tuple[int | None, str]] = []  # when which directory goes
@@ -141,6 +150,7 @@ class LogStore:
             log_start_offset=self._start_offsets.offsets.get(where, 0),
             is_new=is_new,
             was_cleaned=where in self.cleaned_offsets,
+            report=self._report,
         )
 
     def end_open(self, log: PartitionLog) -> PartitionLog:
@@ -203,6 +213,7 @@ class LogStore:
             log_start_offset=log.log_start_offset,
             is_new=True,  # whether its name was synced is not known any more
             was_cleaned=log.topic_partition in self.cleaned_offsets,
+            report=self._report,
         )
 
     def end_reopen(self, log: PartitionLog, opened: PartitionLog | None) -> None:

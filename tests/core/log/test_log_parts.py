@@ -44,9 +44,9 @@ def test_an_offset_leads_to_the_last_indexed_place_before_it(
 ) -> None:
     index = offset_index(MemoryStorage(), *entries, base=0)
     before = [position for offset, position in entries if offset <= wanted]
-    assert index.floor(wanted) == (before[-1] if before else 0)
+    assert index.floor(wanted).position == (before[-1] if before else 0)
     at = bisect_right([position for _, position in entries], wanted)
-    assert index.floor_position(wanted) == (entries[at - 1][1] if at else 0)
+    assert index.floor_position(wanted).position == (entries[at - 1][1] if at else 0)
 
 
 def test_an_index_is_kept_as_kafka_keeps_it(storage: Storage) -> None:
@@ -58,7 +58,12 @@ def test_an_index_is_kept_as_kafka_keeps_it(storage: Storage) -> None:
     index.close()
     again = OffsetIndex(storage.open("x.index"), 100, IndexCache())
     assert again.size_bytes == 24
-    assert [again.floor(offset) for offset in (104, 105, 300, 999)] == [0, 4_200, 9_000, 9_100]
+    assert [again.floor(offset).position for offset in (104, 105, 300, 999)] == [
+        0,
+        4_200,
+        9_000,
+        9_100,
+    ]
 
 
 def test_a_cut_index_forgets_on_disk_too(storage: Storage) -> None:
@@ -66,11 +71,11 @@ def test_a_cut_index_forgets_on_disk_too(storage: Storage) -> None:
     index.write()
     index.append(400, 10_000)
     index.truncate(9_000)
-    assert index.floor(999) == 4_200
+    assert index.floor(999).position == 4_200
     index.append(310, 9_500)
     index.write()
     again = OffsetIndex(storage.open("x.index"), 100, IndexCache())
-    assert again.floor(999) == 9_500
+    assert again.floor(999).position == 9_500
     assert again.size_bytes == 16
 
 
@@ -93,8 +98,9 @@ def test_time_leads_to_the_batch_that_first_was_as_late(storage: Storage) -> Non
     assert storage.read_small("x.timeindex") == bytes.fromhex(
         "00000000000003e8 0000000a 00000000000007d0 0000001e"
     )
-    found = [index.ceiling(t) for t in (0, 1_000, 1_001, 2_000, 9_999)]
-    assert found == [110, 110, 130, 130, None]
+    first, last = (1_000, 110), (2_000, 130)
+    found = [index.around(t) for t in (0, 1_000, 1_001, 2_000, 9_999)]
+    assert found == [(None, first), (None, first), (first, last), (first, last), (last, None)]
     assert index.last() == (2_000, 130)
     index.truncate(130)
     assert index.last() == (1_000, 110)
@@ -126,7 +132,7 @@ def test_old_indexes_give_way_when_there_are_many(memory: MemoryStorage) -> None
         memory.open(name).append(bytes.fromhex("00000005 00001068 000000c8 00002328"))
         indexes.append(OffsetIndex(memory.open(name), 0, cache))
     for index in [*indexes, indexes[0]]:
-        assert index.floor(5) == 4_200
+        assert index.floor(5).position == 4_200
         assert cache.bytes_now <= 64
     indexes[0].pin()
     assert cache.bytes_now == 48, "what is pinned does not count"
