@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -79,6 +80,13 @@ def test_a_transactional_producer_takes_what_any_does_but_what_transactions_deci
     assert get_type_hints(TransactionalSettings).keys() == settings - decided
     hints = get_type_hints(clients.Producer.__init__)
     assert all(hints[name] == hint for name, hint in get_type_hints(TransactionalSettings).items())
+
+
+def test_a_type_checker_sees_all_of_it() -> None:
+    here = Path(__file__).parent
+    command = [sys.executable, "-m", "mypy", "--strict", str(here / "typed_clients.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=here.parent.parent)
+    assert done.stdout == "Success: no issues found in 1 source file\n", done
 
 
 def example_of(kind: type) -> str:

@@ -35,7 +35,7 @@ class _Producing(Twin[P_co]):
         """
 
         async def work() -> Future[RecordMetadata]:
-            return _told_elsewhere(await self._client.send(*args, **kwargs))
+            return _for_other_threads(await self._client.send(*args, **kwargs))
 
         return self._thread.run(work)
 
@@ -49,7 +49,7 @@ def _buffered_bytes(producer: asynchronous.Producer) -> int:
     return producer.buffered_bytes
 
 
-def _told_elsewhere(stored: asyncio.Future[RecordMetadata]) -> Future[RecordMetadata]:
+def _for_other_threads(stored: asyncio.Future[RecordMetadata]) -> Future[RecordMetadata]:
     """A future for other threads, which learns what `stored` does."""
     told: Future[RecordMetadata] = Future()
     told.set_running_or_notify_cancel()  # what is handed in cannot be taken back

@@ -87,6 +87,8 @@ class World:
                 client.lose_connection()
             case "death":
                 client.die()
+            case "leave":
+                client.leave()
             case "transaction":
                 self.end_transaction(client)
             case "disk":
@@ -127,7 +129,7 @@ class World:
 
 EVENTS = [
     *["act"] * 8, *["all act"] * 8, *["flush"] * 4, *["time"] * 4, *["transaction"] * 2,
-    "connection", "connection", "death", "disk", "failed flush", "restart", "look",
+    "connection", "connection", "death", "leave", "disk", "failed flush", "restart", "look",
 ]  # fmt: skip
 
 

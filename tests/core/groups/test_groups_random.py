@@ -277,6 +277,13 @@ class GroupsMachine(RuleBasedStateMachine):
         assert sum(waiting) + held == len(self.asked) - len(self.answered)
 
     @invariant()
+    def a_restart_would_bring_back_nobody_who_is_gone(self) -> None:
+        """But where the log refused the record of a departure, until the next step of the group."""
+        for group in self.machine._groups.values():
+            if group.durable is not None and not self.held and not group.has_departures:
+                assert {m.member_id for m in group.durable.members} <= set(group.members)
+
+    @invariant()
     def the_log_alone_says_what_is_durable(self) -> None:
         fresh = GroupCoordinator(Random(0), self.config, self.offsets_config)
         for first, second, producer_id in self.log:
