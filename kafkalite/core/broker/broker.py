@@ -56,6 +56,7 @@ from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.groups.shards import group_coordinators
 from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
+from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.topics import (
     CreatableTopicConfigs,
@@ -270,13 +271,16 @@ class Broker:
         `Waiting.when_committed`."""
         self.waiting.when_committed(partition, offset, then, otherwise)
 
-    def appended(self, partition: Partition, byte_count: int) -> None:
-        """Tells whoever waits for records of `partition`, once they count."""
+    def appended(
+        self, partition: Partition, byte_count: int, fresh: MemoryRecords | None = None
+    ) -> None:
+        """Tells whoever waits for records of `partition`, once they count. `fresh` is the batch, if
+        it is small enough to be sent from memory."""
         if partition.log.flush_is_due:
             partition.changed()
             self._upkeep.await_flush(partition, byte_count)
         else:
-            self.waiting.advanced(partition, byte_count)
+            self.waiting.advanced(partition, byte_count, fresh)
 
     def flushed(self, partition: Partition, byte_count: int) -> None:
         """What waited for a flush is acknowledged, and readers are told of `byte_count` bytes."""

@@ -16,8 +16,6 @@ Source KIP-227; apache/kafka `FetchContext`, `DelayedFetch`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -44,27 +42,40 @@ class Watched(Protocol):
     watchers: dict[Any, None]
 
 
-@dataclass(slots=True, eq=False)
 class Reading:
-    """The partitions that one reader reads."""
+    """The partitions that one reader reads; of a poll without a session one is made each time."""
 
-    asked: dict[Key, Asked] = field(default_factory=dict)  # in the order to read them
-    found: dict[Key, PartitionData] = field(default_factory=dict)  # by looks since the last answer
-    _stale: set[Key] | None = None  # to be looked at; None: everything
-    _places: dict[Key, int] | None = None  # the order of `asked` as numbers, once it matters
-    _next_place: count[int] = field(default_factory=count)
-    _isolation_level: int = 0  # of the last look
-    _watched: dict[Watched, Key] = field(default_factory=dict)
-    _parked: Parked | None = None
-    _complete: Callable[[Parked], None] | None = None
-    _is_over: bool = False
+    __slots__ = (
+        "_complete",
+        "_is_over",
+        "_isolation_level",
+        "_next_place",
+        "_parked",
+        "_places",
+        "_stale",
+        "_watched",
+        "asked",
+        "found",
+    )
+
+    def __init__(self, asked: dict[Key, Asked]) -> None:
+        self.asked = asked  # in the order to read them
+        self.found: dict[Key, PartitionData] = {}  # by looks since the last answer
+        self._stale: set[Key] | None = None  # to be looked at; None: everything
+        self._places: dict[Key, int] | None = None  # the order of `asked`, once it matters
+        self._next_place = 0
+        self._isolation_level = 0  # of the last look
+        self._watched: dict[Watched, Key] = {}
+        self._parked: Parked | None = None
+        self._complete: Callable[[Parked], None] | None = None
+        self._is_over = False
 
     # -- what is asked
 
     def ask(self, key: Key, asked: Asked) -> None:
         """Asks for a partition, after the others if it is new."""
-        if self._places is not None and key not in self.asked:
-            self._places[key] = next(self._next_place)
+        if key not in self.asked:
+            self._put_last(key)
         self.asked[key] = asked
         if self._stale is not None:
             self._stale.add(key)
@@ -81,8 +92,12 @@ class Reading:
     def move_to_end(self, key: Key) -> None:
         """The others come first the next time."""
         self.asked[key] = self.asked.pop(key)
+        self._put_last(key)
+
+    def _put_last(self, key: Key) -> None:
         if self._places is not None:
-            self._places[key] = next(self._next_place)
+            self._places[key] = self._next_place
+            self._next_place += 1
 
     # -- what was found
 
@@ -129,8 +144,8 @@ class Reading:
         if len(keys) < 2:
             return tuple(keys)
         if self._places is None:
-            self._next_place = count()
-            self._places = dict(zip(self.asked, self._next_place, strict=False))
+            self._places = dict(zip(self.asked, range(len(self.asked)), strict=True))
+            self._next_place = len(self.asked)
         return sorted(keys, key=self._places.__getitem__)
 
     # -- who waits

@@ -21,7 +21,7 @@ Source KIP-227, KIP-516; apache/kafka `FetchSession`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
@@ -167,8 +167,9 @@ class FetchSessions:
         session.resolve(names)
         return OpenFetch(session.reading, False, by_id, session, session.epoch)
 
-    def answer(self, fetch: OpenFetch, now_ms: int) -> FetchResponse:
-        """The answer to `fetch`, of what was found in its partitions."""
+    def answer(self, fetch: OpenFetch, clock: Callable[[], int]) -> FetchResponse:
+        """The answer to `fetch`, of what was found in its partitions. `clock` is asked the time
+        (ms) if a session begins."""
         session, reading = fetch.session, fetch.reading
         if session is not None:
             if fetch.is_superseded:
@@ -177,7 +178,7 @@ class FetchSessions:
             return FetchResponse(session_id=session.session_id, responses=_by_topic(session.news()))
         found = reading.found
         responses = _by_topic((asked, found[key]) for key, asked in reading.asked.items())
-        session_id = self._begin(fetch, now_ms) if fetch.begins_session else NO_SESSION
+        session_id = self._begin(fetch, clock()) if fetch.begins_session else NO_SESSION
         if session_id == NO_SESSION:
             reading.end()
         return FetchResponse(session_id=session_id, responses=responses)

@@ -21,6 +21,7 @@ from typing import Final
 
 from kafkalite.core.broker.agenda import NEVER_MS, Agenda
 from kafkalite.core.broker.purgatory import DelayedProduce, Operation, Purgatory
+from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.types import TopicPartition
 
@@ -38,6 +39,7 @@ class Waiting:
         self._loop = asyncio.get_running_loop()
         self._finished: deque[Operation[TopicPartition]] = deque()
         self._is_answering = False  # `settle` will follow
+        self._fresh: list[Partition] = []  # whose last append is in memory until then
         self._is_finishing = False
         agenda.watch("requests that wait", self._expire)
 
@@ -105,10 +107,17 @@ class Waiting:
 
     # -- what they wait for
 
-    def advanced(self, partition: Partition, byte_count: int) -> None:
-        """`byte_count` bytes more of `partition` count, or its high watermark has moved."""
+    def advanced(
+        self, partition: Partition, byte_count: int, fresh: MemoryRecords | None = None
+    ) -> None:
+        """`byte_count` bytes more of `partition` count, or its high watermark has moved. Until the
+        next `settle` those that this wakes may read the batch itself, `fresh`, from memory."""
         where = partition.topic_partition
+        is_watched = bool(partition.watchers)
         partition.changed(byte_count)
+        if fresh is not None and is_watched and self._is_answering:
+            partition.fresh = fresh
+            self._fresh.append(partition)
         if self.purgatory.waits_on(where):
             high_watermark = partition.log.high_watermark
             self._finish(self.purgatory.advance(where, high_watermark, byte_count))
@@ -139,6 +148,9 @@ class Waiting:
         self._is_answering = False
         if self._finished:
             self._finish_now()
+        for partition in self._fresh:
+            partition.fresh = None
+        self._fresh.clear()
 
     def _finish(self, operations: Iterable[Operation[TopicPartition]]) -> None:
         """Calls the tokens of what has waited, after whatever runs now."""

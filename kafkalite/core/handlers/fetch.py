@@ -24,6 +24,7 @@ from kafkalite.core.broker.reading import Asked, Key
 from kafkalite.core.broker.sessions import OpenFetch
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import (
@@ -33,7 +34,7 @@ from kafkalite.core.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
-from kafkalite.core.protocol.primitives import ZERO_UUID
+from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer
 from kafkalite.core.protocol.produce import LeaderIdAndEpoch, NodeEndpoint
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.types import RequestContext, TopicPartition
@@ -163,7 +164,7 @@ class _Fetching:
         broker, found = self.broker, self.opened.reading.found
         for topic, byte_count in self.found_by_topic.items():
             broker.metrics.fetched(topic, byte_count)
-        response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms())
+        response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms)
         if self.has_errors and self.context.api_version >= LEADERS_SINCE_V:
             named = {data.current_leader.leader_id for data in found.values()}
             return replace(response, node_endpoints=self._endpoints(named))
@@ -209,7 +210,7 @@ class _Fetching:
             log.last_stable_offset,
             log.log_start_offset,
             aborted_transactions=aborted,
-            records=b"" if records is None else records,
+            records=_data(records),
         )
 
     def _partition(self, asked: Asked) -> Partition:
@@ -242,8 +243,14 @@ class _Fetching:
         )
 
 
+def _data(records: FileRecords | MemoryRecords | None) -> Buffer | FileRecords:
+    if records is None:
+        return b""
+    return records.data if isinstance(records, MemoryRecords) else records
+
+
 def _aborted(
-    partition: Partition, offset: int, records: FileRecords | None
+    partition: Partition, offset: int, records: FileRecords | MemoryRecords | None
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions that a reader must leave out of `records`."""
     if records is None:

@@ -30,8 +30,10 @@ from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.handlers.slices import Answering, in_slices
 from kafkalite.core.log.validation import Validated, validated
+from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.compiler import LARGE_RECORDS_BYTES
 from kafkalite.core.protocol.compression import DECOMPRESSED_BYTES_MAX, Compression
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.produce import (
@@ -57,6 +59,7 @@ RECORD_BATCH_V: Final = 3
 ATTRIBUTES_POSITION: Final = 22  # of the low byte, in a batch
 CODEC: Final = 0x07
 TRANSACTIONAL: Final = 0x10
+FRESH_BYTES_MAX: Final = LARGE_RECORDS_BYTES  # of a batch that readers are given from memory
 ZSTD_V: Final = 7
 ADMIN_CLIENT_ID: Final = "__admin_client"  # whom Kafka lets write internal topics
 
@@ -187,7 +190,11 @@ def _append(
         production.record_errors -= len(answer.record_errors)
         return answer
     if not appended.duplicate:
-        broker.appended(partition, len(records))
+        fresh = None
+        if partition.watchers and len(checked.records) < FRESH_BYTES_MAX:
+            before = appended.last_offset + 1
+            fresh = MemoryRecords(checked.records, appended.base_offset, before)
+        broker.appended(partition, len(records), fresh)
         record_count = appended.last_offset - appended.base_offset + 1
         broker.metrics.appended(topic, record_count, len(records))
     must_wait = acks == ACKS_ALL or partition.log.flush_is_due

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from kafkalite.core.protocol.primitives import Buffer
+
 
 class Mark(NamedTuple):
     """A batch in a run of batches that gets an index entry."""
@@ -45,3 +47,16 @@ class Appended(NamedTuple):
     log_append_time_ms: int  # -1 where the producer's time counts
     log_start_offset: int
     duplicate: bool = False
+
+
+class MemoryRecords(NamedTuple):
+    """One batch that was just appended, as it lies in the log's file."""
+
+    data: Buffer
+    base_offset: int
+    before_offset: int  # above the last record's
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the batch has."""
+        return len(self.data)

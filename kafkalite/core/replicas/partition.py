@@ -17,7 +17,7 @@ from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.validation import Batch, Validated, validated
-from kafkalite.core.log.values import Appended
+from kafkalite.core.log.values import Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import Allowance
 from kafkalite.core.replicas.replication import PartitionReplication
@@ -43,6 +43,7 @@ class Partition:
     log: PartitionLog
     replication: PartitionReplication
     watchers: dict[Watcher, None] = field(default_factory=dict)  # in the order of their looks
+    fresh: MemoryRecords | None = None  # the last append, until the readers it woke have read it
 
     def __post_init__(self) -> None:
         self.log.health.on_change = self.changed
@@ -50,6 +51,7 @@ class Partition:
     def changed(self, byte_count: int = 0) -> None:
         """Tells those who watch. An append is told by the broker, with its bytes; what else moves
         what readers see, here or by the log itself."""
+        self.fresh = None
         if self.watchers:
             told = [each for each in self.watchers if not each.changed(self, byte_count)]
             for each in told:
@@ -99,13 +101,16 @@ class Partition:
         bytes_max: int,
         isolation_level: int = READ_UNCOMMITTED,
         current_leader_epoch: int = NO_EPOCH,
-    ) -> FileRecords | None:
+    ) -> FileRecords | MemoryRecords | None:
         """Whole batches from the one that holds `offset` on, of what the reader may see.
 
         The first batch comes even if it is larger than `bytes_max`; None where there is none.
         """
         self.replication.check_leader(current_leader_epoch)
-        return self.log.read(offset, bytes_max, self.end(isolation_level))
+        end, fresh = self.end(isolation_level), self.fresh
+        if fresh is not None and fresh.base_offset == offset and fresh.before_offset == end:
+            return fresh  # all that there is to read, and nothing has changed since
+        return self.log.read(offset, bytes_max, end)
 
     def end(self, isolation_level: int) -> int:
         """The first offset that a consumer may not see yet."""

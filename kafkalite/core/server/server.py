@@ -249,7 +249,8 @@ class Server:
             for _ in range(CONNECTIONS_PER_TURN):
                 if not self._due:  # also where others spoke before this turn, and all was done
                     return
-                self._due.popleft().work()
+                connection = self._due.popleft()
+                connection.work(is_last=not self._due)
                 if not self._due:
                     self.service.settle()  # may make others due
             self.service.settle()
@@ -330,8 +331,12 @@ class _Connection(asyncio.BufferedProtocol):
         """Whether the last request is answered and its answer sent."""
         return self._pending is None and self._outbox.is_empty and not self._is_closing
 
-    def work(self) -> None:
-        """Answers what has arrived, until something must be waited for."""
+    def work(self, *, is_last: bool = False) -> None:
+        """Answers what has arrived, until something must be waited for.
+
+        `is_last`: no other connection has requests now. Then readers that wait for what these
+        requests did are answered first: a system call that tells a producer would delay them.
+        """
         if not self._can_go_on():
             return
         outbox = self._outbox
@@ -339,6 +344,8 @@ class _Connection(asyncio.BufferedProtocol):
         try:
             try:
                 has_more = self._answer_some()
+                if is_last:
+                    self._server.service.settle()
             finally:
                 outbox.release()
         except KafkaliteError as error:

@@ -61,7 +61,7 @@ class Told:
         for key, each in reading.asked.items():
             place = each.partition.partition
             reading.found[key] = (has or {}).get(place) or data(place)
-        return self.sessions.answer(opened, now_ms)
+        return self.sessions.answer(opened, lambda: now_ms)
 
     def refusal(self, asked: FetchRequest, by_id: bool = False) -> ErrorCode:
         opened = self.sessions.open(asked, {}, by_id, 0)
@@ -142,7 +142,7 @@ def test_a_session_that_went_on_elsewhere_gives_no_answer_twice() -> None:
     session = it.ask(request(0, 0, 0)).session_id
     slow = it.open(request(session, 1))
     it.open(request(session, 2))
-    answer = it.sessions.answer(slow, 0)
+    answer = it.sessions.answer(slow, int)
     assert (answer.error_code, answer.session_id) == (
         ErrorCode.INVALID_FETCH_SESSION_EPOCH,
         session,
@@ -174,7 +174,7 @@ def test_topics_by_id() -> None:
     opened = it.open(unknown, by_id=True)
     assert [each.topic for each in opened.reading.asked.values()] == [None]
     opened.reading.found[OTHER_ID, 0] = data(0)
-    answer = it.sessions.answer(opened, 0)
+    answer = it.sessions.answer(opened, int)
     assert answer.responses[0].topic_id == OTHER_ID
     # It has a name by now, which stays the session's even when another topic takes it.
     later = request(answer.session_id, 1)

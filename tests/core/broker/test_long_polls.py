@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from kafkalite.core.broker.reading import Key, Reading
 from kafkalite.core.handlers.fetch import _Fetching, fetch
+from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.fetch import (
     FetchPartition,
@@ -66,6 +68,23 @@ class Looks:
             self.found.setdefault(reading, {})[key] = data
             return data
 
+        read = Partition.read
+        self.from_memory = 0
+
+        def compared(partition: Partition, *more: Any) -> Any:
+            """What is read from memory is what the file has."""
+            records, fresh = read(partition, *more), partition.fresh
+            if isinstance(records, MemoryRecords):
+                self.from_memory += 1
+                partition.fresh = None
+                in_file = read(partition, *more)
+                partition.fresh = fresh
+                assert isinstance(in_file, FileRecords)
+                assert bytes(records.data) == in_file.read()
+                assert records.before_offset == in_file.before_offset
+            return records
+
+        monkeypatch.setattr(Partition, "read", compared)
         monkeypatch.setattr(Reading, "stale", stale_or_all)
         monkeypatch.setattr(_Fetching, "_read", noted)
 
@@ -142,19 +161,15 @@ def shown(reader: Reader) -> Any:
     if reader.answer is None:
         return None
     return reader.answer.error_code, [
-        (
-            topic.topic,
-            [
-                replace(each, records=each.records and (each.records.position, len_of(each)))
-                for each in topic.partitions
-            ],
-        )
+        (topic.topic, [replace(each, records=lies(each.records)) for each in topic.partitions])
         for topic in reader.answer.responses
     ]
 
 
-def len_of(data: Any) -> int:
-    return data.records.size_bytes
+def lies(records: Any) -> Any:
+    if isinstance(records, FileRecords):
+        return records.position, records.size_bytes
+    return bytes(records)
 
 
 class Game:
@@ -195,13 +210,15 @@ class Game:
             sequence = self.sequences[index]
             more = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
             more["transactional"] = True
-        batch = encode(Columns([b"k"], [b"v" * size], [self.broker.wall_ms()]), **more)
+        columns = Columns([b"k"], [b"v" * size], [self.broker.wall_ms()])
+        batch = bytearray(encode(columns, **more))
         try:
-            partition.append(bytearray(batch), 1, self.broker.wall_ms())
+            appended = partition.append(batch, 1, self.broker.wall_ms())
         except ApiError:
             return
         self.sequences[index] += transactional
-        self.broker.appended(partition, len(batch))
+        fresh = MemoryRecords(batch, appended.base_offset, appended.last_offset + 1)
+        self.broker.appended(partition, len(batch), fresh)
 
     def mark(self, index: int, *, commit: bool) -> None:
         partition = self.partition(index)
@@ -449,15 +466,18 @@ def test_a_record_that_wakes_a_long_poll_costs_one_look(
     monkeypatch: pytest.MonkeyPatch,
     in_session: bool,
 ) -> None:
-    read, looks = Partition.read, []
-
-    def counted(partition: Partition, *more: Any) -> Any:
-        looks.append(partition.topic_partition.partition)
-        return read(partition, *more)
+    looks: list[int] = []
 
     async def story() -> None:
-        game = Game(node, Looks(monkeypatch), in_session=in_session)
+        looked = Looks(monkeypatch)
+        game = Game(node, looked, in_session=in_session)
         reader = game.readers[0]
+        read = Partition.read
+
+        def counted(partition: Partition, *more: Any) -> Any:
+            looks.append(partition.topic_partition.partition)
+            return read(partition, *more)
+
         await game.begin()
         reader.ask(game.request(0), in_session=in_session)
         monkeypatch.setattr(Partition, "read", counted)
@@ -467,9 +487,13 @@ def test_a_record_that_wakes_a_long_poll_costs_one_look(
             every = sorted(range(PARTITIONS))
             assert sorted(looks) == ([2] * (number > 1) if in_session else every)
             looks.clear()
+            node.broker.waiting.hold()
             game.produce(2, 10)
             node.broker.waiting.settle()
-            assert looks == [2]
+            assert (looks, looked.from_memory) == ([2], number)
+            (held,) = [game.partition(2)]
+            assert held is not None
+            assert held.fresh is None, "the batch is not held any longer"
             game.want("to end", 2, 0)
             game.changed = {2} if in_session else set(range(PARTITIONS))
         (partition,) = [game.partition(1)]

@@ -21,7 +21,7 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
-from kafkalite.core.server.outbox import INLINE_BYTES_MAX
+from kafkalite.core.server.outbox import INLINE_BYTES_MAX, Outbox
 from kafkalite.core.server.server import CONNECTIONS_PER_TURN
 from kafkalite.errors import ErrorCode
 
@@ -71,6 +71,40 @@ def test_a_turn_that_comes_after_all_was_done_does_nothing() -> None:
         assert complaints == []
 
     asyncio.run(story())
+
+
+def test_readers_are_answered_before_the_producer_that_woke_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A system call that tells the producer would delay them: the record has waited longer."""
+    written: list[str] = []
+    write = Outbox._write_held
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            reader, producer = await connect(), await connect()
+            reader.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+
+            def settle() -> None:
+                if service.waiting:
+                    written.append("reader")
+                    service.waiting.pop().complete(HeartbeatResponse())
+
+            def noted(outbox: Outbox) -> None:
+                if outbox._held:
+                    written.append("producer")
+                write(outbox)
+
+            service.settles = settle
+            monkeypatch.setattr(Outbox, "_write_held", noted)
+            producer.send(ApiVersionsRequest(), 0)
+            await reader.receive()
+            await producer.receive()
+
+    asyncio.run(story())
+    assert written == ["reader", "producer"]
 
 
 def test_what_is_served_is_counted() -> None:
