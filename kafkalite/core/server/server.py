@@ -39,6 +39,7 @@ from kafkalite.core.protocol.connection import (
     ServerConnection,
     UnknownApi,
 )
+from kafkalite.core.server.accepting import Acceptor
 from kafkalite.core.server.binding import bind_all
 from kafkalite.core.server.outbox import Outbox
 from kafkalite.core.server.request_room import RequestRoom
@@ -101,7 +102,7 @@ class Server:
         self.metrics: BrokerMetrics  # the service's
         self.connections: set[_Connection] = set()
         self.connections_by_host: Counter[str] = Counter()
-        self._accepting: list[asyncio.Server] = []  # one for each socket
+        self._accepting: list[Acceptor] = []
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._due: deque[_Connection] = deque()  # those that can go on answering
@@ -121,26 +122,23 @@ class Server:
         """
         loop = asyncio.get_running_loop()
 
-        def open_at(address: str, port: int) -> Awaitable[asyncio.Server]:
-            return loop.create_server(
-                lambda: _Connection(self, loop, listener),
-                address,
-                port,
-                backlog=self.limits.backlog,
-                start_serving=False,
-            )
+        def make() -> _Connection:
+            return _Connection(self, loop, listener)
 
-        opened = await bind_all(host, port, open_at)
+        def open_at(address: str, port: int) -> Awaitable[asyncio.Server]:
+            return loop.create_server(make, address, port, start_serving=False)
+
+        bound = await bind_all(host, port, open_at)
+        opened = [Acceptor(each, self.limits.backlog, make) for each in bound]
         self._accepting += opened
-        bound = opened[0].sockets[0].getsockname()
-        return bound[0], bound[1]
+        return opened[0].address
 
     async def start(self, service: Service) -> None:
         """Begins to accept; `service` answers."""
         assert self._accepting, "bind first"
         self.service, self.metrics = service, service.metrics
         for each in self._accepting:
-            await each.start_serving()
+            each.start()
         if self.limits.connections_max_idle_ms != NEVER:
             self._check_for_idle(asyncio.get_running_loop())
 

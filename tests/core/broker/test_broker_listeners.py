@@ -42,8 +42,8 @@ async def running(tmp_path: Path, **settings: str) -> AsyncIterator[Node]:
 def bound(node: Node) -> Mapping[str, tuple[str, int]]:
     """Where each listener really is."""
     found = {}
-    for server in node._server._accepting:
-        host, port = server.sockets[0].getsockname()[:2]
+    for acceptor in node._server._accepting:
+        host, port = acceptor.address
         found[host] = (host, port)
     return found
 
