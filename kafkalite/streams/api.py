@@ -24,6 +24,7 @@ from zlib import crc32
 from kafkalite.errors import TopologyError
 from kafkalite.serde.primitives import bytes_
 from kafkalite.serde.serde import Serde
+from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.describe import Format, describe
 from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none, topics_of
@@ -45,6 +46,7 @@ class StreamsBuilder(NotBuilt):
     """
 
     not_built = frozenset({"global_table"})
+    hints = hints.BUILDER
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ Fails  with TopologyError, which names the operator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
@@ -15,6 +15,7 @@ from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.durations import Duration
 from kafkalite.streams.functions import Function
+from kafkalite.streams.hints import no_such
 from kafkalite.streams.naming import Names, check_name
 
 N = TypeVar("N", bound=p.Node)
@@ -22,16 +23,22 @@ ON_ERROR: Final = ("fail", "skip", "dlq")
 
 
 class NotBuilt:
-    """Mixed into the builder's classes: what the API names and this version lacks says so."""
+    """Mixed into the builder's classes: a name that is missing says why, or what to use instead.
+
+    `not_built` are names of the API that this version lacks, `hints` words of other libraries.
+    """
 
     not_built: ClassVar[frozenset[str]] = frozenset()
+    hints: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             if name in self.not_built:
                 raise TopologyError(f"{type(self).__name__}.{name} is not supported yet")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            if name.startswith("_"):  # asked for by Python itself
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(no_such(type(self).__name__, name, self.hints, dir(type(self))))
 
 
 class Draft:

@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
+from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Aggregate, Count, reduce_, subtracts
 from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none
@@ -46,6 +47,7 @@ class Stream(NotBuilt):
     """Records one after the other. `to` and `for_each` are its ends."""
 
     not_built = frozenset({"map_async", "process", "process_values", "join", "join_as_of"})
+    hints = hints.STREAM
 
     def __init__(self, draft: Draft, node: p.Node) -> None:
         self._draft = draft
@@ -299,6 +301,7 @@ class Grouped(NotBuilt):
     """Records, or changes of a table, by group: waits to be aggregated."""
 
     not_built = frozenset({"cogroup"})
+    hints = hints.GROUPED
 
     def __init__(
         self,
@@ -410,6 +413,7 @@ class Table(NotBuilt):
     """The latest row per key, and per window if it was aggregated over windows."""
 
     not_built = frozenset({"join", "suppress"})
+    hints = hints.TABLE
 
     def __init__(self, draft: Draft, node: p.Node) -> None:
         self._draft = draft

@@ -26,7 +26,7 @@ from kafkalite.streams import (
 )
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import milliseconds, spell
-from kafkalite.streams.flow import Stream
+from kafkalite.streams.flow import Grouped, Stream, Table
 
 
 @pytest.fixture
@@ -296,3 +296,45 @@ class TestDurations:
         assert str(collect_set("x")) == "collect_set('x')"
         assert str(count()) == "count()"
         assert str(sum_(len)) == "sum_(f)"
+
+
+# Words of other libraries
+
+
+@pytest.mark.parametrize(
+    ("use", "hint"),
+    [
+        (lambda s: s.mapValues(str), "use .map(f)"),
+        (lambda s: s.map_values(str), "use .map(f)"),
+        (lambda s: s.left_join(s, max), r'use .join(other, f, how="left")'),
+        (lambda s: s.filterNot(str), "use .filter_not"),
+        (lambda s: s.groupBy("x"), "use .group_by"),
+        (lambda s: s.groupby("x"), "use .group_by(f)"),
+        (lambda s: s.sum("x"), r'then .aggregate(total=sum_("field"))'),
+        (lambda s: s.windowed_by(5), r'then .window(w), w being tumbling("1h")'),
+        (lambda s: s.tumbling_window("1h"), "then .window(w)"),
+        (lambda s: s.group_by_key().sum("x"), r'use .aggregate(total=sum_("field"))'),
+        (lambda s: s.group_by_key().windowedBy(5), "use .window(w)"),
+        (lambda s: s.to_table().to("x"), "use .to_stream().to(topic)"),
+        (lambda s: s.group_by_key().count().toStream(), "use .to_stream"),
+        (lambda s: s.fliter(str), "did you mean .filter?"),
+        (lambda s: s.xyzzy, "'Stream' has no 'xyzzy'"),
+        (lambda s: StreamsBuilder("b").topic("x"), "use .stream(topic)"),
+        (lambda s: StreamsBuilder("b").KStream("x"), "use .stream"),
+    ],
+)
+def test_a_word_of_another_library_gets_a_hint(use: Any, hint: str) -> None:
+    with pytest.raises(AttributeError) as raised:
+        use(StreamsBuilder("app").stream("in"))
+    assert hint in str(raised.value)
+
+
+def test_no_hint_names_a_method_that_is_there() -> None:
+    for kind in (Stream, Grouped, Table, StreamsBuilder):
+        assert not set(kind.hints) & set(dir(kind)), kind
+
+
+def test_what_python_asks_for_is_no_typo() -> None:
+    stream = StreamsBuilder("app").stream("in")
+    assert not hasattr(stream, "_repr_html_")
+    assert not hasattr(stream, "keys")
