@@ -1,6 +1,7 @@
 """The controller's queue: its steps taken one at a time, each durable before it is in force. [IO]
 
-    submit ──> queue ──> controller.handle ──> store.append ──> apply ──> reply
+    submit ──> queue ──> part ──> controller.handle ──> store.append ──> apply ──┐
+                          └───────────────── the next part ───────────────────────┴──> reply
 
 Owns   the requests that wait for the controller, a bounded number: later ones are refused with a
        retriable error.
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 from kafkalite.core.cluster.controller import Controller, ControllerRequest
 from kafkalite.core.cluster.image import ClusterRecord
+from kafkalite.core.cluster.parts import joined, parts
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.pending import Pending
 from kafkalite.core.types import RequestContext
@@ -74,29 +76,35 @@ class ControllerQueue:
                 log.exception("an answer of the controller")
 
     async def _take(self, request: ControllerRequest, pending: Pending[Any]) -> None:
-        """Takes a step, or says why it cannot be taken."""
-        try:
-            await self._step(request, pending)
-        except CoordinationError as error:
-            self._refuse(request, pending, ErrorCode.NOT_CONTROLLER, error)
-        except KafkaliteError as error:
-            self._refuse(request, pending, ErrorCode.KAFKA_STORAGE_ERROR, error)
-        except Exception as error:
-            log.exception("a step of the controller failed")
-            self._refuse(request, pending, ErrorCode.UNKNOWN_SERVER_ERROR, error)
+        """Takes a step for each part of the request, and says of those not taken why not."""
+        responses: list[Any] = []
+        refusal: ApiError | None = None
+        for part in parts(request):
+            if responses:
+                await asyncio.sleep(0)  # others get their turn
+            if refusal is None:
+                try:
+                    responses.append(await self._step(part))
+                    continue
+                except CoordinationError as error:
+                    refusal = self._refusal(request, ErrorCode.NOT_CONTROLLER, error)
+                except KafkaliteError as error:
+                    refusal = self._refusal(request, ErrorCode.KAFKA_STORAGE_ERROR, error)
+                except Exception as error:
+                    log.exception("a step of the controller failed")
+                    refusal = self._refusal(request, ErrorCode.UNKNOWN_SERVER_ERROR, error)
+            responses.append(self._controller.refuse(part, refusal))
+        pending.complete(joined(responses))
 
-    async def _step(self, request: ControllerRequest, pending: Pending[Any]) -> None:
-        outcome = self._controller.handle(request, RequestContext(0, token=pending))
+    async def _step(self, request: ControllerRequest) -> Any:
+        outcome = self._controller.handle(request, RequestContext(0))
         if outcome.records:
             self._writing = asyncio.ensure_future(self._store.append(outcome.records))
             await asyncio.shield(self._writing)
             await self._apply(outcome.records)
-        for reply in outcome.replies:
-            reply.token.complete(reply.response)
+        (reply,) = outcome.replies
+        return reply.response
 
-    def _refuse(
-        self, request: ControllerRequest, pending: Pending[Any], code: ErrorCode, error: Exception
-    ) -> None:
+    def _refusal(self, request: ControllerRequest, code: ErrorCode, error: Exception) -> ApiError:
         log.error("%s was not carried out: %s", type(request).__name__, error)
-        if pending.response is None:
-            pending.complete(self._controller.refuse(request, ApiError(code, str(error))))
+        return ApiError(code, str(error))

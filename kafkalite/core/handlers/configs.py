@@ -10,7 +10,7 @@ Source KIP-133, KIP-226 (synonyms), KIP-339 (incremental), KIP-412 (loggers), KI
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from kafkalite.core.cluster.config_changes import (
     BROKER,
@@ -25,6 +25,7 @@ from kafkalite.core.cluster.config_changes import (
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.config.settings import ConfigEntry, ConfigSource
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answering, in_slices
 from kafkalite.core.pending import Pending, after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.configs import (
@@ -51,10 +52,20 @@ if TYPE_CHECKING:
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(0, 4))
 def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
-) -> DescribeConfigsResponse:
+) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
     """The settings of each resource, or of each why not."""
+    answer = in_slices(broker, ApiKey.DESCRIBE_CONFIGS, context, _described(broker, request))
+    return cast("DescribeConfigsResponse | Pending[DescribeConfigsResponse]", answer)
+
+
+def _described(broker: Broker, request: DescribeConfigsRequest) -> Answering:
     results = []
+    work = 0
     for resource in {_identity(each): each for each in request.resources}.values():
+        if work >= ENTRIES_PER_SLICE:
+            work = 0
+            yield
+        work += 1
         try:
             configs = _configs(broker, resource, request)
         except ApiError as error:
@@ -63,6 +74,7 @@ def describe_configs(
             )
             results.append(refusal)
             continue
+        work += len(configs)
         results.append(
             DescribeConfigsResult(
                 error_message="",

@@ -7,11 +7,12 @@ Source KIP-98, KIP-699 (several keys).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafkalite.core.coordinators.runtime import Coordinators
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Pending, after
+from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answered, Answering, in_slices
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
     Coordinator,
@@ -35,11 +36,9 @@ def find_coordinator(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse | Pending[FindCoordinatorResponse]:
     """The broker that leads the partition in which the group or the transactional id is kept."""
-    coordinators = _coordinators(broker, request.key_type)
-    if coordinators is None or coordinators.exists:
-        return _answer(broker, request, context)
-    made = broker.create_topics((coordinators.topic,))
-    return after(made, lambda _: _answer(broker, request, context))
+    slices = _slices(broker, request, context)
+    answer = in_slices(broker, ApiKey.FIND_COORDINATOR, context, slices)
+    return cast("FindCoordinatorResponse | Pending[FindCoordinatorResponse]", answer)
 
 
 def _coordinators(broker: Broker, key_type: int) -> Coordinators[Any] | None:
@@ -48,16 +47,17 @@ def _coordinators(broker: Broker, key_type: int) -> Coordinators[Any] | None:
     return broker.transactions if key_type == TRANSACTION else None
 
 
-def _answer(
-    broker: Broker, request: FindCoordinatorRequest, context: RequestContext
-) -> FindCoordinatorResponse:
+def _slices(broker: Broker, request: FindCoordinatorRequest, context: RequestContext) -> Answering:
+    coordinators = _coordinators(broker, request.key_type)
+    if coordinators is not None and not coordinators.exists:
+        yield Answered(broker.create_topics((coordinators.topic,)))
     if context.api_version >= SEVERAL_KEYS_V:
-        keys = dict.fromkeys(request.coordinator_keys)
-        return FindCoordinatorResponse(
-            coordinators=tuple(
-                _find(broker, key, request.key_type, context.listener) for key in keys
-            )
-        )
+        found_all: list[Coordinator] = []
+        for count, key in enumerate(dict.fromkeys(request.coordinator_keys), start=1):
+            if not count % ENTRIES_PER_SLICE:
+                yield
+            found_all.append(_find(broker, key, request.key_type, context.listener))
+        return FindCoordinatorResponse(coordinators=tuple(found_all))
     found = _find(broker, request.key, request.key_type, context.listener)
     return FindCoordinatorResponse(
         error_code=found.error_code,

@@ -13,15 +13,15 @@ is no authorizer), KIP-700, KIP-966.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.pending import Encoded, Pending, after
+from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answered, Answering, in_slices
+from kafkalite.core.pending import Encoded, Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
@@ -43,7 +43,6 @@ from kafkalite.core.protocol.metadata import (
     MetadataResponseTopic,
 )
 from kafkalite.core.protocol.primitives import ZERO_UUID
-from kafkalite.core.protocol.topics import CreateTopicsResponse
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -65,6 +64,7 @@ TOPIC_BY_ID_V: Final = 12
 BROKER_ENDPOINTS: Final = 1
 CONTROLLER_ENDPOINTS: Final = 2
 PARTITIONS_PER_PAGE_MAX: Final = 2_000
+KEPT_TOPICS_MAX: Final = 10_000  # that a request names, whose answer is kept
 LARGE_PARTITIONS: Final = 200  # in an answer, from which on encoding it takes a millisecond
 
 
@@ -75,10 +75,24 @@ def metadata(
     """The brokers, and the topics asked for. An answer about very many partitions is kept."""
     kept, asked = broker.kept_answers, (request, context.api_version, context.listener)
     kept.set_state(broker.image, broker.partitions.offline.keys())
-    answer = kept.find(asked) or _metadata(broker, request, context)
-    if isinstance(answer, MetadataResponse) and _is_large(answer):
-        return kept.keep(asked, answer, partial(codec.encode, version=context.api_version))
-    return answer
+    if len(request.topics or ()) > KEPT_TOPICS_MAX or (answer := kept.find(asked)) is None:
+        answer = in_slices(broker, ApiKey.METADATA, context, _slices(broker, request, context))
+    return cast("MetadataResponse | Encoded | Pending[MetadataResponse]", answer)
+
+
+def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
+    answer = yield from _metadata(broker, request, context)
+    if not _is_large(answer):
+        return answer
+    image, version = broker.image, context.api_version
+    encoding = broker.compute(lambda: codec.encode(answer, version))
+    yield encoding
+    data = encoding.result()
+    if broker.image is not image or len(request.topics or ()) > KEPT_TOPICS_MAX:
+        return Encoded(answer, data)
+    kept, asked = broker.kept_answers, (request, version, context.listener)
+    kept.set_state(broker.image, broker.partitions.offline.keys())
+    return kept.keep(asked, answer, lambda _: data)
 
 
 def _is_large(answer: MetadataResponse) -> bool:
@@ -87,21 +101,21 @@ def _is_large(answer: MetadataResponse) -> bool:
 
 def _metadata(
     broker: Broker, request: MetadataRequest, context: RequestContext
-) -> MetadataResponse | Pending[MetadataResponse]:
+) -> Generator[Any, None, MetadataResponse]:
     wanted = request.topics
     if wanted is None or (context.api_version == 0 and not wanted):
-        return _response(broker, request, context, broker.image.topics.values())
+        every = tuple(broker.image.topics.values())
+        return (yield from _response(broker, request, context, every))
     if TOPIC_ID_V <= context.api_version < TOPIC_BY_ID_V and any(map(_is_by_id, wanted)):
         return _refused_by_id(wanted)
-    missing = _to_create(broker, request, wanted, context)
-    if not missing:
-        return _answer(broker, request, context, wanted, {})
-
-    def created(response: CreateTopicsResponse) -> MetadataResponse:
-        refused = {t.name: t.error_code for t in response.topics}
-        return _answer(broker, request, context, wanted, refused)
-
-    return after(broker.create_topics(missing), created)
+    missing = yield from _to_create(broker, request, wanted, context)
+    refused: dict[str, ErrorCode] = {}
+    if missing:
+        made = broker.create_topics(missing)
+        yield Answered(made)
+        assert made.response is not None
+        refused = {t.name: t.error_code for t in made.response.topics}
+    return (yield from _answer(broker, request, context, wanted, refused))
 
 
 def _is_by_id(topic: MetadataRequestTopic) -> bool:
@@ -121,16 +135,20 @@ def _to_create(
     request: MetadataRequest,
     wanted: Iterable[MetadataRequestTopic],
     context: RequestContext,
-) -> list[str]:
+) -> Generator[None, None, list[str]]:
     """The topics that asking makes."""
     allowed = request.allow_auto_topic_creation or context.api_version < AUTO_CREATE_CHOICE_V
     if not allowed or not broker.config["auto.create.topics.enable"]:
         return []
     topics = broker.image.topics
-    names = dict.fromkeys(
-        t.name for t in wanted if t.name and not _is_by_id(t) and t.name not in topics
-    )
-    return [name for name in names if name is not None and not _name_refusal(name)]
+    names: dict[str, bool] = {}  # each with whether it may be one
+    for count, topic in enumerate(wanted, start=1):
+        if not count % ENTRIES_PER_SLICE:
+            yield
+        name = topic.name
+        if name and not _is_by_id(topic) and name not in topics and name not in names:
+            names[name] = not _name_refusal(name)
+    return [name for name, is_good in names.items() if is_good]
 
 
 def _name_refusal(name: str) -> ErrorCode:
@@ -147,12 +165,18 @@ def _answer(
     context: RequestContext,
     wanted: Iterable[MetadataRequestTopic],
     refused: dict[str, ErrorCode],
-) -> MetadataResponse:
+) -> Generator[None, None, MetadataResponse]:
     """The topics that are known, the others with why they are not."""
     image = broker.image
     found: dict[str, TopicImage] = {}
     unknown: list[MetadataResponseTopic] = []
-    for topic in dict.fromkeys(wanted):
+    seen: set[MetadataRequestTopic] = set()
+    for count, topic in enumerate(wanted, start=1):
+        if not count % ENTRIES_PER_SLICE:
+            yield
+        if topic in seen:
+            continue
+        seen.add(topic)
         name = None if _is_by_id(topic) else topic.name
         known = image.topic_by_id(topic.topic_id) if name is None else image.topics.get(name)
         if known is not None:
@@ -168,7 +192,7 @@ def _answer(
                     code, name, topic_authorized_operations=_operations_asked(request)
                 )
             )
-    return _response(broker, request, context, found.values(), unknown)
+    return (yield from _response(broker, request, context, tuple(found.values()), unknown))
 
 
 def _operations_asked(request: MetadataRequest) -> int:
@@ -188,16 +212,24 @@ def _response(
     context: RequestContext,
     topics: Iterable[TopicImage],
     unknown: Iterable[MetadataResponseTopic] = (),
-) -> MetadataResponse:
+) -> Generator[None, None, MetadataResponse]:
     image = broker.image
     view = _View.of(broker, context.listener, context.api_version >= LISTENER_NOT_FOUND_V)
     operations = _operations_asked(request)
     wants_cluster = request.include_cluster_authorized_operations
+    described: list[MetadataResponseTopic] = []
+    work = 0
+    for topic in topics:
+        if work >= ENTRIES_PER_SLICE:
+            work = 0
+            yield
+        work += 1 + len(topic.partitions)
+        described.append(_topic(view, topic, operations))
     return MetadataResponse(
         brokers=_brokers(image, context, MetadataResponseBroker),
         cluster_id=image.cluster_id,
         controller_id=broker.controller_id,
-        topics=(*(_topic(view, topic, operations) for topic in topics), *unknown),
+        topics=(*described, *unknown),
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
     )
 

@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from kafkalite.core.handlers import produce as produce_module
+from kafkalite.core.handlers.configs import describe_configs
 from kafkalite.core.handlers.service import ENTRIES_AT_ONCE, ENTRIES_MAX
+from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.apis import API, key_of
 from kafkalite.core.protocol.compression import Compression
+from kafkalite.core.protocol.configs import DescribeConfigsRequest, DescribeConfigsResource
+from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kafkalite.core.protocol.produce import (
     PartitionProduceData,
@@ -19,7 +25,7 @@ from kafkalite.core.protocol.produce import (
     TopicProduceData,
 )
 from kafkalite.core.protocol.records import encode
-from kafkalite.core.types import Columns
+from kafkalite.core.types import Columns, RequestContext
 from kafkalite.errors import ErrorCode
 
 Start = Any
@@ -221,3 +227,56 @@ def test_a_request_with_too_many_entries_ends_its_connection(
 
     asyncio.run(story())
     assert "topics with 50001 entries are too many for one message" in caplog.text
+
+
+LISTS = {
+    "Metadata": (by_name([f"n{i}" for i in range(900)]), lambda answer: len(answer.topics)),
+    "FindCoordinator": (
+        FindCoordinatorRequest(key_type=0, coordinator_keys=tuple(f"g{i}" for i in range(900))),
+        lambda answer: len(answer.coordinators),
+    ),
+    "DescribeConfigs": (
+        DescribeConfigsRequest(
+            tuple(DescribeConfigsResource(2, f"n{i}", None) for i in range(900))
+        ),
+        lambda answer: len(answer.results),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_many_entries_are_answered_in_slices(start: Start, name: str) -> None:
+    request, count = LISTS[name]
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+            slices, run = [0], running.broker._agenda._run_slice
+
+            def counting(work: Any) -> None:
+                slices[0] += work.name == API[key_of(request)].key.name
+                run(work)
+
+            running.broker._agenda._run_slice = counting
+            assert count(await peer.ask(request)) == 900
+            assert slices[0] >= 900 // ENTRIES_PER_SLICE
+
+    asyncio.run(story())
+
+
+def test_the_settings_of_few_topics_are_many_entries(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            await (await running.connect()).create("t")
+            me = str(running.broker.node_id)
+            every = tuple(DescribeConfigsResource(2, name, None) for name in "ttt")
+            every += tuple(DescribeConfigsResource(4, name, None) for name in (me, f"0{me}", ""))
+            context = RequestContext(4, "c", "/h")
+            answer = describe_configs(running.broker, DescribeConfigsRequest(every), context)
+            assert isinstance(answer, Pending)
+            await running.until(lambda: answer.response)
+            told = answer.response.message.results
+            assert [each.resource_name for each in told] == ["t", f"0{me}", ""]
+
+    asyncio.run(story())
