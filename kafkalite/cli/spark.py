@@ -1,7 +1,7 @@
 """`kafkalite-spark`: load topics into a warehouse of Parquet tables and ask it in SQL.     [IO]
 
-Fails  with one line and exit code 1: a broker that is not there, a topic that does not exist,
-       Spark not installed, no Java.
+Fails  with one line and exit code 1: a broker that does not answer, a topic that does not exist, a
+       record that does not fit its table, no Spark or no Java on this machine.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ def load(
     warehouse: Annotated[Path, typer.Option(help="The folder of the tables.")] = Path("warehouse"),
     key: Annotated[
         list[str] | None,
-        typer.Option(help="TOPIC=string, or TOPIC=windowed:1h for windowed keys. Else binary."),
+        typer.Option(help="TOPIC=binary, string, or windowed:1h for keys of windows."),
     ] = None,
     value: Annotated[
-        list[str] | None, typer.Option(help="TOPIC=binary or TOPIC=string. Else Avro.")
+        list[str] | None,
+        typer.Option(help="TOPIC=avro, json, string or binary. JSON fields become columns."),
     ] = None,
     query: Annotated[
         Path | None, typer.Option(help="A file with one SQL query to run and print at the end.")
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Bring tables up to the end of their topics.
+    """Load the new records of topics into their tables.
 
-    Each offset range is loaded exactly once.
+    Every record is loaded exactly once, however often a load runs.
     """
     keys, values = _by_topic("--key", key, topics), _by_topic("--value", value, topics)
     sql = _read_query(query)
@@ -97,7 +98,9 @@ def _topic_loads(
     for wanted in loads:
         other = names.setdefault(wanted.table.lower(), wanted.topic)
         if other != wanted.topic:
-            raise ConfigError(f"topics {other} and {wanted.topic} would be one table in SQL")
+            raise ConfigError(
+                f"topics {other} and {wanted.topic} would both be table {wanted.table}"
+            )
     return loads
 
 

@@ -25,6 +25,7 @@ from kafkalite.spark.column_types import TIMESTAMP, Convert
 from kafkalite.spark.options import SourceOptions
 
 CREATE_TIME: Final = 0
+ORIGIN: Final = ("topic", "partition", "offset", "timestamp")  # a row's, after an underscore
 MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 WINDOWED: Final = pa.struct([("key", pa.string()), ("start", TIMESTAMP), ("end", TIMESTAMP)])
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -110,6 +111,13 @@ def _is_misfit(value: Any, column: pa.DataType) -> bool:
     return False
 
 
+def column_names(key_format: str) -> frozenset[str]:
+    """The columns of a warehouse row that do not come from the value."""
+    is_windowed = named_windowed(key_format, string()) is not None
+    of_key = ("key", "window_start", "window_end") if is_windowed else ("key",)
+    return frozenset({*of_key, *(f"_{name}" for name in ORIGIN)})
+
+
 def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A warehouse row: the value's fields side by side, then where the record came from.
 
@@ -128,7 +136,7 @@ def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
         of_key = dict(zip(("key", "window_start", "window_end"), key.flatten(), strict=True))
     else:
         of_key = {"key": key}
-    origin = {f"_{n}": batch.column(n) for n in ("topic", "partition", "offset", "timestamp")}
+    origin = {f"_{n}": batch.column(n) for n in ORIGIN}
     of_value = {name.lower(): name for name in columns}
     if len(of_value) < len(columns):
         twice = next(name for name in columns if name not in of_value.values())

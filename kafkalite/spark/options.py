@@ -8,7 +8,8 @@
     failOnDataLoss                      true: deleted offsets are an error, not a gap
     includeHeaders                      adds the column headers
     key.format                          binary (default), string, windowed, windowed:SIZE
-    value.format                        binary (default), string, avro
+    value.format                        binary (default), string, avro, json
+    value.schema                        of json, required: a Spark type, as `schema.json()` has it
 
 Fails  with ConfigError, naming the option and its value.
 Source Spark's Structured Streaming + Kafka integration guide.
@@ -24,7 +25,7 @@ from typing import Final
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.serde.primitives import string
-from kafkalite.serde.windowed import windowed
+from kafkalite.serde.windowed import named_windowed
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -32,11 +33,11 @@ KNOWN: Final = frozenset(
     {
         "subscribe", "assign", "kafka.bootstrap.servers", "bootstrap.servers", "startingoffsets",
         "endingoffsets", "maxoffsetspertrigger", "failondataloss", "includeheaders", "key.format",
-        "value.format", "path",
+        "value.format", "value.schema", "path",
     }
 )  # fmt: skip
-VALUE_FORMATS: Final = ("binary", "string", "avro")
-KEY_FORMATS: Final = ("binary", "string", "windowed")
+VALUE_FORMATS: Final = ("binary", "string", "avro", "json")
+KEY_FORMATS: Final = ("binary", "string", "windowed", "windowed:SIZE")
 
 Offsets = str | dict[TopicPartition, int]  # "earliest", "latest", or one per partition
 
@@ -55,6 +56,7 @@ class SourceOptions:
     include_headers: bool
     key_format: str
     value_format: str
+    value_schema: str | None
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -69,6 +71,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     value_format = _one_of(given, "value.format", VALUE_FORMATS)
     if value_format == "avro" and len(topics) != 1:
         raise ConfigError(f"value.format avro reads one topic, not {len(topics)}: {topics}")
+    value_schema = given.get("value.schema")
+    if (value_format == "json") != (value_schema is not None):
+        raise ConfigError("value.schema is for value.format json, which needs one: schema.json()")
     starting = "latest" if streaming else "earliest"
     return SourceOptions(
         bootstrap_servers=_bootstrap(given),
@@ -81,6 +86,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         include_headers=_boolean(given, "includeHeaders", default=False),
         key_format=_key_format(given),
         value_format=value_format,
+        value_schema=value_schema,
     )
 
 
@@ -187,16 +193,11 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _key_format(given: Mapping[str, str]) -> str:
     text = given.get("key.format", KEY_FORMATS[0])
-    kind, _, size = text.partition(":")
-    _one_of(
-        {"key.format": text if size and kind != "windowed" else kind}, "key.format", KEY_FORMATS
-    )
-    if size:
-        try:
-            windowed(string(), size=size)
-        except ConfigError as error:
-            raise ConfigError(f"key.format: {text!r}: {error}") from error
-    return text
+    try:
+        is_windowed = named_windowed(text, string()) is not None
+    except ConfigError as error:
+        raise ConfigError(f"key.format: {text!r}: {error}") from error
+    return text if is_windowed else _one_of(given, "key.format", KEY_FORMATS)
 
 
 def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

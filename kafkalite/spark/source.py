@@ -115,7 +115,10 @@ class Reading:
         from kafkalite.serde.avro_schema import parse_schema
         from kafkalite.spark.arrow import arrow_schema
         from kafkalite.spark.column_types import PLAIN, column_type
+        from kafkalite.spark.json_loads import json_struct
 
+        if self.options.value_schema is not None:
+            return arrow_schema(self.options, json_struct(self.options.value_schema)), None
         if self.avro_schema is None:
             value = PLAIN[self.options.value_format]
         else:
@@ -161,6 +164,7 @@ class Reading:
         from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
         from kafkalite.serde.registry_log import registry_at
         from kafkalite.spark.arrow import key_serde, to_record_batch
+        from kafkalite.spark.json_loads import json_rows, json_struct
         from kafkalite.spark.log import read_range
 
         servers = self.options.bootstrap_servers
@@ -168,17 +172,17 @@ class Reading:
         registry = None
         if self.avro_schema is not None:
             value, registry = avro(schema=self.avro_schema), registry_at(servers)
-        codecs = (
-            key_serde(self.options.key_format).open(SerdeContext(None, is_key=True)),
-            value.open(SerdeContext(registry, is_key=False)),
-        )
+        values = value.open(SerdeContext(registry, is_key=False))
+        if self.options.value_schema is not None:
+            values = json_rows(json_struct(self.options.value_schema))
+        keys = key_serde(self.options.key_format).open(SerdeContext(None, is_key=True))
         schema, convert = self.columns()
         for columns in read_range(
             servers, wanted, fail_on_data_loss=self.options.fail_on_data_loss
         ):
             if len(columns):
                 yield to_record_batch(
-                    columns, wanted.topic, wanted.partition, schema, codecs, convert
+                    columns, wanted.topic, wanted.partition, schema, (keys, values), convert
                 )
 
 

@@ -27,8 +27,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
+from kafkalite.spark.arrow import column_names
 from kafkalite.spark.day_files import DAY, RangeWriter, file_name
 from kafkalite.spark.failures import our_failures
+from kafkalite.spark.json_loads import value_schema
 from kafkalite.spark.log import offsets_of, partitions_of
 from kafkalite.spark.manifest import Manifest
 from kafkalite.spark.options import check_formats, format_offsets
@@ -98,10 +100,13 @@ def _load(
     there = [  # what was planned may have been deleted since
         replace(r, start=min(r.end, max(r.start, first[r.topic_partition]))) for r in ranges
     ]
+    options = _source_options(bootstrap_servers, load, there)
     with our_failures(str(table)):
+        if load.value_format == "json":
+            options["value.schema"] = value_schema(spark, options, _value_columns(manifest, load))
         rows = (
             spark.read.format("kafkalite")
-            .options(**_source_options(bootstrap_servers, load, there))
+            .options(**options)
             .load()
             .mapInArrow(RangeWriter(table, tuple(ranges)), ROW_SCHEMA)
             .collect()
@@ -129,6 +134,27 @@ def _source_options(
     }
 
 
+def _newest_file(manifest: Manifest) -> Path | None:
+    """A file of the newest load that wrote any; it has the table's latest columns."""
+    return next(
+        (
+            file
+            for wanted in manifest.ranges()
+            for file in manifest.table.glob(f"*/{file_name(wanted)}")
+        ),
+        None,
+    )
+
+
+def _value_columns(manifest: Manifest, load: TopicLoad) -> pa.StructType:
+    """The table's columns that come from values."""
+    newest = _newest_file(manifest)
+    if newest is None:
+        return pa.struct([])
+    ours = column_names(load.key_format)
+    return pa.struct([field for field in pq.read_schema(newest) if field.name not in ours])
+
+
 def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
     """Makes the table visible to SQL under its name, with the columns of the newest load; False
     while it has no rows.
@@ -137,14 +163,7 @@ def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
     DAY is that of the folders; a field of the values with that name is in the files alone.
     """
     table = warehouse / load.table
-    newest = next(
-        (
-            file
-            for wanted in Manifest(table).ranges()
-            for file in table.glob(f"*/{file_name(wanted)}")
-        ),
-        None,
-    )
+    newest = _newest_file(Manifest(table))
     if newest is None:
         return False
     of_file = [field for field in pq.read_schema(newest) if field.name.lower() != DAY]

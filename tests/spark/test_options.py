@@ -43,6 +43,8 @@ def test_offsets_survive_the_round_trip() -> None:
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0'"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe'"),
         ({"value.format": "xml"}, "value.format: 'xml'"),
+        ({"value.format": "json"}, "value.schema is for value.format json, which needs one"),
+        ({"value.schema": "{}"}, "value.schema is for value.format json"),
         ({"subscribe": "a,b", "value.format": "avro"}, "reads one topic, not 2"),
         ({"endingOffsets": "earliest"}, "endingOffsets: earliest"),
         ({"endingOffsets": '{"orders": {"0": -2}}'}, "endingOffsets: earliest"),
