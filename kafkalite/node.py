@@ -335,7 +335,9 @@ async def _bind(server: Server, name: str, wanted: Address) -> Address:
         raise ConfigError(f"cannot listen on {wanted}: {error.strerror}") from error
     except OSError as error:
         in_use = error.errno == errno.EADDRINUSE
-        why = "the address is in use" if in_use else error.strerror or str(error)
+        why = error.strerror or str(error)
+        if in_use:
+            why = "the address is in use, port 0 takes a free one"
         raise ConfigError(f"cannot listen on {wanted}: {why}") from error
 
 

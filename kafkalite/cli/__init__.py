@@ -1,14 +1,14 @@
 """The commands: `kafkalite`, and `kafkalite-streams`, `kafkalite-spark` beside it.         [IO]
 
-A command ends with 0 when it did what it was asked to, with 1 and one line on stderr when it could
-not, with 2 when its flags make no sense, with 130 when it was interrupted, and with a traceback
-when the fault is ours. Whoever closes the pipe that a command writes to has had enough: that is 0.
+Exit codes: 0 done; 1 failed, with one line on stderr; 2 wrong flags; 130 interrupted. A closed
+stdout (`| head`) ends a command with 0. A traceback means a fault of kafkalite.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +19,8 @@ from kafkalite.errors import KafkaliteError
 if TYPE_CHECKING:
     import typer
 
-SIGNALLED: Final = 128  # the exit code of who was ended by signal n is 128 + n, as a shell has it
+CHOICE: Final = re.compile(r"'([^']*)' is not one of ('.*)")  # as typer words it
+SIGNALLED: Final = 128  # signal n ends a command with exit code 128 + n, as in a shell
 
 
 def run_command(cli: typer.Typer) -> None:
@@ -47,7 +48,7 @@ def run_command(cli: typer.Typer) -> None:
 
 
 def _run(cli: typer.Typer) -> int:
-    """The exit code. What is wrong with stdout shows at the latest when all of it goes out."""
+    """The exit code. Flushes stdout, so that its errors show here at the latest."""
     code = 0
     try:
         ended = cli(standalone_mode=False)
@@ -69,30 +70,39 @@ def _usage_error() -> Any:
 
 
 def _say_how(error: Any) -> None:
-    """One line of what is wrong, and where to read more; all of the help where nothing was said."""
-    told = error.format_message()
+    """One line with the error and where to read more; the whole help if there is no command."""
+    told = error.format_message().replace("Value error, ", "")
     if "\n" in told:
         print(told, file=sys.stderr)
         return
+    told = told.rstrip(".") + _meant(told)
     where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-    print(f"kafkalite: {told.rstrip('.')}{where}", file=sys.stderr)
+    print(f"kafkalite: {told}{where}", file=sys.stderr)
+
+
+def _meant(told: str) -> str:
+    """The word that was probably meant, if one of several was expected."""
+    from kafkalite.core.nearest import did_you_mean
+
+    found = CHOICE.search(told)
+    return "" if found is None else did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
 
 
 def _sign_warnings() -> None:
-    """What our clients warn of on the way, such as a broker that went away, says whose it is."""
+    """Marks warnings of our clients, such as that of a lost broker, as ours."""
     assert logging.lastResort is not None
     logging.lastResort.setFormatter(logging.Formatter("kafkalite: %(message)s"))
 
 
 def _open_closed_streams() -> None:
-    """Who starts us without stdout or stderr wants none: no file of ours may take their place."""
+    """Replaces closed standard streams, so that no file of ours gets their descriptors."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
 def _forget_stdout() -> None:
-    """What is buffered for stdout goes nowhere; the interpreter flushes it once more."""
+    """Discards what stdout still has buffered: the interpreter flushes it once more at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -114,7 +124,7 @@ def say_which_codec(*, cleaner: bool = False, say: Callable[[str], object] = _sa
         natives["log cleaner"] = loops.NATIVE
     missing = " and ".join(name for name, is_there in natives.items() if not is_there)
     if missing:
-        say(f"no native {missing} here; pure Python serves, slower")
+        say(f"no native {missing} here: pure Python does its work, slower")
 
 
 def main() -> None:

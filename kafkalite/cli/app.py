@@ -34,7 +34,7 @@ COMMANDS: Final = {  # commands of their own, each a function of that name in it
 COMPLETION: Final = "completion"
 ORDER: Final = ("server", "topics", *COMMANDS, *GROUPS, COMPLETION)
 COMPLETE_VAR: Final = "_KAFKALITE_COMPLETE"
-HELP: Final = "A log broker that speaks the Apache Kafka protocol, and commands to work with any."
+HELP: Final = "A log broker that speaks the Apache Kafka protocol, and commands for any of them."
 
 
 class Shell(StrEnum):
@@ -46,7 +46,7 @@ class Shell(StrEnum):
 
 
 class _InOrder(TyperGroup):
-    """Commands stand where a reader of --help looks for them."""
+    """Lists commands in the order of ORDER, not of the alphabet."""
 
     def list_commands(self, ctx: typer.Context | None) -> list[str]:  # type: ignore[override]
         return sorted(self.commands, key=ORDER.index)
@@ -96,7 +96,7 @@ def _root(
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell that shall complete commands.")],
+    shell: Annotated[Shell, typer.Argument(help="The shell to write the script for.")],
 ) -> None:
     """Print the script that completes commands, flags and topics.
 

@@ -1,6 +1,6 @@
 """Names that a shell completes by asking a broker: topics and groups.                      [IO]
 
-Never  makes anyone wait or shows an error: where nobody answers at once, nothing is completed.
+Never  waits long or shows an error: if no broker answers at once, nothing is completed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SERVERS: Final = "127.0.0.1:9092"
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The topics that begin so."""
-    return _begin_so(ctx, incomplete, lambda admin: admin.list_topics())
+    """The topics that begin with the text."""
+    return _beginning_with(ctx, incomplete, lambda admin: admin.list_topics())
 
 
 def with_settings(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -42,15 +42,15 @@ def key_kinds(incomplete: str) -> list[str]:
 
 
 def groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The groups that begin so."""
+    """The groups that begin with the text."""
 
     async def names(admin: Admin) -> list[str]:
         return [group.group_id for group in await admin.list_groups()]
 
-    return _begin_so(ctx, incomplete, names)
+    return _beginning_with(ctx, incomplete, names)
 
 
-def _begin_so(
+def _beginning_with(
     ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Awaitable[list[str]]]
 ) -> list[str]:
     from kafkalite.clients.admin.client import Admin

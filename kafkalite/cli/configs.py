@@ -155,7 +155,7 @@ def alter(
         kind = resource.resource_type.name.lower()
         print_json({"type": kind, "name": resource.name or DEFAULT, "altered": not dry_run})
     else:
-        emit(f"{resource}: {'could be altered' if dry_run else 'altered'}")
+        emit(f"{resource}: {'would be altered' if dry_run else 'altered'}")
 
 
 def parse_resource(what: str, name: str | None) -> ConfigResource:

@@ -71,7 +71,7 @@ EPILOG = examples(
 
 Topics = Annotated[
     list[str],
-    typer.Argument(help="The topics.", metavar="TOPIC", autocompletion=completing.topics),
+    typer.Argument(help="The topics to read.", metavar="TOPIC", autocompletion=completing.topics),
 ]
 From = Annotated[
     str | None,
@@ -83,13 +83,13 @@ From = Annotated[
     ),
 ]
 To = Annotated[
-    str | None, typer.Option("--to", help="Where to end: a place as for --from; not included.")
+    str | None, typer.Option("--to", help="Where to stop: a place as for --from, exclusive.")
 ]
 UntilEnd = Annotated[
-    bool, typer.Option("--until-end", help="End where the log ends now; else wait for more.")
+    bool, typer.Option("--until-end", help="Stop at the present end of the log, do not wait.")
 ]
 MaxRecords = Annotated[
-    int | None, typer.Option("--max-records", "-n", min=1, help="End after so many.")
+    int | None, typer.Option("--max-records", "-n", min=1, help="Stop after this many records.")
 ]
 Group = Annotated[
     str | None,
@@ -102,7 +102,7 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         "-f",
-        help="text (values), json (lines with all there is), or a template with {topic} "
+        help="text (values), json (a line with every field), or a template with {topic} "
         "{partition} {offset} {timestamp} {time} {key} {value} {headers}.",
     ),
 ]
@@ -117,13 +117,13 @@ Key = Annotated[
 Value = Annotated[Kind, typer.Option(help=f"How to read values: {KINDS}.")]
 Null = Annotated[str, typer.Option(help="The text for null, except in JSON.")]
 Committed = Annotated[
-    bool, typer.Option("--committed", help="Only records of transactions that committed.")
+    bool, typer.Option("--committed", help="Skip records of transactions that are open or aborted.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that the flags say."""
+    """The flags, parsed."""
 
     bootstrap_servers: str
     topics: tuple[str, ...]
@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def isolation(self) -> Literal["read_committed", "read_uncommitted"]:
-        """What `--committed` comes to."""
+        """The isolation level that `--committed` asks for."""
         return "read_committed" if self.committed else "read_uncommitted"
 
 
@@ -170,7 +170,7 @@ def consume(
     """Print records, from the beginning, and wait for more."""
     now_ms = time.time_ns() // 1_000_000
     if to is not None and until_end:
-        raise typer.BadParameter("give one of --to and --until-end")
+        raise typer.BadParameter("give either --to or --until-end")
     begin = None if from_ is None else parse_place(from_, "--from", now_ms)
     end = parse_place(to, "--to", now_ms) if to is not None else END if until_end else None
     numbers = parse_partitions(partition)
@@ -194,15 +194,15 @@ def consume(
 
 def _check_group(begin: Place | None, end: Place | None, numbers: list[int] | None) -> None:
     if numbers is not None:
-        raise typer.BadParameter("the group decides who reads what", param_hint="--partition")
+        raise typer.BadParameter("a group assigns its partitions itself", param_hint="--partition")
     if begin not in (None, BEGINNING, END):
         raise typer.BadParameter(
-            "a group begins where it committed, else at the beginning or the end; "
-            "groups reset-offsets moves it",
+            "a group begins at its committed offsets; beginning or end counts where it has none, "
+            "and 'kafkalite groups reset-offsets' moves them",
             param_hint="--from",
         )
     if end not in (None, END):
-        raise typer.BadParameter("a group reads on, or with --until-end", param_hint="--to")
+        raise typer.BadParameter("a group reads on, or stops with --until-end", param_hint="--to")
 
 
 def _lines(chosen: str, null: bytes) -> Lines:
@@ -222,7 +222,7 @@ def _lines(chosen: str, null: bytes) -> Lines:
 
 @dataclass(slots=True)
 class Reading:
-    """How far it has come. `ends` holds the partitions that have an end and have not reached it."""
+    """The state of a run. `ends` holds the ends of partitions that are not read up to there yet."""
 
     plan: Plan
     admin: Admin
@@ -236,17 +236,17 @@ class Reading:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more is wanted."""
+        """Whether enough records are printed, or every partition is read to its end."""
         enough = self.plan.records_max is not None and self.printed >= self.plan.records_max
         return enough or (self.knows_ends and not self.ends)
 
     def has_ended(self) -> bool:
-        """Whether the user, or whoever reads what we print, wants no more."""
+        """Whether the user has interrupted the command, or closed its stdout."""
         return self.stop.event.is_set() or self.out.gone.is_set()
 
 
 async def _consume(plan: Plan) -> int | None:
-    """Reads until there is an end. The signal that made one, if one did."""
+    """Reads until the end. Returns the signal that ended the command, if any."""
     from kafkalite.cli.standard_io import Stdout, Stop
     from kafkalite.clients.admin.client import Admin
     from kafkalite.clients.cluster import Client
@@ -277,7 +277,7 @@ async def _consume(plan: Plan) -> int | None:
 
 
 async def _begin(reading: Reading, counts: dict[str, int]) -> None:
-    """Takes the partitions, from where they are to be read."""
+    """Assigns the partitions, and seeks to where reading begins."""
     plan, consumer = reading.plan, reading.consumer
     wanted = choose(counts, plan.partitions)
     bounds = await bounds_of(reading.admin, wanted, committed=plan.committed)
@@ -293,7 +293,7 @@ async def _begin(reading: Reading, counts: dict[str, int]) -> None:
 
 
 def _join(reading: Reading) -> None:
-    """Subscribes; with an end, each partition is read to where it ends when it is assigned."""
+    """Subscribes; with an end, each partition is read up to its end at the assignment."""
 
     async def assigned(partitions: tuple[TopicPartition, ...]) -> None:
         level = reading.plan.isolation
@@ -316,7 +316,7 @@ def _join(reading: Reading) -> None:
 
 
 async def _read(reading: Reading) -> None:
-    """Polls and prints, until it is done, told to stop, or nobody listens."""
+    """Polls and prints until the end, a signal, or the end of stdout's reader."""
     from kafkalite.cli.standard_io import first_of
 
     _drop_reached(reading)
@@ -336,7 +336,7 @@ async def _read(reading: Reading) -> None:
 
 
 def _drop_reached(reading: Reading) -> None:
-    """Partitions that are read to their end need no more attention."""
+    """Pauses partitions that are read to their end."""
     for tp, end in list(reading.ends.items()):
         position = reading.consumer.position(tp)
         if position is not None and position >= end:
@@ -345,7 +345,7 @@ def _drop_reached(reading: Reading) -> None:
 
 
 async def _print(reading: Reading, polled: dict[TopicPartition, Columns]) -> None:
-    """Prints what belongs to it, and puts positions back to after what was printed."""
+    """Prints the wanted records, and seeks back to the first one that was not printed."""
     for index, (tp, columns) in enumerate(polled.items()):
         offsets = columns.offsets
         assert offsets is not None
@@ -370,14 +370,14 @@ async def _print(reading: Reading, polled: dict[TopicPartition, Columns]) -> Non
 
 
 def _put_back(reading: Reading, unprinted: list[tuple[TopicPartition, Columns]]) -> None:
-    """Records that were taken and not printed are to come again: a group commits positions."""
+    """Seeks back to records that were not printed: a group commits positions."""
     for tp, columns in unprinted:
         assert columns.offsets is not None
         reading.consumer.seek(tp, columns.offsets[0])
 
 
 async def _write(reading: Reading, tp: TopicPartition, columns: Columns) -> bool:
-    """Whether the records are written; not, when nobody reads, or the user ends it before."""
+    """Whether the records are written: not if nobody reads them, or a signal came first."""
     from kafkalite.cli.standard_io import first_of
 
     _hint(reading, tp, columns)
@@ -424,7 +424,7 @@ def _advice(what: str, found: Guess | None) -> str:
 
 
 async def _formatted(plan: Plan, tp: TopicPartition, columns: Columns) -> bytes:
-    """The lines of records. A registry may be asked on the way, which takes a thread."""
+    """The lines of records, made in a thread if a registry may have to be asked."""
     from kafkalite.cli.records_out import decoded
 
     def work() -> bytes:

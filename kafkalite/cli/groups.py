@@ -1,7 +1,7 @@
 """`kafkalite groups`: consumer groups, their members, offsets and lag.                     [IO]
 
-Fails  with one line and exit code 1: a group that does not exist, one with members whose offsets
-       would be moved under them, a broker that is not there.
+Fails  with one line and exit code 1: a group that does not exist, offsets to move of a group that
+       has members, a broker that does not answer.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def list_(
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Only in this state: Stable, Empty, …; may be repeated."),
+        typer.Option(help="Only groups in this state: Stable, Empty, …; may be repeated."),
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """List the groups that brokers know."""
+    """List consumer groups and their states."""
     listed = ask(bootstrap_servers, lambda admin: admin.list_groups(state or ()))
     if json:
         print_json(
@@ -76,7 +76,7 @@ def list_(
 def describe(
     groups: GroupNames, bootstrap_servers: Bootstrap = BOOTSTRAP, json: AsJson = False
 ) -> None:
-    """Show members, committed offsets and the lag behind ends."""
+    """Show members, committed offsets and lag."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         return [await _described(admin, group) for group in await admin.describe_groups(groups)]
@@ -131,7 +131,7 @@ async def _described(admin: Admin, group: GroupInfo) -> dict[str, Any]:
 
 
 async def _ends(admin: Admin, partitions: set[TopicPartition]) -> dict[TopicPartition, int]:
-    """The ends of those logs that are still there."""
+    """The ends of the logs that still exist."""
     topics = {t.name: t for t in await admin.describe_topics()}
     led = [
         tp
@@ -170,28 +170,28 @@ def reset_offsets(
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     topic: Topics = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every topic that the group has offsets of.")
+        bool, typer.Option("--all-topics", help="Every topic with offsets of the group.")
     ] = False,
     to: Annotated[
         str | None,
         typer.Option(help="earliest, latest, an offset, -N, a time (ISO, -15m or @EPOCH_MS)."),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(help="So many records on, or back where negative.")
+        int | None, typer.Option(help="Move by this many records; back if negative.")
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this it is only shown.")
+        bool, typer.Option("--execute", help="Move the offsets; else they are only shown.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Move a group's committed offsets. Shows what would change, and does it with --execute.
+    """Move a group's committed offsets. Without --execute it only shows the new ones.
 
     The group must have no members. Offsets stay within the log.
     """
     if (to is None) == (shift_by is None):
-        raise typer.BadParameter("give one of --to and --shift-by")
+        raise typer.BadParameter("give either --to or --shift-by")
     if bool(topic) == all_topics:
-        raise typer.BadParameter("give one of --topic and --all-topics")
+        raise typer.BadParameter("give either --topic or --all-topics")
     place = None if to is None else parse_place(to, "--to", time.time_ns() // 1_000_000)
     chosen = parse_topic_partitions(topic, "--topic")
 
@@ -227,7 +227,7 @@ def reset_offsets(
     columns = ["topic", "partition", "committed", "new", "begin", "end"]
     print_table(columns, [[p[c] for c in columns] for p in moved])
     if not execute:
-        say("nothing is changed yet: say --execute")
+        say("Nothing is changed yet: pass --execute to move the offsets.")
 
 
 async def _partitions(
@@ -235,7 +235,7 @@ async def _partitions(
     chosen: dict[str, list[int] | None],
     committed: dict[TopicPartition, OffsetAndMetadata],
 ) -> list[TopicPartition]:
-    """The chosen partitions; of all topics those that have offsets, where none is chosen."""
+    """The chosen partitions; without a choice every partition with offsets of the group."""
     if not chosen:
         there = {t.name: t.partition_count for t in await admin.describe_topics()}
         return [tp for tp in committed if tp.partition < there.get(tp.topic, 0)]
@@ -258,7 +258,7 @@ async def _moved(
         return await offsets_at(admin, place, bounds, strict=False)
     missing = [tp for tp in bounds.ends if tp not in committed]
     if missing:
-        raise ConfigError(f"{missing[0]}: no offset is committed that could be shifted")
+        raise ConfigError(f"{missing[0]}: the group has no committed offset to shift")
     by = shift_by or 0
     return {tp: bounds.clamp(tp, committed[tp].offset + by) for tp in bounds.ends}
 
@@ -281,7 +281,7 @@ def delete(
     json: AsJson = False,
 ) -> None:
     """Delete groups and their offsets. A group with members is refused."""
-    confirm(f"Delete {', '.join(groups)} and the offsets?", yes=yes)
+    confirm(f"Delete {', '.join(groups)} with all offsets?", yes=yes)
 
     async def work(admin: Admin) -> None:
         for group in groups:
@@ -305,10 +305,10 @@ def delete_offsets(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Forget a group's offsets of topics that no member reads."""
+    """Delete a group's offsets of topics that no member reads."""
     chosen = parse_topic_partitions(topic, "--topic")
     if not chosen:
-        raise typer.BadParameter("say which", param_hint="--topic")
+        raise typer.BadParameter("name the topics", param_hint="--topic")
 
     async def find(admin: Admin) -> list[TopicPartition]:
         committed = await admin.list_group_offsets(group)
@@ -323,9 +323,9 @@ def delete_offsets(
         return found
 
     found = ask(bootstrap_servers, find)
-    confirm(f"Forget the offsets of {', '.join(map(str, found))}?", yes=yes)
+    confirm(f"Delete the offsets of {', '.join(map(str, found))}?", yes=yes)
     ask(bootstrap_servers, lambda admin: admin.delete_group_offsets(group, found))
     if json:
         print_json([{"topic": t, "partition": p, "deleted": True} for t, p in found])
     else:
-        emit(f"{group}: forgot the offsets of {', '.join(map(str, found))}")
+        emit(f"{group}: deleted the offsets of {', '.join(map(str, found))}")

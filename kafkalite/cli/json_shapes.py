@@ -1,9 +1,9 @@
 """What `--json` prints, command by command: the fields by name.                             [P]
 
-`[…]` is a list of such, `{NAME: …}` an object whose names are data. Bytes and sizes are numbers of
-bytes, times epoch ms or ISO 8601. Fields keep their names and meaning; new ones may come.
+`[…]` is a list, `{NAME: …}` an object whose names are data. Bytes and sizes are numbers of bytes,
+times epoch ms or ISO 8601. Fields keep their names and meaning; new ones may be added.
 
-Owns   the page's lines; a test holds what commands print to them.
+Owns   the lines of the page; a test compares them with what commands print.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHAPES: Final = {
     "kafkalite produce": f"{{{_RATES}, interrupted}}",
     "kafkalite consume": (
         "{topic, partition, offset, timestamp, key, value, headers: [[NAME, VALUE]]}, a line each; "
-        "key_base64 or value_base64 in place of what is no UTF-8"
+        "key_base64 or value_base64 for bytes that are not UTF-8"
     ),
     "kafkalite groups list": "[{group, state, protocol}]",
     "kafkalite groups describe": (
@@ -65,7 +65,7 @@ SHAPES: Final = {
         "{transactional_id, producer_id, producer_epoch}; with --hanging "
         "{partition, producer_id, start_offset}"
     ),
-    "kafkalite log dump": "{file, what, …}, a line each; the value of what decides the rest",
+    "kafkalite log dump": "{file, what, …}, a line each; its other fields depend on what",
     "kafkalite log verify": (
         "{logs: [{directory, segments, batches, records, bytes, faults}], "
         "faults: [{file, position, fault}]}"

@@ -1,8 +1,7 @@
-"""What is in the files of a log, as documents: a dict for each batch, record, entry.        [IO]
+"""The contents of a log's files as documents: a dict for each batch, record, entry.          [IO]
 
-Owns   how a file's contents are called. Reads through `log_files`, writes nothing.
-Fails  with StorageError naming file and byte where a file is not what it should be; what was
-       readable before it has been given.
+Owns   the names of the fields. Reads through `log_files`, writes nothing.
+Fails  with StorageError naming file and byte at the first damage, after the documents before it.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from kafkalite.errors import CorruptBatchError, StorageError, WireError
 Document = dict[str, Any]
 E = TypeVar("E")
 
-GROUP_KEY: Final = 2  # the version by which a key of __consumer_offsets tells that it is a group's
+GROUP_KEY: Final = 2  # the version of a group's key in __consumer_offsets
 OFFSETS_TOPIC: Final = "__consumer_offsets-"
 TRANSACTIONS_TOPIC: Final = "__transaction_state-"
 
 
 def documents(directory: Directory, file: LogFile, *, records: bool) -> Iterator[Document]:
-    """All that is in a file. StorageError at the first thing that is wrong."""
+    """The documents of a file. StorageError at the first damage."""
     if file.kind is FileKind.LOG:
         yield from _log(directory, file, records=records)
         return
@@ -130,7 +129,7 @@ def _marker(key: bytes | None, value: bytes | None) -> Document:
 
 
 def _decoder(directory: str) -> Decoder | None:
-    """What reads the records of the brokers' own topics."""
+    """The decoder for records of the brokers' internal topics; None for other topics."""
     if directory.startswith(OFFSETS_TOPIC):
         return _group_record
     return _transaction_record if directory.startswith(TRANSACTIONS_TOPIC) else None
@@ -221,7 +220,7 @@ def _offsets(file: LogFile) -> Iterator[Document | Fault]:
 def _partition_metadata(file: LogFile) -> Iterator[Document | Fault]:
     topic_id = checkpoints.parse_topic_id(file.whole(), file.path.name)
     if topic_id is None:
-        raise StorageError("there is no topic id in it")
+        raise StorageError("the file holds no topic id")
     yield {"what": "partition_metadata", "topic_id": str(topic_id)}
 
 

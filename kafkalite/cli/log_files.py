@@ -5,7 +5,7 @@
     FILE                 one of these files
 
 Owns   descriptors, opened for reading alone, one at a time.
-Fails  with StorageError naming the path: not there, not readable, none of a log's files.
+Fails  with StorageError naming the path: it does not exist, cannot be read, or is no log's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
 
 class FileKind(StrEnum):
-    """What a file holds, by its suffix or name."""
+    """The kinds of files, each by its suffix or name."""
 
     LOG = LOG_SUFFIX
     INDEX = INDEX_SUFFIX
@@ -59,14 +59,14 @@ OFFSET_CHECKPOINTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file; `base_offset` is what it is named for, where it is named for an offset."""
+    """One file; `base_offset` comes from its name, if that is an offset."""
 
     path: Path
     kind: FileKind
     base_offset: int = 0
 
     def whole(self) -> bytes:
-        """All of it: for the small ones."""
+        """The whole content, of a small file."""
         try:
             return self.path.read_bytes()
         except OSError as error:
@@ -75,7 +75,7 @@ class LogFile:
 
 @dataclass(slots=True)
 class Directory:
-    """What lies in one directory: a partition's files, or the data directory's own."""
+    """The files of one directory: a partition's, or those of the data directory itself."""
 
     path: Path
     files: list[LogFile] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Opened:
         self.size_bytes = os.fstat(fd).st_size
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`, none beyond the size it had when it was opened."""
+        """Up to `size` bytes from `position`; bytes added after the opening are not read."""
         size = min(size, self.size_bytes - position)
         parts: list[bytes] = []
         while size > 0 and (data := os.pread(self._fd, size, position)):
@@ -112,7 +112,7 @@ class Opened:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Opened]:
-    """A file for reading, closed afterwards; StorageError, also for what goes wrong in between."""
+    """Opens a file for reading. StorageError, also for system errors within the block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -126,7 +126,7 @@ def opened(path: Path) -> Iterator[Opened]:
 
 
 def kind_of(path: Path) -> LogFile | None:
-    """What a file is by its name; None where it is none of ours."""
+    """The file with its kind, by its name; None for a name that no log has."""
     name = path.name
     if name in OFFSET_CHECKPOINTS:
         return LogFile(path, FileKind.OFFSETS)
@@ -141,19 +141,19 @@ def kind_of(path: Path) -> LogFile | None:
 
 
 def directories(path: Path) -> list[Directory]:
-    """What is to be inspected at `path`: itself, and the partitions below a data directory."""
+    """The directories to inspect at `path`: itself, and the partitions in a data directory."""
     if not path.exists():
         raise StorageError(f"{path}: no such file or directory")
     if not path.is_dir():
         file = kind_of(path)
         if file is None:
-            raise StorageError(f"{path}: its name is that of no file of a log")
+            raise StorageError(f"{path}: not a file of a log, by its name")
         return [Directory(path.parent, [file])]
     own = _listed(path)
     below = [_listed(entry) for entry in sorted(path.iterdir(), key=_place) if entry.is_dir()]
     found = [directory for directory in (own, *below) if directory.files]
     if not found:
-        raise StorageError(f"{path}: there are no files of a log in it")
+        raise StorageError(f"{path}: the directory holds no files of a log")
     return found
 
 

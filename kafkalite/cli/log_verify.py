@@ -1,6 +1,6 @@
 """One directory of a log, verified: every segment with its indexes, and the small files.    [IO]
 
-Owns   what was counted and found wrong; `core.log.inspection` says what wrong is.
+Owns   the counts and the faults found; `core.log.inspection` decides what a fault is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafkalite.core.log.inspection import Fault, Seen, SegmentCheck
 from kafkalite.core.log.segment import LOG_SUFFIX, offset_name
 from kafkalite.errors import StorageError
 
-Show = Callable[[int, int], None]  # is told how many bytes and records are done
+Show = Callable[[int, int], None]  # takes the bytes and records done so far
 INDEXES: Final = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -40,7 +40,7 @@ class Check:
                 self._small(file)
 
     def document(self) -> dict[str, Any]:
-        """What there is, counted."""
+        """The counts."""
         return {
             "directory": str(self.directory.path),
             "segments": self._segments,
@@ -64,7 +64,7 @@ class Check:
         indexes = [f for f in (self.directory.find(k, base_offset) for k in INDEXES) if f]
         if not path.is_file():
             for file in indexes:
-                self._add(file.path, Fault(0, f"there is no {path.name} that it could be of"))
+                self._add(file.path, Fault(0, f"its segment {path.name} does not exist"))
             return next_offset
         check, seen, faults = SegmentCheck(base_offset, next_offset), [], []
         with opened(path) as readable:

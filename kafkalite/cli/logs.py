@@ -1,9 +1,9 @@
-"""`kafkalite log`: what lies in a data directory, and whether it is sound; no broker needed. [IO]
+"""`kafkalite log`: shows and checks the files of a data directory; no broker is needed.      [IO]
 
-Reads Apache Kafka's data directories as well: the files are the same. Nothing is written, nothing
-is locked; a directory that a running broker has open shows what is on the disk by then.
+Reads Apache Kafka's data directories as well: the files are the same. The commands write nothing
+and take no lock; of a running broker's directory they see what is on the disk at that moment.
 
-Fails  with exit code 1, naming file and byte, where something is wrong.
+Fails  with exit code 1, naming file and byte, if a file is damaged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kafkalite.cli.options import AsJson, examples, program
 from kafkalite.cli.output import counted, emit, print_json, print_table, say, to_json
 from kafkalite.cli.progress import Progress
 
-cli = program("Look into a data directory, with no broker running.")
+cli = program("Inspect a data directory; no broker is needed.")
 
 FAULTS_MAX: Final = 1_000  # are shown; the rest is counted
 
@@ -40,13 +40,13 @@ Paths = Annotated[
 def dump(
     paths: Paths,
     records: Annotated[
-        bool, typer.Option("--records", help="Also the records of batches.")
+        bool, typer.Option("--records", help="Also the records in each batch.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="A JSON document for each batch, record, entry.")
     ] = False,
 ) -> None:
-    """Print what files hold: batches, entries, checkpoints."""
+    """Print the batches, entries and checkpoints in files."""
     from kafkalite.cli.log_dump import documents
     from kafkalite.cli.log_files import directories
 
@@ -83,8 +83,8 @@ def _shown(value: Any) -> str:
 def verify(paths: Paths, json: AsJson = False) -> None:
     """Check batches, records, indexes, snapshots and checkpoints.
 
-    Exit code 1 where anything is wrong; each fault is named by file and byte. The table leaves
-    out directories without segments, JSON has them all.
+    Exit code 1 if anything is wrong; each fault is named by file and byte. The table leaves out
+    directories without segments, JSON has them all.
     """
     from kafkalite.cli.log_files import directories
     from kafkalite.cli.log_verify import Check

@@ -1,6 +1,6 @@
 """What the commands' flags share: their spelling, their help, and how they are read.       [IO]
 
-Fails  with typer.BadParameter (exit code 2), naming the flag's value and what was expected.
+Fails  with typer.BadParameter (exit code 2), naming the flag's value and the expected form.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Bootstrap = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Have it checked, and change nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check the request, and change nothing.")]
 Partitions = Annotated[
     list[str] | None,
-    typer.Option("--partition", "-p", help="Only these: 3 or 0,2 or 0-5; may be repeated."),
+    typer.Option("--partition", "-p", help="Only these partitions: 3 or 0,2 or 0-5."),
 ]
 
 
@@ -53,7 +53,7 @@ def program(help_: str, **more: Any) -> typer.Typer:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: each on a line of its own, however long."""
+    """The end of a command's help: each example on one line, which is never wrapped."""
     return "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in lines)])
 
 
@@ -77,10 +77,12 @@ def parse_partitions(given: Iterable[str] | None, flag: str = "--partition") -> 
         first, dash, last = part.strip().partition("-")
         bounds = [first, last if dash else first]
         if not all(bound.isascii() and bound.isdigit() for bound in bounds):
-            raise typer.BadParameter(f"'{part}' is no partition, such as 3 or 0-5", param_hint=flag)
+            raise typer.BadParameter(
+                f"'{part}' is not a partition, such as 3 or 0-5", param_hint=flag
+            )
         low, high = map(int, bounds)
         if low > high or high > PARTITION_MAX or high - low > 1_000_000:
-            raise typer.BadParameter(f"'{part}' is no range of partitions", param_hint=flag)
+            raise typer.BadParameter(f"'{part}' is not a range of partitions", param_hint=flag)
         numbers.update(range(low, high + 1))
     return sorted(numbers)
 
@@ -112,21 +114,26 @@ def parse_size(text: str, flag: str) -> int:
     number = plain.rstrip("kmgi")
     factor = {**SIZE_UNITS, **BINARY_UNITS}.get(plain[len(number) :])
     if factor is None or not (number.isascii() and number.isdigit()):
-        raise typer.BadParameter(f"'{text}' is no size, such as 512, 64k or 1Mi", param_hint=flag)
+        raise typer.BadParameter(
+            f"'{text}' is not a size, such as 512, 64k or 1Mi", param_hint=flag
+        )
     return int(number) * factor
+
+
+def no_such_partition(topic: str, count: int, number: int) -> str:
+    """The message about a partition of a topic that has only `count`."""
+    there = "only partition 0" if count == 1 else f"partitions 0 to {count - 1}"
+    return f"topic {topic} has {there}, not {number}"
 
 
 def choose(
     partitions_of: Mapping[str, int], wanted: Sequence[int] | None, flag: str = "--partition"
 ) -> list[TopicPartition]:
-    """These partitions, or all, of topics whose numbers of partitions are given."""
+    """The wanted partitions, or all, of topics with these partition counts."""
     chosen = []
     for topic, count in partitions_of.items():
         for number in range(count) if wanted is None else wanted:
             if number >= count:
-                raise typer.BadParameter(
-                    f"topic {topic} has partitions 0 to {count - 1}, not {number}",
-                    param_hint=flag,
-                )
+                raise typer.BadParameter(no_such_partition(topic, count, number), param_hint=flag)
             chosen.append(TopicPartition(topic, number))
     return chosen

@@ -1,9 +1,9 @@
-"""What commands print: one JSON document, or tables for people.                           [IO]
+"""How commands print: one JSON document, or tables for people.                            [IO]
 
 A table is drawn by rich on a terminal. In a pipe it is aligned with spaces and nothing is cut, so
-that grep and awk find what they look for.
+that grep and awk work on it.
 
-Owns   stdout's forms; stderr gets what is said on the way (`say`).
+Owns   the forms of stdout. Progress, notes and errors go to stderr (`say`, `warn`).
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def warn(text: str) -> None:
 
 
 def emit(text: str) -> None:
-    """A line, or several, on stdout. Whoever closed the pipe has had enough, and we are done."""
+    """A line, or several, on stdout. A closed pipe ends the command with exit code 0."""
     try:
         print(text)
-    except BrokenPipeError:  # typer would make an exit code of 1 of it
+    except BrokenPipeError:  # typer would turn it into exit code 1
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
@@ -88,17 +88,17 @@ def emit(text: str) -> None:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Goes on when the user says so; ConfigError where there is nobody to ask."""
+    """Returns if the user agrees; ConfigError if stdin is not a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody is here to answer: say --yes")
+        raise ConfigError(f"{question} Not a terminal, so nobody can confirm: pass --yes.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
-    """JSON text. Bytes are base64, dates ISO 8601; what else JSON lacks is its str."""
+    """JSON text. Bytes become base64, dates ISO 8601, other types that JSON lacks their str."""
     import orjson
 
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -121,7 +121,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; numbers stand to the right. Nothing but the headers where there are no rows."""
+    """A table, numbers aligned to the right; the headers alone if there are no rows."""
     body = list(rows)
     numeric = [
         bool(body) and all(isinstance(row[i], int) for row in body) for i in range(len(headers))
@@ -177,7 +177,7 @@ def show_bytes(count: int) -> str:
 
 
 def show_time(timestamp_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds; `-` where there is no time."""
+    """ISO 8601 in UTC with milliseconds; `-` for a negative timestamp."""
     if timestamp_ms < 0:
         return "-"
     try:

@@ -1,7 +1,7 @@
-"""`kafkalite perf`: how fast a broker takes and gives records, with our columnar clients.    [IO]
+"""`kafkalite perf`: how fast a broker writes and reads, measured with our columnar clients.   [IO]
 
-Works on any broker that speaks the protocol. What it measures is broker and client together, on
-this machine: give the client a core of its own where that matters.
+Works on any broker that speaks the protocol. The figures are those of broker and client together:
+give the client a core of its own where that matters.
 
 Fails  with one line and exit code 1: an unknown topic, a broker that goes away.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kafkalite.clients.producer.producer import Producer
     from kafkalite.core.types import Columns
 
-cli = program("Measure how fast a broker takes and gives records.")
+cli = program("Measure how fast a broker writes and reads.")
 
 RECORDS: Final = 1_000_000
 CHUNK_BYTES: Final = 1 << 20
@@ -49,23 +49,26 @@ IDLE_SECONDS_MAX: Final = 10.0
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 MB: Final = 1_000_000
 
-RecordSize = Annotated[str, typer.Option(help="Bytes of a value.")]
-Count = Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")]
-Rate = Annotated[
-    int | None, typer.Option(min=1, help="Records a second at the most; without it, all there is.")
+RecordSize = Annotated[str, typer.Option(help="The size of a value.")]
+Count = Annotated[int, typer.Option("--records", "-n", min=1, help="How many records to send.")]
+Rate = Annotated[int | None, typer.Option(min=1, help="At most this many records per second.")]
+AcksOption = Annotated[
+    Acks, typer.Option(help="Replicas that acknowledge a batch: all, 1 (the leader) or 0.")
 ]
-AcksOption = Annotated[Acks, typer.Option(help="Who has to have a batch: all, 1 or 0.")]
 Compression = Annotated[
-    Codec, typer.Option("--compression", "-z", help="Of batches: none, gzip, snappy, lz4, zstd.")
+    Codec,
+    typer.Option(
+        "--compression", "-z", help="How batches are compressed: none, gzip, snappy, lz4, zstd."
+    ),
 ]
 KeySize = Annotated[
-    int, typer.Option(min=0, max=100, help="Bytes of a key; 0 sends records without keys.")
+    int, typer.Option(min=0, max=100, help="The size of a key; 0: records without keys.")
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is to be sent."""
+    """The load to send."""
 
     topic: str
     records: int
@@ -86,7 +89,7 @@ class Load:
     )
 )
 def produce(
-    topic: Annotated[str, typer.Argument(help="The topic; it must be there.")],
+    topic: Annotated[str, typer.Argument(help="The topic; it must exist.")],
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     records: Count = RECORDS,
     record_size: RecordSize = "100",
@@ -94,13 +97,15 @@ def produce(
     rate: Rate = None,
     acks: AcksOption = Acks.all,
     compression: Compression = Codec.none,
-    batch_size: Annotated[str, typer.Option(help="Bytes of a batch.")] = "128Ki",
-    linger_ms: Annotated[float, typer.Option(min=0, help="How long a batch may wait.")] = 5,
+    batch_size: Annotated[str, typer.Option(help="The size of a batch.")] = "128Ki",
+    linger_ms: Annotated[
+        float, typer.Option(min=0, help="Milliseconds that a batch waits for more.")
+    ] = 5,
     json: AsJson = False,
 ) -> None:
-    """Send records and tell how many a second, and their latency.
+    """Send records, and print rate and latency.
 
-    Latency is that of one record in each piece handed in, from there to its acknowledgement.
+    Latency is the time from handing in a record to its acknowledgement, for one record per piece.
     """
     load = Load(
         topic, records, parse_size(record_size, "--record-size"), key_size, rate,
@@ -152,7 +157,7 @@ class Sender:
         self._latencies_ms: list[float] = []
 
     async def run(self, stop: Stop, progress: Progress) -> None:
-        """Sends all of it, at the rate wanted."""
+        """Sends the load, at the rate wanted."""
         load, started = self._load, time.perf_counter()
         while self._sent < load.records and not stop.event.is_set():
             if load.rate is not None:
@@ -167,7 +172,7 @@ class Sender:
         self._seconds = time.perf_counter() - started
 
     async def _hand_in(self, count: int) -> None:
-        """A column of all but one, and that one by itself: its future tells when it is there."""
+        """Sends all but one as a column, and one by itself: its future gives the latency."""
         begun = time.perf_counter()
         if count > 1:
             columns = self._columns(count - 1)
@@ -191,7 +196,7 @@ class Sender:
         return b"%0*d" % (self._load.key_bytes, number % 10**self._load.key_bytes)
 
     def told(self) -> dict[str, Any]:
-        """What was measured."""
+        """The figures."""
         size = self._sent * (self._load.record_bytes + self._load.key_bytes)
         return {
             "topic": self._load.topic,
@@ -227,17 +232,16 @@ def consume(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     records: Annotated[
-        int | None, typer.Option("--records", "-n", min=1, help="At least so many; else all.")
+        int | None,
+        typer.Option("--records", "-n", min=1, help="Stop after this many records. Default: all."),
     ] = None,
     partition: Partitions = None,
-    check_crcs: Annotated[
-        bool, typer.Option(help="Whether the CRC of every batch is computed.")
-    ] = True,
+    check_crcs: Annotated[bool, typer.Option(help="Check the CRC of every batch.")] = True,
     json: AsJson = False,
 ) -> None:
-    """Read records from the beginning and tell records/s and MB/s.
+    """Read records from the beginning, and print rate and latency.
 
-    Latency is how long polls that gave records took: decoding, and waiting for the broker.
+    Latency is the time of polls that returned records: waiting for the broker, and decoding.
     """
     numbers = parse_partitions(partition)
     told, ended_by = asyncio.run(
@@ -289,10 +293,10 @@ class Receiver:
         self._polls_ms: list[float] = []
 
     async def run(self, consumer: Any, stop: Stop, progress: Progress) -> None:
-        """Reads until there is as much as is wanted, or nothing comes any more.
+        """Reads until enough records came, or none came for ten seconds.
 
-        Offsets that compaction or markers took are counted as wanted and never come: ten idle
-        seconds end it then.
+        The number to read is counted by offsets, and those of compacted records and of markers
+        never come.
         """
         started = last = time.perf_counter()
         while self._records < self._wanted and not stop.event.is_set():
@@ -315,7 +319,7 @@ class Receiver:
         self._seconds = last - started
 
     def told(self) -> dict[str, Any]:
-        """What was measured."""
+        """The figures."""
         return {
             **_rates(self._records, self._bytes, self._seconds),
             "first_record_ms": round(self._first_seconds * 1000, 3),
@@ -324,7 +328,7 @@ class Receiver:
         }
 
 
-# ---- what is told -------------------------------------------------------------------------------
+# ---- figures ------------------------------------------------------------------------------------
 
 
 def _rates(records: int, size: int, seconds: float) -> dict[str, Any]:

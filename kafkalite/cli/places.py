@@ -8,9 +8,9 @@
     2024-05-01T12:00      a time, ISO 8601; without a zone it is local time
     @1714564800000        a time, epoch ms
 
-Owns   the text of such places and what they come to within a log.
-Fails  with typer.BadParameter where the text names no place; ConfigError naming partition and
-       range where an offset lies outside of its log.
+Owns   the text of such places and the offsets they stand for within a log.
+Fails  with typer.BadParameter for text that names no place; with ConfigError, naming partition and
+       range, for an offset outside its log.
 Source kcat -o, rpk topic consume --offset: the same ideas, one spelling.
 """
 
@@ -45,7 +45,7 @@ EXPECTED: Final = "beginning, end, an offset, -N, -15m, an ISO time or @EPOCH_MS
 
 
 class Kind(StrEnum):
-    """What a place is told by."""
+    """How a place is given."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -76,7 +76,9 @@ def parse_duration_ms(text: str, flag: str) -> int:
     """`250ms`, `15m` and the like in ms."""
     match = DURATION.fullmatch(text.strip())
     if match is None:
-        raise typer.BadParameter(f"'{text}' is no duration, such as 250ms or 15m", param_hint=flag)
+        raise typer.BadParameter(
+            f"'{text}' is not a duration, such as 250ms or 15m", param_hint=flag
+        )
     return int(match[1]) * UNIT_MS[match[2]]
 
 
@@ -98,7 +100,7 @@ def parse_place(text: str, flag: str, now_ms: int) -> Place:
         return Place(Kind.TIME, max(0, now_ms - int(ago[1]) * UNIT_MS[ago[2]]))
     time_ms = parse_time_ms(text)
     if time_ms is None:
-        raise typer.BadParameter(f"'{text}' is no place: give {EXPECTED}", param_hint=flag)
+        raise typer.BadParameter(f"'{text}' is not a place: give {EXPECTED}", param_hint=flag)
     return Place(Kind.TIME, time_ms)
 
 
@@ -126,7 +128,7 @@ class Bounds:
         first, end = self.beginnings[partition], self.ends[partition]
         if not first <= offset <= end:
             raise ConfigError(
-                f"{partition}: offset {offset} is outside of the log, {first} to {end}"
+                f"{partition}: offset {offset} is outside the log, which has {first} to {end}"
             )
         return offset
 

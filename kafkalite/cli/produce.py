@@ -1,10 +1,11 @@
 """`kafkalite produce`: lines of text or JSON into a topic.                                 [IO]
 
-The first Ctrl-C ends reading: what was read is sent and acknowledged. The second gives up.
+The first Ctrl-C ends reading; the records read so far are sent and acknowledged. The second one
+ends the command at once.
 
 Fails  with one line and exit code 1: an unknown topic, a line that cannot be read (named by its
-       number), a record that brokers refuse. Input is read in pieces of up to a megabyte: those
-       before the one with the fault have been sent.
+       number), a record that brokers refuse. Input is read in pieces of up to a megabyte: the
+       pieces before the faulty one have been sent.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalite.cli import SIGNALLED, completing
-from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples, parse_size
+from kafkalite.cli.options import BOOTSTRAP, Bootstrap, examples, no_such_partition, parse_size
 from kafkalite.cli.output import CLIENT_ID, counted, print_json, say, show_bytes
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.refusals import explaining
@@ -56,7 +57,7 @@ class Codec(StrEnum):
 
 
 class Acks(StrEnum):
-    """Who has to have a batch before it counts."""
+    """How many replicas must have a batch before it is acknowledged."""
 
     all = "all"
     leader = "1"
@@ -65,7 +66,7 @@ class Acks(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that the flags say."""
+    """The flags, parsed."""
 
     bootstrap_servers: str
     topic: str
@@ -82,7 +83,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Sent:
-    """What has been handed to the producer."""
+    """How much the producer got."""
 
     records: int = 0
     size_bytes: int = 0
@@ -107,35 +108,40 @@ FormatOption = Annotated[
         "timestamp, partition.",
     ),
 ]
-Files = Annotated[list[Path] | None, typer.Argument(help="Files; without any, or for -, stdin.")]
+Files = Annotated[
+    list[Path] | None, typer.Argument(help="Files to read. Default: stdin, as for -.")
+]
 Separator = Annotated[
-    str | None, typer.Option("--key-separator", "-K", help="What parts key and value (text).")
+    str | None,
+    typer.Option("--key-separator", "-K", help="The text between key and value of a line."),
 ]
-WithKey = Annotated[
-    str | None, typer.Option(help="The key of every record that has none of its own.")
-]
+WithKey = Annotated[str | None, typer.Option(help="The key of records without a key.")]
 Schema = Annotated[
-    Path | None, typer.Option(help="An .avsc file for --value avro; else it is inferred.")
+    Path | None, typer.Option(help="An .avsc file for --value avro. Default: inferred.")
 ]
 KeySchema = Annotated[
-    Path | None, typer.Option(help="An .avsc file for --key avro; else it is inferred.")
+    Path | None, typer.Option(help="An .avsc file for --key avro. Default: inferred.")
 ]
 Header = Annotated[
-    list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE on every record.")
+    list[str] | None, typer.Option("--header", "-H", help="NAME=VALUE, a header of every record.")
 ]
-Null = Annotated[
-    str | None, typer.Option(help="The text that stands for null, such as NULL (text).")
-]
+Null = Annotated[str | None, typer.Option(help="The text that means null, such as NULL.")]
 Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, help="All into this partition.")
+    int | None,
+    typer.Option("--partition", "-p", min=0, help="Send every record to this partition."),
 ]
-Create = Annotated[bool, typer.Option("--create", help="Make the topic if it is not there.")]
-AcksOption = Annotated[Acks, typer.Option(help="Who has to have a batch: all, 1 or 0.")]
+Create = Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")]
+AcksOption = Annotated[
+    Acks, typer.Option(help="Replicas that acknowledge a batch: all, 1 (the leader) or 0.")
+]
 Compression = Annotated[
-    Codec, typer.Option("--compression", "-z", help="Of batches: none, gzip, snappy, lz4, zstd.")
+    Codec,
+    typer.Option(
+        "--compression", "-z", help="How batches are compressed: none, gzip, snappy, lz4, zstd."
+    ),
 ]
-Linger = Annotated[float, typer.Option(min=0, help="How long a batch waits for more records.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")]
+Linger = Annotated[float, typer.Option(min=0, help="Milliseconds that a batch waits for more.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print neither progress nor summary.")]
 
 
 def register(cli: typer.Typer) -> None:
@@ -150,8 +156,8 @@ def produce(
     format_: FormatOption = Format.text,
     key_separator: Separator = None,
     with_key: WithKey = None,
-    key: Annotated[Kind, typer.Option(help=f"What keys are: {KINDS}.")] = Kind.string,
-    value: Annotated[Kind, typer.Option(help=f"What values are: {KINDS}.")] = Kind.string,
+    key: Annotated[Kind, typer.Option(help=f"How to write keys: {KINDS}.")] = Kind.string,
+    value: Annotated[Kind, typer.Option(help=f"How to write values: {KINDS}.")] = Kind.string,
     schema: Schema = None,
     key_schema: KeySchema = None,
     header: Header = None,
@@ -160,16 +166,16 @@ def produce(
     create: Create = False,
     acks: AcksOption = Acks.all,
     compression: Compression = Codec.none,
-    batch_size: Annotated[str, typer.Option(help="Bytes of a batch.")] = "512Ki",
+    batch_size: Annotated[str, typer.Option(help="The size of a batch.")] = "512Ki",
     linger_ms: Linger = 5,
     quiet: Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Send lines of stdin or of files as records. Ends when all are acknowledged."""
+    """Send lines of stdin or files as records. Waits until all are acknowledged."""
     from kafkalite.cli.records_in import Shape
 
     if format_ is Format.json and (key_separator is not None or null is not None):
-        raise typer.BadParameter("--key-separator and --null are for text, JSON has its own")
+        raise typer.BadParameter("--key-separator and --null are for --format text, not for json")
     with open_registry(bootstrap_servers, key, value) as registry:
         key_avsc, avsc = _path(key_schema, key, "--key-schema"), _path(schema, value, "--schema")
         shape = Shape(
@@ -209,7 +215,7 @@ def _separator(given: str | None) -> bytes | None:
     if given is None:
         return None
     if not given:
-        raise typer.BadParameter("it is empty", param_hint="--key-separator")
+        raise typer.BadParameter("the separator is empty", param_hint="--key-separator")
     return ESCAPES.get(given, given).encode()
 
 
@@ -224,7 +230,7 @@ def _path(schema: Path | None, kind: Kind, flag: str) -> str | None:
 
 
 async def _produce(plan: Plan) -> tuple[dict[str, Any], int | None]:
-    """Sends all there is. What came of it, and the signal that ended it, if one did."""
+    """Sends all input. Returns the summary and the signal that ended the command, if any."""
     from kafkalite.cli.standard_io import Source, Stop
     from kafkalite.clients.admin.client import Admin
     from kafkalite.clients.cluster import Client
@@ -266,7 +272,7 @@ async def _produce(plan: Plan) -> tuple[dict[str, Any], int | None]:
 
 
 async def _check_topic(admin: Admin, plan: Plan) -> None:
-    """That the topic is there, and the partition; makes the topic if it may."""
+    """Checks that topic and partition exist; creates the topic if --create allows it."""
     from kafkalite.clients.admin.client import NewTopic
 
     try:
@@ -281,9 +287,7 @@ async def _check_topic(admin: Admin, plan: Plan) -> None:
         topic = await admin.client.topic(plan.topic, create=False)
     count = topic.partition_count
     if plan.partition is not None and plan.partition >= count:
-        raise ConfigError(
-            f"topic {plan.topic} has partitions 0 to {count - 1}, not {plan.partition}"
-        )
+        raise ConfigError(no_such_partition(plan.topic, count, plan.partition))
 
 
 async def _send_source(

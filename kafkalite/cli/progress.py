@@ -15,7 +15,7 @@ DRAW_SECONDS: Final = 0.1
 
 
 class Progress:
-    """Shows bytes of `total_bytes` (None: nobody knows), records and records/s."""
+    """Shows bytes of `total_bytes` (None: unknown), records and records/s."""
 
     def __init__(self, total_bytes: int | None, *, enabled: bool) -> None:
         self._total = total_bytes
@@ -53,11 +53,11 @@ class Progress:
             self._bar.stop()
 
     def after(self, done_bytes: int, records: int) -> Callable[[int, int], None]:
-        """What shows progress on top of that which is done already."""
+        """A `show` for a part of the work, when other parts are done already."""
         return lambda more_bytes, more: self.show(done_bytes + more_bytes, records + more)
 
     def show(self, done_bytes: int, records: int) -> None:
-        """So far so much."""
+        """Draws the progress so far, ten times a second at the most."""
         now = time.monotonic()
         if self._bar is None or now < self._drawn + DRAW_SECONDS:
             return

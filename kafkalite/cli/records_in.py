@@ -2,7 +2,7 @@
 
     text    key<separator>value, or a value alone, a record each line
     json    {"key": …, "value": …, "headers": …, "timestamp": …, "partition": …}, all optional;
-            what `consume --json` prints is understood, its topic and offset do not count
+            lines of `consume --json` can be read; their topic and offset are ignored
 
 Owns   the bytes of a line that has not ended yet, LINE_BYTES_MAX at most.
 Fails  with ConfigError naming the line's number.
@@ -19,8 +19,10 @@ import orjson
 
 from kafkalite.cli.places import parse_time_ms
 from kafkalite.cli.values import Kind, reader_of_text
+from kafkalite.core.nearest import did_you_mean
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import ConfigError, SerdeError
+from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.serde import Codec
 
 LINE_BYTES_MAX: Final = 64 << 20
@@ -28,7 +30,7 @@ PARTITION_MAX: Final = (1 << 31) - 1
 FIELDS: Final = frozenset(
     {"key", "value", "key_base64", "value_base64", "headers", "timestamp", "partition"}
 )
-IGNORED: Final = frozenset({"topic", "offset", "time"})  # where a record was, not what it is
+IGNORED: Final = frozenset({"topic", "offset", "time"})  # the place of a record, not its content
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Shape:
     value_codec: Codec
     is_json: bool = False
     key_separator: bytes | None = None
-    key: bytes | None = None  # of every record that has none of its own
+    key: bytes | None = None  # of records without a key
     null: bytes | None = None  # the text that stands for null
     headers: Headers = ()
 
@@ -103,7 +105,7 @@ class Origin:
     lines: Sequence[int]
 
     def fault(self, index: int, why: object) -> ConfigError:
-        """What is wrong with record `index`."""
+        """The error of record `index`."""
         return ConfigError(f"{self.source}, line {self.lines[index]}: {why}")
 
 
@@ -133,7 +135,7 @@ def _split(separator: bytes, lines: list[bytes], origin: Origin) -> tuple[list[A
     parts = [line.partition(separator) for line in lines]
     for index, (_, found, _) in enumerate(parts):
         if not found:
-            raise origin.fault(index, f"no key separator {separator.decode()!r}")
+            raise origin.fault(index, f"the line has no key separator {separator.decode()!r}")
     return [key for key, _, _ in parts], [value for _, _, value in parts]
 
 
@@ -149,8 +151,16 @@ def _from_text(
         try:
             values.append(None if text is None else read(text))
         except ValueError as error:
-            raise origin.fault(index, f"no {kind.value}: {error}") from None
+            raise origin.fault(index, _unreadable(kind, text, error)) from None
     return _serialized(codec, shape.topic, values, origin)
+
+
+def _unreadable(kind: Kind, text: bytes, error: ValueError) -> str:
+    """Why a piece of text is no value of its kind."""
+    if isinstance(error, orjson.JSONDecodeError):
+        return f"not valid JSON: {error.msg}"
+    expected = "a number" if kind is Kind.float64 else "a whole number"
+    return f"{glimpse(text.decode(errors='backslashreplace'))} is not {expected}"
 
 
 def _serialized(
@@ -197,11 +207,12 @@ def _document(line: bytes, source: str, number: int) -> Mapping[str, Any]:
     try:
         document = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise origin.fault(0, f"no JSON: {error}") from None
+        raise origin.fault(0, f"not valid JSON: {error.msg}") from None
     if not isinstance(document, dict):
-        raise origin.fault(0, f"a JSON object is expected, with {', '.join(sorted(FIELDS))}")
+        raise origin.fault(0, f"expected a JSON object with fields of {', '.join(sorted(FIELDS))}")
     for name in document.keys() - FIELDS - IGNORED:
-        raise origin.fault(0, f"unknown field {name!r}; there are {', '.join(sorted(FIELDS))}")
+        hint = did_you_mean(name, FIELDS) or f"; fields are {', '.join(sorted(FIELDS))}"
+        raise origin.fault(0, f"unknown field '{name}'{hint}")
     return document
 
 
@@ -219,7 +230,7 @@ def _column(
         try:
             mixed[index] = base64.b64decode(documents[index][f"{name}_base64"], validate=True)
         except (ValueError, TypeError) as error:
-            raise origin.fault(index, f"{name}_base64: {error}") from None
+            raise origin.fault(index, f"{name}_base64 is not valid base64: {error}") from None
     return mixed
 
 
@@ -237,7 +248,7 @@ def _partition(document: Mapping[str, Any], index: int, origin: Origin) -> int |
     given = document.get("partition")
     wrong = isinstance(given, bool) or not isinstance(given, int | None)
     if wrong or (given is not None and not 0 <= given <= PARTITION_MAX):
-        raise origin.fault(index, f"partition {given!r} is no partition's number")
+        raise origin.fault(index, f"partition {given!r} is not a partition number")
     return given
 
 
@@ -255,6 +266,6 @@ def _headers(shape: Shape, document: Mapping[str, Any], index: int, origin: Orig
             and isinstance(pair[0], str)
             and isinstance(pair[1], str | None)
         ):
-            raise origin.fault(index, "headers are an object, or a list of [name, text or null]")
+            raise origin.fault(index, "headers must be an object or a list of [name, text or null]")
         headers.append((pair[0], None if pair[1] is None else pair[1].encode()))
     return tuple(headers)

@@ -106,7 +106,7 @@ def json_headers(headers: Headers) -> list[list[str | None]]:
 
 
 def template_lines(template: str, null: bytes) -> Lines:
-    """Lines made by a template. A line end is added where the template has none."""
+    """Lines made by a template. A line end is added if the template has none."""
     text = _unescaped(template)
     text = text if text.endswith("\n") else text + "\n"
     try:
@@ -117,7 +117,7 @@ def template_lines(template: str, null: bytes) -> Lines:
     for literal, name, spec, conversion in parsed:
         if name is not None and (name not in FIELDS or spec or conversion):
             known = ", ".join(f"{{{field}}}" for field in FIELDS)
-            raise ConfigError(f"--format {template!r}: {{{name}}} is none of {known}")
+            raise ConfigError(f"--format {template!r}: no field {{{name}}}; fields are {known}")
         parts.append((literal.encode(), name))
 
     def lines(tp: TopicPartition, columns: Columns) -> bytes:

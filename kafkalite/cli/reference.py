@@ -1,4 +1,4 @@
-"""Writes `docs/commands.md` out of the commands' own help.                                [IO]
+"""Writes `docs/commands.md` from the help texts of the commands.  [IO]
 
     python -m kafkalite.cli.reference > docs/commands.md
 
@@ -22,16 +22,16 @@ EXAMPLE: Final = "  $ "
 COMPLETION_FLAGS: Final = frozenset({"install_completion", "show_completion"})
 INTRODUCTION: Final = f"""# Commands
 
-{HELP} Written by `python -m kafkalite.cli.reference` out of what `--help` says.
+{HELP} Written by `python -m kafkalite.cli.reference` out of the text of `--help`.
 
 - **Where**: `--bootstrap-servers HOST:PORT[,…]` or `-b`, else the variable
   `KAFKALITE_BOOTSTRAP_SERVERS`, else `127.0.0.1:9092`.
 - **Output**: tables on a terminal, aligned text in a pipe, with `--json` one JSON document;
-  `consume` and `log dump` print a document a line. What is said on the way (progress, summaries,
-  faults) goes to stderr. Fields of JSON keep their names and meaning, new ones may come; times are
-  epoch ms or ISO 8601, a size is in bytes.
-- **Exit codes**: 0 done; 1 refused or failed, with one line on stderr; 2 flags that make no sense;
-  130 Ctrl-C (SIGTERM: 143), but 0 of what runs until it is told to stop (`server start`,
+  `consume` and `log dump` print a document per line. Progress, summaries and errors go to stderr.
+  Fields of JSON keep their names and meaning, new ones may be added; times are epoch ms or ISO
+  8601, sizes are in bytes.
+- **Exit codes**: 0 done; 1 refused or failed, with one line on stderr; 2 wrong flags; 130 Ctrl-C
+  (SIGTERM: 143), but 0 for commands that run until they are stopped (`server start`,
   `registry start`, `kafkalite-streams run`). A closed pipe (`| head`) is 0.
 - **A place in a log** (`--from`, `--to`, `--before`): `beginning`, `end`, an offset, `-N` for the
   last N of each partition, `-15m` (ms, s, m, h, d, w ago), an ISO time such as `2024-05-01T12:00Z`

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.nearest import did_you_mean
-from kafkalite.errors import ApiError, ErrorCode, KafkaliteError
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, KafkaliteError
 
 if TYPE_CHECKING:
     from kafkalite.clients.admin.client import Admin
@@ -42,9 +42,14 @@ MEANINGS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNSUPPORTED_VERSION: "the broker is too old, or does not have this feature",
 }
 
+NOBODY: Final = "nobody answers at"
+REMEDY: Final = "; -b HOST:PORT names another broker, 'kafkalite server start' starts one"
+
 
 def in_words(error: KafkaliteError) -> str:
     """The message of an error, with what a Kafka error code means."""
+    if isinstance(error, BrokerUnavailable):
+        return f"{error}{REMEDY if NOBODY in str(error) else ''}"
     if not isinstance(error, ApiError):
         return str(error)
     words = error.words or "the broker refused"

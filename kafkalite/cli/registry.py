@@ -34,14 +34,11 @@ def start(
     listen: Annotated[
         str, typer.Option(help="HOST:PORT; port 0 takes a free one.")
     ] = "127.0.0.1:8081",
-    json: Annotated[
-        bool, typer.Option("--json", help="Say that it is ready as one line of JSON.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the ready line as JSON.")] = False,
 ) -> None:
-    """Serve the schemas in `_schemas` until told to stop.
+    """Serve the schemas in `_schemas` until Ctrl-C or SIGTERM.
 
-    Ctrl-C and SIGTERM tell it. Any number of these may serve the topic, which is made if it is
-    not there.
+    Several registries may serve one topic. It is created if it does not exist.
     """
     from kafkalite.cli.server_log import log_to_stderr
     from kafkalite.serde.registry_server import RegistryServer

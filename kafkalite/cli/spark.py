@@ -111,7 +111,7 @@ def _run(
     warehouse: Path,
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Loads each table; what became of it."""
+    """Loads each table; returns the summary."""
     from kafkalite.spark.warehouse import load_topic, read_table
 
     started, records = time.monotonic(), 0
@@ -143,7 +143,7 @@ def _run(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query gave; two columns may have one name."""
+    """The rows of a query; two columns may have one name."""
 
     names: list[str]
     rows: list[tuple[Any, ...]]

@@ -2,8 +2,8 @@
 
 Owns   how stdin and files are read (never ahead of what is asked for) and how stdout is written:
        by a thread of its own, so that a reader that is slow holds up nobody's heartbeats.
-Never  waits for the thread at the end: who is interrupted goes at once.
-Fails  with ConfigError naming a file that cannot be read; BrokenPipeError where nobody reads.
+Never  waits for the thread at the end: an interrupted command ends at once.
+Fails  with ConfigError naming a file that cannot be read; BrokenPipeError if stdout is closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STDOUT: Final = 1
 
 
 class Stop:
-    """Whether the user wants an end: set by the first signal; the second one ends the task."""
+    """Set by the first signal; the second signal cancels the task."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
@@ -75,7 +75,7 @@ async def first_of(*events: asyncio.Event | asyncio.Future[Any]) -> None:
 
 
 class Source:
-    """A file or stdin, in pieces as they come. `size_bytes` is None where nobody knows."""
+    """A file or stdin, read piece by piece. `size_bytes` is None if it is not a regular file."""
 
     def __init__(self, path: Path | None) -> None:
         """`path` None or `-` is stdin."""
@@ -97,7 +97,7 @@ class Source:
             os.close(self._fd)
 
     async def pieces(self, stop: Stop) -> AsyncIterator[bytes]:
-        """What there is to read, until its end or `stop`."""
+        """The pieces of the file, until its end or `stop`."""
         while not stop.event.is_set():
             if self.size_bytes is None and not await self._readable(stop):
                 return
@@ -127,12 +127,12 @@ class Source:
 
 def _stdin() -> int:
     if sys.stdin is None:
-        raise OSError(errno.EBADF, "it is closed")
+        raise OSError(errno.EBADF, "stdin is closed")
     return sys.stdin.fileno()
 
 
 class Stdout:
-    """Writes to stdout from a thread. `gone` is set when nobody reads any more."""
+    """Writes to stdout from a thread. `gone` is set when the reader has closed the pipe."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -149,7 +149,7 @@ class Stdout:
         self._loop.remove_reader(STDOUT)
 
     async def write(self, data: bytes) -> None:
-        """Returns once all of `data` is written. BrokenPipeError where nobody reads."""
+        """Returns once all of `data` is written; BrokenPipeError if the pipe is closed."""
         if data:
             done: asyncio.Future[None] = self._loop.create_future()
             self._todo.put((data, done))

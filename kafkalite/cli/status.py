@@ -1,6 +1,6 @@
-"""`kafkalite server status`: how a cluster is, and whether all of it is served.            [IO]
+"""`kafkalite server status`: the state of a cluster, and its partitions without a leader.    [IO]
 
-Fails  with exit code 1 when nobody answers, and when a partition has no leader.
+Fails  with exit code 1 if no broker answers, and if a partition has no leader.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ EPILOG = examples(
 def status(
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     apis: Annotated[
-        bool, typer.Option("--apis", help="Also the APIs that are served, with their versions.")
+        bool, typer.Option("--apis", help="Also the APIs of the broker, with their versions.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Show how a cluster is: brokers, and partitions in trouble.
+    """Show brokers, and partitions that are in trouble.
 
     Those are offline or under-replicated. Exit code 0 means that every partition has a leader.
     """
@@ -71,7 +71,7 @@ async def _status(admin: Admin) -> dict[str, Any]:
 
 
 def offline(topics: list[TopicInfo]) -> list[str]:
-    """The partitions that nobody leads."""
+    """The partitions without a leader."""
     return [f"{t.name}-{p.partition}" for t in topics for p in t.partitions if p.leader_id < 0]
 
 
@@ -86,7 +86,7 @@ def under_replicated(topics: list[TopicInfo]) -> list[str]:
 
 
 async def _directories(admin: Admin) -> dict[int, list[dict[str, Any]]]:
-    """Each broker's log directories; none where brokers do not tell."""
+    """Each broker's log directories; empty if the brokers cannot say."""
     try:
         found = await admin.describe_log_dirs()
     except ApiError as error:

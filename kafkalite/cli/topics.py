@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 
 cli = program("List, describe, create, alter and delete topics.")
 
-Names = Annotated[list[str], typer.Argument(help="The names.", metavar="TOPIC")]
+Names = Annotated[list[str], typer.Argument(help="Names of topics.", metavar="TOPIC")]
 KnownNames = Annotated[
     list[str],
-    typer.Argument(help="The names.", metavar="TOPIC", autocompletion=completing.topics),
+    typer.Argument(help="Names of topics.", metavar="TOPIC", autocompletion=completing.topics),
 ]
 
 
@@ -59,7 +59,7 @@ KnownNames = Annotated[
 def list_(
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     internal: Annotated[
-        bool, typer.Option("--internal", help="Also the brokers' own, such as __consumer_offsets.")
+        bool, typer.Option("--internal", help="Also internal topics, such as __consumer_offsets.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -95,18 +95,18 @@ def describe(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            help="The names; without any, all.",
+            help="Names of topics. Default: all.",
             metavar="[TOPIC]",
             autocompletion=completing.topics,
         ),
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     all_configs: Annotated[
-        bool, typer.Option("--all-configs", help="Also the settings that the topic does not set.")
+        bool, typer.Option("--all-configs", help="Also settings with their default values.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Show partitions: leaders, offsets, sizes; and settings."""
+    """Show partitions with leaders, offsets and sizes, and settings."""
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         found = await admin.describe_topics(topics or None)
@@ -161,7 +161,7 @@ def _config(entry: ConfigEntry) -> dict[str, Any]:
 
 
 async def _sizes(admin: Admin) -> dict[TopicPartition, int]:
-    """Bytes of the leaders' or largest logs; none where brokers do not tell."""
+    """Bytes of each partition's largest log; empty if the brokers cannot say."""
     try:
         found = await admin.describe_log_dirs()
     except ApiError as error:
@@ -201,16 +201,17 @@ def create(
     topics: Names,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many; without it as many as brokers make.")
+        int | None,
+        typer.Option(min=1, help="Number of partitions. Default: as brokers are set up."),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="How many brokers hold each partition.")
+        int | None, typer.Option(min=1, help="Number of brokers that hold each partition.")
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, for example cleanup.policy=compact.")
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that exists is left as it is.")
+        bool, typer.Option("--if-not-exists", help="Leave a topic that exists as it is.")
     ] = False,
     dry_run: DryRun = False,
     json: AsJson = False,
@@ -241,7 +242,7 @@ def create(
 
     def say_made(topic: dict[str, Any]) -> None:
         what = "exists" if topic["exists"] else "created"
-        emit(f"{topic['name']}: {'could be created' if dry_run and what != 'exists' else what}")
+        emit(f"{topic['name']}: {'would be created' if dry_run and what != 'exists' else what}")
 
     made = ask(bootstrap_servers, work, topic_settings=configs)
     if json:
@@ -258,18 +259,18 @@ def alter(
     topics: KnownNames,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many there shall be; never fewer than now.")
+        int | None, typer.Option(min=1, help="The new number of partitions, more than now.")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE; may be repeated.")
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", help="KEY, back to the broker's value.")
+        list[str] | None, typer.Option("--unset", help="KEY; the broker's value is in force again.")
     ] = None,
     dry_run: DryRun = False,
     json: AsJson = False,
 ) -> None:
-    """Give topics more partitions, and change their settings."""
+    """Give topics more partitions, or change their settings."""
     changes: dict[str, str | None] = {**parse_pairs(set_, "--set")}
     changes.update(dict.fromkeys(unset or ()))
     if partitions is None and not changes:
@@ -285,7 +286,7 @@ def alter(
             if partitions is not None:
                 await admin.create_partitions({name: partitions}, validate_only=dry_run)
             if not json:
-                emit(f"{name}: {'could be altered' if dry_run else 'altered'}")
+                emit(f"{name}: {'would be altered' if dry_run else 'altered'}")
 
     ask(bootstrap_servers, work, topics=topics, topic_settings=changes)
     if json:
@@ -299,7 +300,7 @@ def alter(
     )
 )
 def trim(
-    topic: Annotated[str, typer.Argument(help="The name.", autocompletion=completing.topics)],
+    topic: Annotated[str, typer.Argument(help="The topic.", autocompletion=completing.topics)],
     before: Annotated[
         str,
         typer.Option(help="end, an offset, -N to keep the last N, or a time such as -7d."),
@@ -329,7 +330,7 @@ def trim(
     elif starts:
         print_table(["topic", "partition", "begin"], [[t, p, at] for (t, p), at in starts.items()])
     else:
-        say(f"{topic}: there is nothing before that")
+        say(f"{topic}: no records lie before that place")
 
 
 @cli.command(epilog=examples("kafkalite topics delete orders", "kafkalite topics delete a b --yes"))
@@ -338,12 +339,12 @@ def delete(
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     yes: Yes = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A topic that does not exist is no error.")
+        bool, typer.Option("--if-exists", help="Skip topics that do not exist.")
     ] = False,
     json: AsJson = False,
 ) -> None:
     """Delete topics and all their records."""
-    confirm(f"Delete {', '.join(topics)} and all records in it?", yes=yes)
+    confirm(f"Delete {', '.join(topics)} with all records?", yes=yes)
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         done = []

@@ -1,4 +1,4 @@
-"""`kafkalite transactions`: which are open, who holds readers back, and how to end them.     [IO]
+"""`kafkalite transactions`: show open transactions and producers, and abort transactions.     [IO]
 
 Fails  with one line and exit code 1: an unknown transactional id, a broker without transactions.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kafkalite.clients.admin.client import Admin, ProducerInfo, TransactionInfo
     from kafkalite.core.types import TopicPartition
 
-cli = program("Show transactions and producers, end what hangs.")
+cli = program("Show transactions and producers, abort hanging ones.")
 
 ANY_DURATION: Final = -1
 CLOSED: Final = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
@@ -52,13 +52,16 @@ def list_(
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Only in this state: Ongoing, CompleteCommit, …; may be repeated."),
+        typer.Option(
+            help="Only transactions in this state: Ongoing, CompleteCommit, …; may be repeated."
+        ),
     ] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option(help="Only of this producer; may be repeated.")
+        list[int] | None,
+        typer.Option(help="Only transactions of this producer id; may be repeated."),
     ] = None,
     longer_than: Annotated[
-        str | None, typer.Option(help="Only open for longer, such as 10m.")
+        str | None, typer.Option(help="Only transactions open for longer, such as 10m.")
     ] = None,
     json: AsJson = False,
 ) -> None:
@@ -92,7 +95,7 @@ def list_(
 @cli.command(epilog=examples("kafkalite transactions describe billing-1"))
 def describe(
     transactional_ids: Annotated[
-        list[str], typer.Argument(help="The ids.", metavar="TRANSACTIONAL_ID")
+        list[str], typer.Argument(help="The transactional ids.", metavar="TRANSACTIONAL_ID")
     ],
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     json: AsJson = False,
@@ -137,7 +140,9 @@ def producers(
     topic: Annotated[str, typer.Argument(help="The topic.")],
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     partition: Partitions = None,
-    open_: Annotated[bool, typer.Option("--open", help="Only those within a transaction.")] = False,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Only producers with an open transaction.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Show a topic's producers and their open transactions."""
@@ -190,17 +195,17 @@ def _print_producers(found: list[dict[str, Any]], json: bool) -> None:
 )
 def find_hanging(
     topics: Annotated[
-        list[str] | None, typer.Argument(help="The topics; without any, all.", metavar="[TOPIC]")
+        list[str] | None, typer.Argument(help="The topics. Default: all.", metavar="[TOPIC]")
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     longer_than: Annotated[
-        str, typer.Option(help="How long a producer has been silent within its transaction.")
+        str, typer.Option(help="The time without a record of the transaction.")
     ] = TRANSACTION_LONGEST,
     json: AsJson = False,
 ) -> None:
     """Find open transactions that no coordinator knows of.
 
-    Readers of what is committed wait for them until they are aborted.
+    Consumers that read only committed records wait for them until they are aborted.
     """
     longer_ms = parse_duration_ms(longer_than, "--longer-than")
 
@@ -247,22 +252,22 @@ async def _known(admin: Admin, producer_ids: set[int]) -> dict[int, set[TopicPar
 )
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(help="The id whose transaction shall end.")
+        str | None, typer.Argument(help="The id whose transaction to abort.")
     ] = None,
     bootstrap_servers: Bootstrap = BOOTSTRAP,
     hanging: Annotated[
         str | None,
-        typer.Option(help="TOPIC:PARTITION where a transaction hangs that no coordinator knows."),
+        typer.Option(help="TOPIC:PARTITION of a transaction that no coordinator knows of."),
     ] = None,
     start_offset: Annotated[
-        int | None, typer.Option(min=0, help="Where the hanging transaction begins.")
+        int | None, typer.Option(min=0, help="The first offset of the hanging transaction.")
     ] = None,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
     """Abort the transaction of an id, or one that hangs.
 
-    The id's producer is shut out: if it lives, its next request gets an error.
+    The producer of the id is fenced: if it still runs, its next request fails.
     """
     if (transactional_id is None) == (hanging is None):
         raise typer.BadParameter("give a TRANSACTIONAL_ID, or --hanging with --start-offset")

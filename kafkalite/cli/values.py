@@ -66,7 +66,7 @@ class Raw(bytes):
 
 
 def parse_key(name: str, flag: str) -> Kind | WindowedSerde:
-    """What `--key` names: a kind, or keys of windows."""
+    """The kind that `--key` names, or the serde for keys of windows."""
     from kafkalite.serde.primitives import string
     from kafkalite.serde.windowed import named_windowed
 
@@ -85,7 +85,7 @@ def parse_key(name: str, flag: str) -> Kind | WindowedSerde:
 
 
 def open_key_codec(key: Kind | WindowedSerde, registry: SchemaRegistry | None) -> Codec | None:
-    """What reads keys; None where they are text, which `records_out` reads by itself."""
+    """The codec for keys; None for text, which `records_out` reads by itself."""
     if isinstance(key, Kind):
         return None if key is Kind.string else open_codec(key, registry, is_key=True)
     from kafkalite.serde.serde import SerdeContext
@@ -116,7 +116,7 @@ def open_codec(
     is_key: bool = False,
     schema: str | None = None,
 ) -> Codec:
-    """What turns Python values into a kind's bytes and back. `schema` is an .avsc file's path."""
+    """The codec of a kind. `schema` is the path of an .avsc file."""
     from kafkalite import serde
     from kafkalite.serde.serde import EachRecord, SerdeContext
 
@@ -142,7 +142,7 @@ def open_codec(
 def open_registry(
     bootstrap_servers: str, *kinds: Kind | WindowedSerde
 ) -> AbstractContextManager[Any]:
-    """The registry in the log where a kind needs one; None where none does."""
+    """The registry in the log if one of the kinds needs it, else None."""
     if Kind.avro not in kinds:
         return nullcontext()
     from kafkalite.serde.registry_log import LogRegistry
@@ -159,14 +159,14 @@ def _to_base64(data: bytes) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """A string's bytes; what is no string is written as JSON."""
+    """The bytes of a string; other values are written as JSON."""
     if isinstance(value, str):
         return value.encode()
     return value if isinstance(value, bytes) else to_json(value)
 
 
 def reader_of_text(kind: Kind) -> Callable[[bytes], Any]:
-    """What makes of a piece of text the Python value that the kind's codec writes."""
+    """The function from a piece of text to the Python value that the kind's codec writes."""
     if kind in (Kind.string, Kind.bytes):
         return bytes
     if kind in DOCUMENTS:
@@ -179,7 +179,7 @@ def reader_of_text(kind: Kind) -> Callable[[bytes], Any]:
 
 
 def text_of(value: Any) -> bytes:
-    """A decoded key or value as text: strings as they are, the rest as JSON."""
+    """A decoded key or value as text: strings as they are, other values as JSON."""
     if isinstance(value, bytes):
         return value if isinstance(value, Raw) else readable(value)
     return value.encode() if isinstance(value, str) else to_json(value)

@@ -451,7 +451,7 @@ def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
         host, colon, port = text.rpartition(":")
         is_port = port.isascii() and port.isdigit() and int(port) <= PORT_MAX
         if not (colon and is_port and _is_host(host)):
-            raise ConfigError(f"bootstrap server {text!r} is not host:port")
+            raise ConfigError(f"bootstrap server {text!r} is not host:port, such as 127.0.0.1:9092")
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not addresses:
         raise ConfigError("no bootstrap server is given")

@@ -96,7 +96,7 @@ def test_offsets_are_moved_in_a_dry_run(
 def test_offsets_are_moved_for_good(kafkalite: Run, read_group: Run, group: str) -> None:
     topic = read_group()
     reset = ["groups", "reset-offsets", group, "--all-topics", "--to", "1"]
-    assert "say --execute" in kafkalite(*reset).err
+    assert "pass --execute" in kafkalite(*reset).err
     kafkalite(*reset, "--execute")
     again = kafkalite("consume", topic, "--group", group, "--until-end").lines
     assert again == ["b", "c", "d", "e"]
@@ -107,7 +107,7 @@ def test_what_cannot_be_moved(kafkalite: Run, refused: Run, make_topic: Run, gro
     reset = ["groups", "reset-offsets", group]
     assert "has no offsets" in refused(*reset, "--all-topics", "--to", "latest")
     shift = [*reset, "--topic", topic, "--shift-by", "1"]
-    assert refused(*shift) == f"{topic}-0: no offset is committed that could be shifted"
+    assert refused(*shift) == f"{topic}-0: the group has no committed offset to shift"
     missing = refused(*reset, "--topic", f"{topic}-x", "--to", "latest")
     assert missing.endswith(f"; did you mean '{topic}'?")
     for flags in (
@@ -122,7 +122,7 @@ def test_what_cannot_be_moved(kafkalite: Run, refused: Run, make_topic: Run, gro
 
 def test_groups_go(kafkalite: Run, refused: Run, read_group: Run, group: str) -> None:
     read_group()
-    assert "say --yes" in refused("groups", "delete", group)
+    assert "pass --yes" in refused("groups", "delete", group)
     assert kafkalite("groups", "delete", group, "--yes").lines == [f"{group}: deleted"]
     for command in (["delete", group, "--yes"], ["describe", group]):
         assert refused("groups", *command).startswith(f"group '{group}' does not exist at ")

@@ -112,8 +112,9 @@ def test_names_and_examples_are_whole_on_a_narrow_terminal() -> None:
         (["topics", "create"], "Missing argument 'TOPIC' (see kafkalite topics create --help)"),
         (["topics", "create", "x", "--partitons", "3"], "--partitions"),
         (["topics", "create", "x", "--partitions", "many"], "'--partitions': "),
-        (["consume", "x", "--from", "banana"], "'banana' is no place"),
-        (["groups", "reset-offsets", "x"], "one of --to and --shift-by"),
+        (["consume", "x", "--from", "banana"], "'banana' is not a place"),
+        (["consume", "x", "--value", "avrro"], "; did you mean 'avro'?"),
+        (["groups", "reset-offsets", "x"], "either --to or --shift-by"),
     ],
 )
 def test_flags_that_make_no_sense_are_one_line(words: list[str], told: str) -> None:

@@ -98,7 +98,7 @@ def test_partitions() -> None:
         with pytest.raises(typer.BadParameter):
             parse_topic_partition(text, "x")
     assert choose({"a": 2, "b": 1}, None) == [("a", 0), ("a", 1), ("b", 0)]
-    with pytest.raises(typer.BadParameter, match="topic b has partitions 0 to 0, not 1"):
+    with pytest.raises(typer.BadParameter, match="topic b has only partition 0, not 1"):
         choose({"a": 2, "b": 1}, [1])
 
 

@@ -243,19 +243,24 @@ def test_bytes_that_are_no_avro_are_named(kafkalite: Run, make_topic: Run) -> No
 @pytest.mark.parametrize(
     ("flags", "data", "told"),
     [
-        (["-K", ":"], b"a:b\nc\n", "stdin, line 2: no key separator ':'"),
-        (["--value", "json"], b"1\n{\n", "stdin, line 2: no json"),
-        (["--value", "int64"], b"x\n", "stdin, line 1: no int64"),
+        (["-K", ":"], b"a:b\nc\n", "stdin, line 2: the line has no key separator ':'"),
+        (["--value", "json"], b"1\n{\n", "stdin, line 2: not valid JSON: unexpected end of data"),
+        (["--value", "int64"], b"x\n", "stdin, line 1: 'x' is not a whole number"),
+        (["--value", "float64"], b"x\n", "stdin, line 1: 'x' is not a number"),
         (["--value", "hex"], b"0g\n", "stdin, line 1: "),
-        (["-f", "json"], b"{}\n\nx\n", "stdin, line 3: no JSON"),
-        (["-f", "json"], b"[]\n", "stdin, line 1: a JSON object is expected"),
-        (["-f", "json"], b'{"keys": 1}\n', "stdin, line 1: unknown field 'keys'"),
+        (["-f", "json"], b"{}\n\nx\n", "stdin, line 3: not valid JSON: unexpected character"),
+        (["-f", "json"], b"[]\n", "stdin, line 1: expected a JSON object with fields of"),
+        (
+            ["-f", "json"],
+            b'{"keys": 1}\n',
+            "stdin, line 1: unknown field 'keys'; did you mean 'key'?",
+        ),
         (["-f", "json"], b'{"timestamp": "soon"}\n', "stdin, line 1: timestamp 'soon'"),
         (["-f", "json"], b'{"partition": -1}\n', "stdin, line 1: partition -1"),
-        (["-f", "json"], b'{"partition": 7}\n', "has partitions 0 to 0, not 7"),
-        (["-f", "json"], b'{"headers": [1]}\n', "stdin, line 1: headers are an object"),
+        (["-f", "json"], b'{"partition": 7}\n', "has only partition 0, not 7"),
+        (["-f", "json"], b'{"headers": [1]}\n', "stdin, line 1: headers must be an object"),
         (["-f", "json"], b'{"value_base64": "?"}\n', "stdin, line 1: value_base64"),
-        (["-p", "1"], b"x\n", "has partitions 0 to 0, not 1"),
+        (["-p", "1"], b"x\n", "has only partition 0, not 1"),
         (["/no/such/file"], b"", "/no/such/file: No such file"),
         (["/"], b"", "/: is a directory"),
         ([], b"x" * 2_000_000, "MESSAGE_TOO_LARGE"),
@@ -295,7 +300,7 @@ def test_a_topic_that_was_probably_meant_is_named(
 
 def test_places_outside_of_the_log(kafkalite: Run, refused: Run, lettered: str) -> None:
     told = refused("consume", lettered, "--partition", "0", "--from", "99")
-    assert told == f"{lettered}-0: offset 99 is outside of the log, 0 to 5"
+    assert told == f"{lettered}-0: offset 99 is outside the log, which has 0 to 5"
     kafkalite("consume", lettered, "--partition", "2", code=2)
     for flags in (
         ["--from", "yesterday"],

@@ -46,13 +46,13 @@ def test_creating_twice(kafkalite: Run, refused: Run, topic: str) -> None:
 
 def test_a_dry_run_creates_nothing(kafkalite: Run, refused: Run, topic: str) -> None:
     told = kafkalite("topics", "create", topic, "--dry-run").lines
-    assert told == [f"{topic}: could be created"]
+    assert told == [f"{topic}: would be created"]
     assert "does not exist" in refused("topics", "describe", topic)
 
 
 def test_deleting_asks_first(kafkalite: Run, refused: Run, make_topic: Run, topic: str) -> None:
     make_topic(1)
-    assert "say --yes" in refused("topics", "delete", topic)
+    assert "pass --yes" in refused("topics", "delete", topic)
     kafkalite("topics", "describe", topic)
     assert refused("topics", "delete", f"{topic}-x", "--yes").startswith(f"topic '{topic}-x'")
     told = kafkalite("topics", "delete", f"{topic}-x", "--yes", "--if-exists").lines
@@ -76,15 +76,15 @@ def test_topics_grow_and_change(kafkalite: Run, refused: Run, make_topic: Run) -
 def test_trimming(kafkalite: Run, refused: Run, make_topic: Run) -> None:
     topic = make_topic(2)
     kafkalite("produce", topic, "-p", "0", "-q", stdin=b"a\nb\nc\nd\n")
-    assert "say --yes" in refused("topics", "trim", topic, "--before", "2", "-p", "0")
-    assert "outside of the log" in refused(
+    assert "pass --yes" in refused("topics", "trim", topic, "--before", "2", "-p", "0")
+    assert "outside the log" in refused(
         "topics", "trim", topic, "--before", "9", "--yes", "-p", "0"
     )
     trimmed = kafkalite("topics", "trim", topic, "--before", "-1", "--yes", "--json").json
     assert trimmed == [{"topic": topic, "partition": 0, "begin": 3}]
     assert kafkalite("consume", topic, "--until-end").lines == ["d"]
     none = kafkalite("topics", "trim", topic, "--before", "beginning", "--yes")
-    assert "there is nothing before that" in none.err
+    assert "no records lie before that place" in none.err
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,10 @@ def test_the_cluster_s_state(kafkalite: Run, bootstrap: str, make_topic: Run) ->
 def test_a_broker_that_is_not_there_is_named(refused: Run, arguments: list[str]) -> None:
     told = refused(*arguments, "--bootstrap-servers", "127.0.0.1:1")
     assert told.startswith("nobody answers at 127.0.0.1:1")
+    assert told.endswith("; -b HOST:PORT names another broker, 'kafkalite server start' starts one")
 
 
 def test_an_address_that_is_none(refused: Run) -> None:
     assert refused("topics", "list", "-b", "nonsense") == (
-        "bootstrap server 'nonsense' is not host:port"
+        "bootstrap server 'nonsense' is not host:port, such as 127.0.0.1:9092"
     )

@@ -54,7 +54,7 @@ def test_a_transaction_is_shown_and_aborted(
             assert (producer["producer_id"], producer["start_offset"]) == (told["producer_id"], 0)
             hanging = await command(kafkalite, "find-hanging", topic, "--longer-than", "0ms")
             assert len(hanging.lines) == 1  # the coordinator knows it: only the headers
-            assert "say --yes" in await command(refused, "abort", name)
+            assert "pass --yes" in await command(refused, "abort", name)
             done = (await command(kafkalite, "abort", name, "--yes", "--json")).json
             assert done["producer_epoch"] > told["producer_epoch"]
             (after,) = (await command(kafkalite, "describe", name, "--json")).json

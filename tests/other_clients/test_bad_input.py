@@ -139,8 +139,8 @@ def test_a_data_directory_in_use(serve: Callable[..., Any], tmp_path: Path) -> N
 def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    assert_one_line(start(file), str(file))
-    assert_one_line(start(file / "below"), str(file))
+    assert_one_line(start(file), f"data directory {file}: not a directory")
+    assert_one_line(start(file / "below"), f"data directory {file / 'below'}: Not a directory")
 
 
 def test_a_data_directory_that_cannot_be_written(tmp_path: Path) -> None:
@@ -149,8 +149,9 @@ def test_a_data_directory_that_cannot_be_written(tmp_path: Path) -> None:
     except subprocess.SubprocessError:
         pytest.skip("root may write everywhere, and may not give that up here")
     tmp_path.chmod(0o500)
-    assert_one_line(start(tmp_path, before=obey_permissions), str(tmp_path))
-    assert_one_line(start(tmp_path / "below", before=obey_permissions), str(tmp_path))
+    for directory in (tmp_path, tmp_path / "below"):
+        told = f"data directory {directory}: Permission denied; the broker must be able to write it"
+        assert_one_line(start(directory, before=obey_permissions), told)
 
 
 def test_a_data_directory_where_nobody_can_write() -> None:

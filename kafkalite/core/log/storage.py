@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Final
 
 from kafkalite.core.log.port import TEMPORARY_SUFFIX, WAITING_THREADS_MAX, Buffer, T
-from kafkalite.errors import DataDirectoryInUse
+from kafkalite.errors import DataDirectoryInUse, StorageError
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _RELEASE: Final = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
@@ -171,9 +171,12 @@ class FileStorage:
         self._lock: Descriptor | None = None
         self._replacements = count()
         self._root = str(self.root)
-        self.root.mkdir(parents=True, exist_ok=True)
-        # Open from the beginning: what fails to be written from here on, `sync_all` is told.
-        self._top = Descriptor(os.open(self.root, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            # Open from the beginning: what fails to be written from here on, `sync_all` is told.
+            self._top = Descriptor(os.open(self.root, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise _unusable(self.root, error) from error
 
     @property
     def location(self) -> str:
@@ -328,12 +331,17 @@ class FileStorage:
     def lock(self) -> None:
         """Takes the directory for this process; DataDirectoryInUse names who has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = Descriptor(os.open(self.absolute(LOCK_NAME), flags, 0o644))
+        try:
+            descriptor = Descriptor(os.open(self.absolute(LOCK_NAME), flags, 0o644))
+        except OSError as error:
+            raise _unusable(self.root, error) from error
         try:
             fcntl.flock(descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pid = descriptor.read(0, 32).decode("ascii", "replace").strip() or "unknown"
-            raise DataDirectoryInUse(f"{self.root}: in use by process {pid}") from None
+            raise DataDirectoryInUse(
+                f"{self.root}: in use by process {pid}, one broker at a time may use it"
+            ) from None
         self._lock = descriptor
         with suppress(OSError):  # on a full disk the next one is told of no process, that is all
             os.ftruncate(descriptor.fd, 0)
@@ -352,6 +360,12 @@ def _moved(temporary: Path, path: Path) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _unusable(root: Path, error: OSError) -> StorageError:
+    """Why a directory cannot hold a log, and what it needs."""
+    why = "not a directory" if isinstance(error, FileExistsError) else error.strerror
+    return StorageError(f"data directory {root}: {why}; the broker must be able to write it")
 
 
 def _sync_path(path: Path) -> None:
