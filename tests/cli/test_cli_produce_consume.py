@@ -257,7 +257,7 @@ def test_bytes_that_are_no_avro_are_named(kafkalite: Run, make_topic: Run) -> No
         ),
         (["-f", "json"], b'{"timestamp": "soon"}\n', "stdin, line 1: timestamp 'soon'"),
         (["-f", "json"], b'{"partition": -1}\n', "stdin, line 1: partition -1"),
-        (["-f", "json"], b'{"partition": 7}\n', "has only partition 0, not 7"),
+        (["-f", "json"], b'{"partition": 7}\n', "has partitions 0 to 0, not 7"),
         (["-f", "json"], b'{"headers": [1]}\n', "stdin, line 1: headers must be an object"),
         (["-f", "json"], b'{"value_base64": "?"}\n', "stdin, line 1: value_base64"),
         (["-p", "1"], b"x\n", "has only partition 0, not 1"),
