@@ -14,7 +14,7 @@
     <partition>/partition.metadata     version: 0, topic_id: ...
 
 Owns   the formats. A file is replaced whole, so that a crash leaves the old one or the new.
-Fails  with StorageError naming the file and the line.
+Fails  with StorageError naming the file and the line; a damaged `OffsetCheckpoint` counts as empty.
 Source apache/kafka OffsetCheckpointFile, MetaProperties, CleanShutdownFileHandler,
        PartitionMetadataFile.
 """
@@ -29,6 +29,7 @@ from uuid import UUID
 
 from kafkalite.core.config.settings import parse_properties
 from kafkalite.core.log.port import Storage
+from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 
@@ -36,6 +37,7 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANED_OFFSETS: Final = "cleaner-offset-checkpoint"
+GUARD_SUFFIX: Final = ".crc"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"
@@ -67,37 +69,72 @@ def parse_offsets(data: bytes, name: str) -> Offsets:
 def _parse_row(name: str, number: int, row: str) -> tuple[TopicPartition, int]:
     try:
         topic, partition, offset = row.split()
-        return TopicPartition(topic, int(partition)), int(offset)
+        where, value = TopicPartition(topic, int(partition)), int(offset)
+        if where.partition < 0 or value < 0:
+            raise ValueError(row)
+        return where, value
     except ValueError:
         raise StorageError(f"{name}: line {number} is no topic, partition, offset: {row}") from None
 
 
+def offsets_text(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """A checkpoint's text."""
+    rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
+    return f"0\n{len(offsets)}\n{rows}".encode()
+
+
 def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Replaces a checkpoint."""
-    rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
-    storage.replace(name, f"0\n{len(offsets)}\n{rows}".encode())
+    storage.replace(name, offsets_text(offsets))
 
 
 class OffsetCheckpoint:
     """One checkpoint: `offsets` as they are to be, `written` as the file has them.
 
-    Two threads may write it: the one that ends last sees to it that the newest offsets stay.
+    Two threads may write it: the one that ends last sees to it that the newest offsets stay. A
+    damaged file counts as empty; `damage` says what is wrong with it until it is written again.
+
+    `is_guarded`: a file beside it holds the CRC of its text, and of the one that is to replace it.
+    Kafka's format has none, so that a wrong digit looks like a right one.
     """
 
-    __slots__ = ("_name", "_newest", "_storage", "offsets", "written")
+    __slots__ = (
+        "_crc",
+        "_is_guarded",
+        "_name",
+        "_newest",
+        "_storage",
+        "damage",
+        "offsets",
+        "written",
+    )
 
-    def __init__(self, storage: Storage, name: str) -> None:
-        """Reads the file. OSError, StorageError."""
+    def __init__(self, storage: Storage, name: str, *, is_guarded: bool = False) -> None:
+        """Reads the file. OSError."""
         self._storage = storage
         self._name = name
-        self.offsets = read_offsets(storage, name)
+        self._is_guarded = is_guarded
+        self.damage: str | None = None
+        self.offsets: Offsets = {}
+        data = storage.read_small(name) or b""
+        self._crc = crc32c(data)
+        try:
+            self._check_guard()
+            self.offsets = parse_offsets(data, name)
+        except StorageError as error:
+            self.damage = str(error)
         self.written: Mapping[TopicPartition, int] = dict(self.offsets)
         self._newest = self.written
+
+    def _check_guard(self) -> None:
+        guard = self._storage.read_small(self._name + GUARD_SUFFIX) if self._is_guarded else None
+        if guard is not None and b"%08x" % self._crc not in guard.split():
+            raise StorageError(f"{self._name}: it does not have the CRC that it was written with")
 
     def writer(self) -> Callable[[], None] | None:
         """What writes the offsets as they are now, also in another thread; None where the file has
         them. It raises StorageError."""
-        if self.written == self.offsets:
+        if self.written == self.offsets and self.damage is None:
             return None
         self._newest = dict(self.offsets)
         return partial(self._write, self._newest)
@@ -105,13 +142,21 @@ class OffsetCheckpoint:
     def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
         while True:
             try:
-                write_offsets(self._storage, self._name, offsets)
+                self._replace(offsets_text(offsets))
             except OSError as error:
                 raise StorageError(f"{self._name}: {error}") from error
-            self.written = offsets
+            self.written, self.damage = offsets, None
             if offsets is self._newest:
                 return
             offsets = self._newest
+
+    def _replace(self, data: bytes) -> None:
+        crc = crc32c(data)
+        if self._is_guarded:  # first: a crash leaves the old text or the new one
+            guard = b"%08x %08x\n" % (self._crc, crc)
+            self._storage.replace(self._name + GUARD_SUFFIX, guard)
+        self._storage.replace(self._name, data)
+        self._crc = crc
 
 
 def read_meta_properties(storage: Storage) -> dict[str, str]:

@@ -8,13 +8,14 @@
 Owns   the entries: epochs and start offsets ascend together.
 Never  writes at an append: it is written when the log is flushed. Every batch bears its epoch, so
        what a crash took is made anew from the batches after the recovery point.
-Fails  with StorageError on a file that is not a checkpoint.
+Fails  never on a damaged file: `damage` says what is wrong, and the log is there to read them from.
 Source KIP-101, KIP-279; apache/kafka LeaderEpochFileCache.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from kafkalite.core.log.port import Storage
@@ -34,15 +35,21 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """The leader epochs of one partition's log."""
 
-    __slots__ = ("_changes", "_directory", "_storage", "_written", "entries")
+    __slots__ = ("_changes", "_directory", "_storage", "_written", "damage", "entries")
 
     def __init__(self, storage: Storage, directory: str) -> None:
         self._storage = storage
         self._directory = directory
         self._changes = 0  # so far, and as many as the file has
         self._written = 0
+        self.damage: str | None = None  # of the file: then there are no entries yet
+        self.entries: list[EpochEntry] = []
         path = f"{directory}/{CHECKPOINT_NAME}"
-        self.entries = parse_epochs(storage.read_small(path) or b"", path)
+        try:
+            self.entries = parse_epochs(storage.read_small(path) or b"", path)
+        except StorageError as error:
+            self.damage = str(error)
+            self._changes += 1  # so that it is written anew
 
     @property
     def latest(self) -> int:
@@ -136,6 +143,9 @@ def parse_epochs(data: bytes, path: str) -> list[EpochEntry]:
         entries = [EpochEntry(epoch, start) for epoch, start in numbers]
     except ValueError as error:
         raise StorageError(f"{path}: no checkpoint of leader epochs: {data[:40]!r}") from error
+    for before, after in pairwise(entries):
+        if after.leader_epoch <= before.leader_epoch or after.start_offset <= before.start_offset:
+            raise StorageError(f"{path}: {after} does not ascend from {before}")
     if version.strip() != "0" or count.strip() != str(len(entries)):
         raise StorageError(
             f"{path}: version {version}, {len(entries)} entries where {count} are announced"

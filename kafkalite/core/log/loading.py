@@ -16,6 +16,7 @@ Source apache/kafka LogLoader, LogSegment.recover, ProducerStateManager.truncate
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,12 +80,20 @@ def load(
         end_offset = _recover(place, segments, first, producers, epochs, snapshots)
     else:
         snapshots.reload(producers, segments, log_start_offset, end_offset)
+    if clean_shutdown and segments and end_offset < log_start_offset:
+        told = f"{place.partition}: log start offset {log_start_offset} is beyond its end"
+        place.report(f"{told} {end_offset}: it begins with its first file instead")
+        log_start_offset = 0
     loss = _loss(size_bytes - _size_bytes(segments), end_offset, on_disk)
     if not segments or end_offset < log_start_offset:
         _start_anew(place, segments, snapshots, log_start_offset)
         producers.clear()
         end_offset = log_start_offset
     log_start_offset = max(log_start_offset, segments[0].base_offset)
+    if epochs.damage is not None:
+        _find_epochs(place, segments, epochs)
+    elif clean_shutdown:
+        _look_for_first(place, segments[0].base_offset, epochs)
     epochs.truncate_to(end_offset)
     epochs.truncate_before(log_start_offset)
     segments[-1].begin_writing()
@@ -93,6 +102,25 @@ def load(
     return Loaded(
         segments, producers, epochs, log_start_offset, end_offset, recovery_point, snapshots, loss
     )
+
+
+def _look_for_first(place: Place, base_offset: int, epochs: LeaderEpochs) -> None:
+    """A log that was closed began where its first epoch does, or before."""
+    if epochs.entries and epochs.entries[0].start_offset < base_offset:
+        began = f"{place.partition}: it began at offset {epochs.entries[0].start_offset}"
+        place.report(f"{began}, and its first file begins at {base_offset}: segments are gone")
+
+
+def _find_epochs(place: Place, segments: list[Segment], epochs: LeaderEpochs) -> None:
+    """Reads from the log which leader epochs wrote it. What is damaged itself is passed over: the
+    epochs before and after it are found all the same."""
+    place.report(f"{epochs.damage}; leader epochs are read from the log")
+    epochs.clear()
+    for segment in segments:
+        with suppress(CorruptBatchError):
+            for _, header in segment.headers(0):
+                if header.partition_leader_epoch > epochs.latest:
+                    epochs.assign(header.partition_leader_epoch, header.base_offset)
 
 
 def _size_bytes(segments: list[Segment]) -> int:

@@ -574,7 +574,8 @@ class PartitionLog:
         except OSError as error:
             self.abandon()
             self.health.fail("close", error)
-        if has_written or self._durability.is_behind(self.log_end_offset):
+        is_behind = has_written or self._durability.is_behind(self.log_end_offset)
+        if is_behind or self.epochs.unwritten() is not None:
             return self.begin_flush()
         return None
 

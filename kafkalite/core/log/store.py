@@ -83,12 +83,30 @@ class LogStore:
         try:
             self.was_clean_shutdown: Final = checkpoints.take_clean_shutdown(storage)
             self._recovery_points = OffsetCheckpoint(storage, checkpoints.RECOVERY_POINTS)
-            self._start_offsets = OffsetCheckpoint(storage, checkpoints.LOG_START_OFFSETS)
+            self._start_offsets = OffsetCheckpoint(
+                storage, checkpoints.LOG_START_OFFSETS, is_guarded=True
+            )
             self._watermarks = OffsetCheckpoint(storage, checkpoints.HIGH_WATERMARKS)
             self._cleaned = OffsetCheckpoint(storage, checkpoints.CLEANED_OFFSETS)
             self._directories = self._find_directories()
+            self._report_damage()
         except OSError as error:
             raise StorageError(f"data directory: {error}") from error
+
+    def _report_damage(self) -> None:
+        """A damaged checkpoint counts as empty, which loses no record: logs are read from their
+        beginning, records that were deleted may be there again, all counts as not compacted. Which
+        logs compaction has left gaps in is not known then, so that it may be any."""
+        for checkpoint, instead in (
+            (self._recovery_points, "logs that were not closed are read whole"),
+            (self._start_offsets, "logs begin with their first files"),
+            (self._watermarks, "logs are committed as far as replicas have them"),
+            (self._cleaned, "compacted logs are cleaned anew"),
+        ):
+            if checkpoint.damage is not None:
+                self._report(f"{checkpoint.damage}; {instead}")
+        if self._cleaned.damage is not None:
+            self._cleaned.offsets |= dict.fromkeys(self.unopened(), 0)
 
     def _find_directories(self) -> set[str]:
         """The directories of partitions; those of deleted ones go now, and half-written files."""

@@ -253,10 +253,14 @@ def test_messages_of_an_old_kafka_are_refused_and_not_cut(
     assert open_log(memory).log_end_offset == 0, "what is damaged counts as torn"
 
 
-def test_a_log_that_cannot_be_read_is_named(memory: MemoryStorage, open_log: OpenLog) -> None:
-    memory.make_directory("orders-0")
-    memory.replace("orders-0/leader-epoch-checkpoint", b"junk")
-    with pytest.raises(StorageError, match="orders-0: cannot be opened: orders-0/leader-epoch"):
+def test_a_log_that_cannot_be_read_is_named(
+    memory: MemoryStorage, open_log: OpenLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> bytes:
+        raise OSError(5, "Input/output error", path)
+
+    monkeypatch.setattr(memory, "read_small", fail)
+    with pytest.raises(StorageError, match=r"orders-0: cannot be opened: .*leader-epoch"):
         open_log(memory)
 
 

@@ -225,9 +225,9 @@ def test_a_log_that_cannot_be_opened_harms_no_other(
     store = LogStore(memory)
     fill(store.open(ORDERS, ID, CONFIG, at(1_000)), batch, 3)
     store.close(2_000)
-    memory.replace("orders-0/leader-epoch-checkpoint", b"junk")
+    memory.replace("orders-0/partition.metadata", b"version: 9")
     again = LogStore(memory)
-    with pytest.raises(StorageError, match="orders-0: cannot be opened"):
+    with pytest.raises(StorageError, match="orders-0/partition.metadata: version 9"):
         again.open(ORDERS, ID, CONFIG, at(1_000))
     again.open(OTHER, ID, CONFIG, at(1_000))
     again.close(3_000)
