@@ -68,6 +68,7 @@ from kafkalite.core.replicas.partition import Partition
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.shards import TransactionCoordinators
+from kafkalite.core.types import Now
 from kafkalite.errors import ApiError, ConfigError
 
 log: Final = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class Broker:
         self._static_config = config
         self.config = config = self._in_force(image)
         self._config_watchers: list[Callable[[BrokerConfig], None]] = []
-        self.now, self.wall_ms, self.monotonic_ms = clock.now, clock.wall_ms, clock.monotonic_ms
+        self._clock = clock
         self.logs = logs
         self.metrics = BrokerMetrics()
         self.kept_answers = KeptAnswers()
@@ -240,6 +241,18 @@ class Broker:
         self._notes.note_storage_error(error)
 
     # -- time and work in slices
+
+    def now(self) -> Now:
+        """This moment, by all clocks."""
+        return self._clock.now()
+
+    def wall_ms(self) -> int:
+        """The machine's clock, epoch ms."""
+        return self._clock.wall_ms()
+
+    def monotonic_ms(self) -> int:
+        """The clock that nobody sets, in ms."""
+        return self._clock.monotonic_ms()
 
     def wake_at(self, deadline_ms: int | None) -> None:
         """Makes sure that everything due by `deadline_ms` is done then, or before."""
