@@ -4,7 +4,8 @@ Small answers go through asyncio's transport, and those to requests that came to
 a system call costs more than most answers. An answer with file parts goes past the transport, once
 that has nothing left to send: `os.sendfile` moves the bytes from the page cache to the socket
 without a copy into this process, and a duplicate of the socket's descriptor waits for room, since
-asyncio lets nobody else wait on the transport's own.
+asyncio lets nobody else wait on the transport's own. Bytes that are not in the page cache are first
+read in a thread: sendfile would wait for the disk, and everybody with it.
 
 Owns   the order of what is sent, and the duplicate descriptor.
 Never  holds more than one answer with files: the server reads no further request until `is_empty`.
@@ -19,7 +20,10 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
+
+from kafkalite.core.server.cold import is_cold, read_now, warm
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # per turn of the loop, so that others get theirs
 INLINE_BYTES_MAX: Final = 32_768  # below it, reading and one write is cheaper than sendfile
@@ -56,6 +60,7 @@ class Outbox:
     __slots__ = (
         "_held",
         "_held_bytes",
+        "_is_closed",
         "_is_held",
         "_is_paused",
         "_loop",
@@ -64,6 +69,8 @@ class Outbox:
         "_position",
         "_socket",
         "_transport",
+        "_warm_to",
+        "_warming",
         "last_sent",
     )
 
@@ -79,6 +86,9 @@ class Outbox:
         self._on_empty = on_empty
         self._parts: deque[Part] = deque()
         self._position = 0  # how much of the first part is sent
+        self._warm_to = 0  # how much of it is known to be cached, or was just now
+        self._warming: asyncio.Future[None] | None = None  # a thread reads more of it
+        self._is_closed = False
         self._held: list[bytes] = []  # small answers that go together
         self._held_bytes = 0
         self._is_held = False
@@ -143,6 +153,7 @@ class Outbox:
 
     def close(self) -> None:
         """Drops what is unsent; the connection is gone."""
+        self._is_closed = True
         self._parts.clear()
         if self._socket is not None:
             self._loop.remove_writer(self._socket)
@@ -152,7 +163,9 @@ class Outbox:
     # -- past the transport
 
     def _pump(self) -> None:
-        """Sends until the socket is full or its share of this turn is used."""
+        """Sends until the socket is full, its share of this turn is used, or the disk is slow."""
+        if self._warming is not None:
+            return
         try:
             out = self._past_transport()
             try:
@@ -160,7 +173,7 @@ class Outbox:
                     pass
             except BlockingIOError:
                 pass
-            if self._parts:
+            if self._parts and self._warming is None:
                 self._loop.add_writer(out, self._on_writable)
         except OSError:
             self._transport.abort()
@@ -191,18 +204,51 @@ class Outbox:
         if fileno is None:
             self._parts[0] = _whole(part)
             return True
-        count = min(part.size_bytes - self._position, SENDFILE_BYTES_MAX)
-        sent = os.sendfile(out.fileno(), fileno, part.position + self._position, count)
+        position = part.position + self._position
+        if self._position >= self._warm_to:
+            count = min(part.size_bytes - self._position, SENDFILE_BYTES_MAX)
+            self._warm_to = self._position + count
+            if is_cold(fileno, position, count):
+                self._warm(part, position, count)
+                return False
+        count = self._warm_to - self._position
+        sent = os.sendfile(out.fileno(), fileno, position, count)
         if sent == 0 and count:
             raise OSError(f"the file ended {part.size_bytes - self._position} bytes early")
+        is_share = sent == SENDFILE_BYTES_MAX or self._position + sent == self._warm_to
+        is_last = self._warm_to == part.size_bytes
         self._advance(sent, part.size_bytes)
-        return sent < SENDFILE_BYTES_MAX
+        return not is_share or (is_last and sent < SENDFILE_BYTES_MAX)
 
     def _advance(self, sent: int, size: int) -> None:
         self._position += sent
         if self._position >= size:
             self._parts.popleft()
-            self._position = 0
+            self._position = self._warm_to = 0
+
+    def _warm(self, part: FilePart, position: int, count: int) -> None:
+        """Reads a stretch of a part in a thread, then goes on."""
+        self._warming = self._loop.run_in_executor(None, _warm, part, position, count)
+        self._warming.add_done_callback(self._on_warm)
+
+    def _on_warm(self, _: asyncio.Future[None]) -> None:
+        self._warming = None
+        if self._is_closed:
+            return
+        self.last_sent = self._loop.time()
+        if not self._is_paused:
+            self._pump()
+        if self.is_empty:
+            self._on_empty()
+
+
+def _warm(part: FilePart, position: int, count: int) -> None:
+    """Runs in a thread, and keeps the descriptor open there whatever becomes of the connection. An
+    error is met again by sendfile."""
+    fileno = part.fileno()
+    assert fileno is not None, part
+    with suppress(OSError):
+        warm(fileno, position, count)
 
 
 def _whole(part: FilePart) -> bytes:
@@ -214,7 +260,8 @@ def _whole(part: FilePart) -> bytes:
 
 
 def _inline(parts: Sequence[Part]) -> bytes | None:
-    """All parts as one piece, if that is small enough to be cheaper; else None. OSError."""
+    """All parts as one piece, if that is small enough to be cheaper, and cached; else None. OSError
+    where a file is shorter than promised."""
     if len(parts) == 1 and type(parts[0]) is bytes:
         return parts[0]
     size = 0
@@ -222,4 +269,14 @@ def _inline(parts: Sequence[Part]) -> bytes | None:
         size += len(part) if isinstance(part, IN_MEMORY) else part.size_bytes
     if size > INLINE_BYTES_MAX:
         return None
-    return b"".join([part if isinstance(part, IN_MEMORY) else _whole(part) for part in parts])
+    pieces: list[bytes | bytearray | memoryview] = []
+    for part in parts:
+        if isinstance(part, IN_MEMORY):
+            pieces.append(part)
+            continue
+        fileno = part.fileno() if HAS_SENDFILE else None
+        data = _whole(part) if fileno is None else read_now(fileno, part.position, part.size_bytes)
+        if data is None:
+            return None
+        pieces.append(data)
+    return b"".join(pieces)

@@ -6,12 +6,16 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kafkalite.core.server.outbox import HELD_BYTES_MAX, Outbox
+from kafkalite.core.server import cold
+from kafkalite.core.server import outbox as outboxes
+from kafkalite.core.server.outbox import HELD_BYTES_MAX, SENDFILE_BYTES_MAX, Outbox
 
 
 class Transport:
@@ -120,3 +124,107 @@ def test_a_file_that_is_shorter_than_was_promised_ends_the_connection(size: int)
     box.close()
     for each in (sent, received):
         each.close()
+
+
+class OnDisk:
+    """A stretch of a file."""
+
+    def __init__(self, path: Path, position: int, size: int) -> None:
+        self.file = path.open("rb")
+        self.position, self.size_bytes = position, size
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+
+@pytest.mark.parametrize("size", [2_000, 3_000_000])
+def test_what_is_not_cached_is_read_in_a_thread_and_then_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    data = os.urandom(size + 5_000)
+    (tmp_path / "log").write_bytes(data)
+    gate, warmed = threading.Event(), []
+    monkeypatch.setattr(outboxes, "is_cold", lambda *_: True)
+    monkeypatch.setattr(outboxes, "read_now", lambda *_: None)
+
+    def warm(fileno: int, position: int, count: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        warmed.append((position, count))
+        assert gate.wait(60)
+
+    monkeypatch.setattr(outboxes, "warm", warm)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        sent, received = socket.socketpair()
+        for each in (sent, received):
+            each.setblocking(False)
+        transport: Any = Transport()
+        transport.get_extra_info = lambda _: sent
+        done = asyncio.Event()
+        box = Outbox(loop, transport, done.set)
+        box.send([b"head", OnDisk(tmp_path / "log", 1_000, size)])
+        assert await loop.sock_recv(received, 10) == b"head"
+        assert not box.is_empty, "the disk is waited for, elsewhere"
+        assert warmed in ([], [(1_000, min(size, SENDFILE_BYTES_MAX))])
+        box.pause_writing()
+        box.resume_writing()  # nothing more is sent for that
+        gate.set()
+        got = b""
+        while len(got) < size:
+            got += await loop.sock_recv(received, 1 << 20)
+        assert got == data[1_000 : 1_000 + size]
+        await done.wait()
+        assert sum(count for _, count in warmed) == size, "each stretch is looked at once"
+        assert not transport.is_aborted
+        box.close()
+        for each in (sent, received):
+            each.close()
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_ends_while_the_disk_is_waited_for_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "log").write_bytes(bytes(100_000))
+    gate = threading.Event()
+    monkeypatch.setattr(outboxes, "is_cold", lambda *_: True)
+    monkeypatch.setattr(outboxes, "warm", lambda *_: gate.wait(60))
+
+    async def story() -> None:
+        transport: Any = Transport()
+        sent, received = socket.socketpair()
+        transport.get_extra_info = lambda _: sent
+        empty: list[bool] = []
+        box = Outbox(asyncio.get_running_loop(), transport, lambda: empty.append(True))
+        box.send([b"head", OnDisk(tmp_path / "log", 0, 100_000)])
+        warming = box._warming
+        assert warming is not None
+        box.close()
+        gate.set()
+        await warming
+        await asyncio.sleep(0)
+        assert not empty
+        for each in (sent, received):
+            each.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_system_has_dropped_is_cold(tmp_path: Path) -> None:
+    """Where the file system can tell; on others everything counts as cached."""
+    path, size = tmp_path / "log", 400_000
+    path.write_bytes(os.urandom(size))
+    with path.open("rb") as file:
+        fd = file.fileno()
+        os.fsync(fd)
+        assert cold.read_now(fd, 5, size - 5) == path.read_bytes()[5:]
+        assert not cold.is_cold(fd, 5, size - 5)
+        assert cold.read_now(fd, 5, size) is None, "it is shorter"
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if cold.is_cold(fd, 0, size):
+            assert cold.read_now(fd, 0, size) is None
+        cold.warm(fd, 0, size)
+        assert not cold.is_cold(fd, 0, size)
+        assert cold.read_now(fd, 0, size) == path.read_bytes()
