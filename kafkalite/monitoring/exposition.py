@@ -16,7 +16,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import ProcessCollector, generate_latest
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from kafkalite.core.broker.survey import Survey
 
 PAGE_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+TOPIC_LOG_BYTES: Final = "kafkalite_topic_log_bytes"
+GROUP_LAG: Final = "kafkalite_group_lag_records"
 TOPIC_COUNTERS: Final = {
     "records_in": "Records appended by producers.",
     "bytes_in": "Bytes of batches appended by producers.",
@@ -44,7 +46,7 @@ TOPIC_COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BrokerPage(Collector):
-    """One page: all of it is read in `collect`."""
+    """One page."""
 
     counters: BrokerMetrics
     gauges: Mapping[str, float]
@@ -52,18 +54,18 @@ class BrokerPage(Collector):
 
     def text(self) -> bytes:
         """The page."""
-        return generate_latest(self)
+        many = chain(_topics(self.counters), _surveyed(self.survey))
+        return generate_latest(self) + "".join(many).encode()
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric."""
+        """The metrics of which there are few series."""
         yield _build()
         yield from _totals(self.counters)
         yield from _apis({key.name: counted for key, counted in list(self.counters.api.items())})
-        yield from _topics(self.counters)
         for name, value in self.gauges.items():
             words = name.replace("_", " ").capitalize()
             yield GaugeMetricFamily(f"kafkalite_{name}", f"{words}.", value)
-        yield from _surveyed(self.survey)
+        yield _left_out(self.survey)
         yield from ProcessCollector(registry=None).collect()
 
 
@@ -126,37 +128,48 @@ def _apis(apis: Mapping[str, ApiMetrics]) -> Iterator[Metric]:
     yield latency
 
 
-def _topics(counters: BrokerMetrics) -> Iterator[Metric]:
-    """The counters of every topic that had some traffic."""
-    topics = list(counters.topics.items())
-    for name, words in TOPIC_COUNTERS.items():
-        family = CounterMetricFamily(f"kafkalite_topic_{name}", words, labels=["topic"])
-        for topic, counted in topics:
-            family.add_metric([topic], getattr(counted, name))
-        yield family
-
-
-def _surveyed(survey: Survey) -> Iterator[Metric]:
-    sizes = GaugeMetricFamily(
-        "kafkalite_topic_log_bytes", "Bytes of the topic's logs here.", labels=["topic"]
-    )
-    for topic, size in survey.topic_bytes.items():
-        sizes.add_metric([topic], size)
-    yield sizes
-    lags = GaugeMetricFamily(
-        "kafkalite_group_lag_records",
-        "High watermark less committed offset.",
-        labels=["group", "topic", "partition"],
-    )
-    for group, topic, partition, records in survey.lags:
-        lags.add_metric([group, topic, str(partition)], records)
-    yield lags
+def _left_out(survey: Survey) -> Metric:
     left_out = GaugeMetricFamily(
         "kafkalite_series_left_out", "Series for which there is no room.", labels=["metric"]
     )
-    left_out.add_metric([sizes.name], survey.topics_left_out)
-    left_out.add_metric([lags.name], survey.lags_left_out)
-    yield left_out
+    left_out.add_metric([TOPIC_LOG_BYTES], survey.topics_left_out)
+    left_out.add_metric([GROUP_LAG], survey.lags_left_out)
+    return left_out
+
+
+# ---- thousands of series: text at once, no object for each ---------------------------------------
+
+
+def _topics(counters: BrokerMetrics) -> Iterator[str]:
+    """The counters of every topic that had some traffic."""
+    topics = list(counters.topics.items())
+    for name, words in TOPIC_COUNTERS.items():
+        full_name = f"kafkalite_topic_{name}_total"
+        yield _head(full_name, "counter", words)
+        for topic, counted in topics:
+            yield f'{full_name}{{topic="{_quoted(topic)}"}} {getattr(counted, name)}\n'
+
+
+def _surveyed(survey: Survey) -> Iterator[str]:
+    yield _head(TOPIC_LOG_BYTES, "gauge", "Bytes of the topic's logs here.")
+    for topic, size in survey.topic_bytes.items():
+        yield f'{TOPIC_LOG_BYTES}{{topic="{_quoted(topic)}"}} {size}\n'
+    yield _head(GROUP_LAG, "gauge", "High watermark less committed offset.")
+    for group, (topic, partition), records in survey.lags:
+        labels = f'group="{_quoted(group)}",topic="{_quoted(topic)}",partition="{partition}"'
+        yield f"{GROUP_LAG}{{{labels}}} {records}\n"
+
+
+def _head(name: str, kind: str, words: str) -> str:
+    return f"# HELP {name} {words}\n# TYPE {name} {kind}\n"
+
+
+def _quoted(text: str) -> str:
+    """A label's value; what is no Unicode, as a group's name may be, shows as escapes."""
+    if text.isalnum():
+        return text
+    escaped = text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+    return escaped.encode("utf-8", "backslashreplace").decode()
 
 
 def _buckets(durations: Histogram) -> list[tuple[str, int]]:

@@ -9,8 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kafkalite.core.broker.metrics import OTHER_TOPICS, TOPICS_MAX, BrokerMetrics, Histogram
-from kafkalite.core.broker.survey import Lag, Survey
+from kafkalite.core.broker.survey import Lags, Survey
 from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ErrorCode
 from kafkalite.monitoring.exposition import BrokerPage
 from kafkalite.serde.registry_metrics import RegistryMetrics
@@ -83,14 +84,20 @@ def test_a_loop_that_measures_no_turns_has_no_histogram() -> None:
 
 
 def test_topics_and_lags_are_on_the_page_and_those_left_out_are_counted() -> None:
-    survey = Survey({"t": 4_000}, 5, [Lag('g "1"', "t", 3, 70)], 6)
+    group = 'a "b"\\ c\nd'
+    survey = Survey({"t": 4_000}, 5, Lags([group], [TopicPartition("t", 3)], [70]), 6)
     found = samples(page(BrokerMetrics(), survey))
     assert found["kafkalite_topic_log_bytes", (("topic", "t"),)] == 4_000
-    labels = (("group", 'g "1"'), ("partition", "3"), ("topic", "t"))
+    labels = (("group", group), ("partition", "3"), ("topic", "t"))
     assert found["kafkalite_group_lag_records", labels] == 70
     left_out = "kafkalite_series_left_out"
     assert found[left_out, (("metric", "kafkalite_topic_log_bytes"),)] == 5
     assert found[left_out, (("metric", "kafkalite_group_lag_records"),)] == 6
+
+
+def test_a_name_that_is_no_unicode_does_not_spoil_the_page() -> None:
+    survey = Survey(lags=Lags(["a\udcff"], [TopicPartition("t", 3)], [70]))
+    assert r'group="a\udcff"' in page(BrokerMetrics(), survey)
 
 
 def test_the_process_and_the_program_are_on_the_page() -> None:
@@ -117,7 +124,7 @@ def test_topics_beyond_the_bound_are_counted_together() -> None:
 def test_the_table_in_the_docs_is_what_is_exposed() -> None:
     registry = RegistryMetrics(lambda: {"subjects": 4, "schemas": 5, "is_open": 1})
     registry.answered("/subjects", 200, 0.1)
-    survey = Survey({"t": 4_000}, 0, [Lag("g", "t", 3, 70)], 0)
+    survey = Survey({"t": 4_000}, 0, Lags(["g"], [TopicPartition("t", 3)], [70]), 0)
     exposed = {}
     text = page(counters(), survey) + registry.page().decode()
     for family in text_string_to_metric_families(text):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafkalite.core.broker import survey as surveys
-from kafkalite.core.broker.survey import LAGS_PER_SLICE, PARTITIONS_PER_SLICE, Lag, Survey
+from kafkalite.core.broker.survey import LAGS_PER_SLICE, PARTITIONS_PER_SLICE, Survey
 from kafkalite.core.types import TopicPartition
 
 
@@ -40,8 +40,9 @@ class Machine:
     def committing(self) -> list[str]:
         return list(self.offsets)
 
-    def committed_offsets(self, group: str) -> list[tuple[TopicPartition, int]]:
-        return self.offsets.get(group, [])
+    def committed_offsets(self, group: str) -> tuple[list[TopicPartition], list[int]]:
+        pairs = self.offsets.get(group, [])
+        return [partition for partition, _ in pairs], [offset for _, offset in pairs]
 
 
 @dataclass
@@ -90,7 +91,8 @@ def test_sizes_and_lags_are_found() -> None:
     gone = [(TopicPartition("a", 5), 1), (TopicPartition("z", 0), 1)]
     survey, _ = take(Host({"b": 1, "a": 3}, {"g": offsets + gone}))
     assert survey.topic_bytes == {"a": 30, "b": 10}
-    assert survey.lags == [Lag("g", "a", 0, 30), Lag("g", "a", 1, 0)]
+    first, second = TopicPartition("a", 0), TopicPartition("a", 1)
+    assert list(survey.lags) == [("g", first, 30), ("g", second, 0)]
     assert (survey.topics_left_out, survey.lags_left_out) == (0, 0)
 
 
@@ -112,7 +114,8 @@ def test_what_is_beyond_the_bounds_is_counted_and_the_same_stays(
     offsets = [(TopicPartition("c", index), 0) for index in range(2)]
     survey, _ = take(Host({"c": 2, "a": 1, "b": 1}, {"h": offsets, "g": offsets}))
     assert list(survey.topic_bytes) == ["a", "b"]
-    assert [(lag.group, lag.partition) for lag in survey.lags] == [("g", 0), ("g", 1), ("h", 0)]
+    kept = [(group, partition.partition) for group, partition, _ in survey.lags]
+    assert kept == [("g", 0), ("g", 1), ("h", 0)]
     assert (survey.topics_left_out, survey.lags_left_out) == (1, 1)
 
 

@@ -11,9 +11,9 @@ Fails  not at all: what goes away meanwhile is left out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.duties import Slices
@@ -30,13 +30,29 @@ PARTITIONS_PER_SLICE: Final = 64
 LAGS_PER_SLICE: Final = 256
 
 
-class Lag(NamedTuple):
-    """How many records of a partition a group has still to read."""
+@dataclass(slots=True)
+class Lags:
+    """How many records groups have still to read: the i-th entries of all columns are one lag.
 
-    group: str
-    topic: str
-    partition: int
-    records: int
+    Columns, as a page of metrics would else leave thousands of objects to the garbage collector,
+    which holds the loop while it looks at them.
+    """
+
+    groups: list[str] = field(default_factory=list)
+    partitions: list[TopicPartition] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[tuple[str, TopicPartition, int]]:
+        return zip(self.groups, self.partitions, self.records, strict=True)
+
+    def add(self, group: str, partition: TopicPartition, records: int) -> None:
+        """One more lag."""
+        self.groups.append(group)
+        self.partitions.append(partition)
+        self.records.append(records)
 
 
 class Host(Protocol):
@@ -56,7 +72,7 @@ class Survey:
 
     topic_bytes: dict[str, int] = field(default_factory=dict)  # of all logs held here
     topics_left_out: int = 0
-    lags: list[Lag] = field(default_factory=list)
+    lags: Lags = field(default_factory=Lags)
     lags_left_out: int = 0
 
     def take(self, host: Host) -> Slices:
@@ -80,26 +96,25 @@ class Survey:
     def _measure_lags(self, host: Host) -> Slices:
         looked = 0
         for machine, group in _groups(host):
-            offsets = machine.committed_offsets(group)
+            partitions, offsets = machine.committed_offsets(group)
             looked += 1
             for first in range(0, len(offsets), LAGS_PER_SLICE):
-                some = offsets[first : first + LAGS_PER_SLICE]
-                self._measure(host, group, some)
-                looked += len(some)
+                some = slice(first, first + LAGS_PER_SLICE)
+                self._measure(host, group, partitions[some], offsets[some])
+                looked += len(offsets[some])
                 if looked >= LAGS_PER_SLICE:
                     yield None
                     looked = 0
 
     def _measure(
-        self, host: Host, group: str, offsets: Collection[tuple[TopicPartition, int]]
+        self, host: Host, group: str, partitions: list[TopicPartition], offsets: list[int]
     ) -> None:
-        for (topic, index), offset in offsets:
-            held = host.partitions.find(topic, index)
+        for partition, offset in zip(partitions, offsets, strict=True):
+            held = host.partitions.find(*partition)
             if held is None:
                 continue
             if len(self.lags) < LAGS_MAX:
-                behind = max(0, held.log.high_watermark - offset)
-                self.lags.append(Lag(group, topic, index, behind))
+                self.lags.add(group, partition, max(0, held.log.high_watermark - offset))
             else:
                 self.lags_left_out += 1
 

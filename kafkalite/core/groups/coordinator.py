@@ -125,8 +125,8 @@ class GroupCoordinator:
         """Groups that have committed offsets."""
         return self._offsets.committing()
 
-    def committed_offsets(self, group_id: str) -> list[tuple[TopicPartition, int]]:
-        """How far a group has read, by partition, in no order."""
+    def committed_offsets(self, group_id: str) -> tuple[list[TopicPartition], list[int]]:
+        """How far a group has read: partitions, in no order, and their offsets."""
         return self._offsets.committed_offsets(group_id)
 
     # -- time

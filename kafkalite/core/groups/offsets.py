@@ -111,10 +111,10 @@ class Offsets:
         """Groups that have committed offsets."""
         return list(self._committed)
 
-    def committed_offsets(self, group_id: str) -> list[tuple[TopicPartition, int]]:
-        """A group's offsets as numbers, in no order."""
+    def committed_offsets(self, group_id: str) -> tuple[list[TopicPartition], list[int]]:
+        """A group's partitions, in no order, and their offsets as numbers."""
         placed = self._committed.get(group_id, {})
-        return [(partition, each.offset.offset) for partition, each in placed.items()]
+        return list(placed), [each.offset.offset for each in placed.values()]
 
     def group_ids(self) -> Iterator[str]:
         """Groups that have offsets, or will."""
