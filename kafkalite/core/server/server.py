@@ -49,6 +49,8 @@ from kafkalite.errors import KafkaliteError, UnanswerableError
 log: Final = logging.getLogger(__name__)
 
 REQUESTS_PER_TURN: Final = 32  # of one connection, before others get theirs
+TURN_SECONDS: Final = 0.005  # for all connections, before the loop does something else
+PAUSE_SECONDS: Final = 0.001  # after which the loop has done something else
 CONNECTIONS_PER_TURN: Final = 64  # before the loop looks for new bytes
 QUEUED_BYTES_MAX: Final = 10 * FRAME_BYTES_MAX
 DRAIN_SECONDS_MAX: Final = 5.0
@@ -113,6 +115,8 @@ class Server:
         self._small_bytes = min(SMALL_REQUEST_BYTES, small)
         self._room_check: asyncio.TimerHandle | None = None  # while others wait
         self._in_turn = False
+        self._goes_on_later = False  # with those that are due, in the next turn of the loop
+        self._turn_ends = self._worked_until = 0.0
 
     async def bind(self, host: str, port: int, listener: str = DEFAULT_LISTENER) -> tuple[str, int]:
         """Takes an address without accepting yet; returns it, port 0 replaced by a free one.
@@ -238,11 +242,21 @@ class Server:
         Answering one may let others go on, in this very call: a chain of them is no recursion.
         """
         self._due.append(connection)
-        if not self._in_turn:
+        if not (self._in_turn or self._goes_on_later):
             self._take_turns()
 
+    def is_over_time(self) -> bool:
+        """Whether connections have had their part of this turn of the loop."""
+        return perf_counter() > self._turn_ends
+
     def _take_turns(self) -> None:
+        """Lets those work who are due. Calls that follow closely on one another share the time of
+        one turn: the loop has told of several connections."""
         self._in_turn = True
+        began = perf_counter()
+        if self._goes_on_later or began - self._worked_until > PAUSE_SECONDS:
+            self._turn_ends = began + TURN_SECONDS
+        self._goes_on_later = False
         try:
             for _ in range(CONNECTIONS_PER_TURN):
                 if not self._due:  # also where others spoke before this turn, and all was done
@@ -251,9 +265,13 @@ class Server:
                 connection.work(is_last=not self._due)
                 if not self._due:
                     self.service.settle()  # may make others due
+                if self.is_over_time():
+                    break
             self.service.settle()
         finally:
             self._in_turn = False
+            self._worked_until = perf_counter()
+        self._goes_on_later = True
         asyncio.get_running_loop().call_soon(self._take_turns)
 
     def _check_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -368,8 +386,9 @@ class _Connection(asyncio.BufferedProtocol):
         return self._server.reserve(self, wanted, self._frames.large_bytes)
 
     def _answer_some(self) -> bool | None:
-        """Answers REQUESTS_PER_TURN requests at the most. Whether there are more; None while
-        that is of no interest: the last answer is not there yet, or not sent."""
+        """Answers REQUESTS_PER_TURN requests at the most, and none after the turn's time is up.
+        Whether there may be more; None while that is of no interest: the last answer is not there
+        yet, or not sent."""
         next_event = self._frames.next_event
         for _ in range(REQUESTS_PER_TURN):
             request = next_event()
@@ -380,6 +399,8 @@ class _Connection(asyncio.BufferedProtocol):
                 self._end_reservation()
             if not self._can_go_on():
                 return None
+            if self._server.is_over_time():
+                return True
         return True
 
     def _end_reservation(self) -> None:

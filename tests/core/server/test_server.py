@@ -21,8 +21,9 @@ from kafkalite.core.protocol.fetch import (
 )
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
+from kafkalite.core.server import server as server_module
 from kafkalite.core.server.outbox import INLINE_BYTES_MAX, Outbox
-from kafkalite.core.server.server import CONNECTIONS_PER_TURN
+from kafkalite.core.server.server import CONNECTIONS_PER_TURN, REQUESTS_PER_TURN
 from kafkalite.errors import ErrorCode
 
 
@@ -41,6 +42,26 @@ def test_answers_come_in_order_also_when_one_must_wait() -> None:
             service.waiting[0].complete(HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
             assert (await peer.receive()).error_code is ErrorCode.ILLEGAL_GENERATION
             assert [(await peer.receive()).throttle_time_ms for _ in range(100)] == [*range(3, 103)]
+
+    asyncio.run(story())
+
+
+def test_one_connection_takes_no_more_than_its_time_of_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "TURN_SECONDS", -1.0)  # one request, and it is over
+
+    async def story() -> None:
+        service = FakeService()
+        async with serving(service) as (_, connect):
+            busy, other = await connect(), await connect()
+            for _ in range(REQUESTS_PER_TURN):
+                busy.send(ApiVersionsRequest(), 0)
+            other.send(HeartbeatRequest("g", 1, "m"), 0)
+            await until(lambda: service.waiting)
+            assert len(service.asked) < REQUESTS_PER_TURN, "the others are not asked yet"
+            for _ in range(REQUESTS_PER_TURN):
+                await busy.receive()
 
     asyncio.run(story())
 
