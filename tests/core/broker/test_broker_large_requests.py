@@ -10,6 +10,7 @@ import pytest
 
 from kafkalite.core.handlers import produce as produce_module
 from kafkalite.core.handlers.configs import describe_configs
+from kafkalite.core.handlers.offset_commits import OFFSETS_PER_PART
 from kafkalite.core.handlers.service import ENTRIES_AT_ONCE, ENTRIES_MAX
 from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE
 from kafkalite.core.pending import Pending
@@ -18,6 +19,14 @@ from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.configs import DescribeConfigsRequest, DescribeConfigsResource
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
+from kafkalite.core.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from kafkalite.core.protocol.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -278,5 +287,33 @@ def test_the_settings_of_few_topics_are_many_entries(start: Start) -> None:
             await running.until(lambda: answer.response)
             told = answer.response.message.results
             assert [each.resource_name for each in told] == ["t", f"0{me}", ""]
+
+    asyncio.run(story())
+
+
+def test_very_many_offsets_are_committed_in_steps(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            count = 2 * OFFSETS_PER_PART + 1
+            for name in ("t", "u"):
+                await peer.create(name, count)
+            await peer.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+            offsets = tuple(OffsetCommitRequestPartition(i, 10 + i) for i in range(count + 2))
+            topics = tuple(OffsetCommitRequestTopic(name, offsets) for name in ("t", "u"))
+            answer = await peer.ask(OffsetCommitRequest("g", topics=topics), 8)
+            assert [topic.name for topic in answer.topics] == ["t", "u"]
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            for topic in answer.topics:
+                codes = [partition.error_code for partition in topic.partitions]
+                assert codes == [ErrorCode.NONE] * count + [unknown] * 2
+                indexes = [partition.partition_index for partition in topic.partitions]
+                assert indexes == list(range(count + 2))
+            wanted = (OffsetFetchRequestTopics("u", (0, count - 1)),)
+            fetched = await peer.ask(
+                OffsetFetchRequest(groups=(OffsetFetchRequestGroup("g", topics=wanted),)), 8
+            )
+            (told,) = fetched.groups[0].topics
+            assert [each.committed_offset for each in told.partitions] == [10, 9 + count]
 
     asyncio.run(story())
