@@ -8,7 +8,7 @@ requests, without sockets; figures are CPU microseconds a record, the least of a
 
     produce   the producer's request, from its bytes to those of its answer, and the note of it
     wake      the reader's answer, to its bytes
-    wait      the reader's next request, from its bytes until it waits
+    wait      the reader's next request, from its bytes until it waits, in threads too
 
 Without a fetch session each request and each answer carry the whole list, which must be decoded and
 encoded; with one they carry what changed, so that no figure grows with the list.
@@ -50,6 +50,7 @@ class Peer:
     """A connection without sockets: requests go in as bytes, answers come out as bytes."""
 
     def __init__(self, node: Node) -> None:
+        self._node = node
         self._service = BrokerService(node.broker)
         self._frames = ServerConnection()
         self._requests = ClientConnection("bench")
@@ -82,6 +83,15 @@ class Peer:
         self.ask(frame)
         await self._has_answer.wait()
 
+    async def parked(self, frame: bytes) -> None:
+        """Hands the broker a request that waits: at once, or when a thread has read its list."""
+        self.ask(frame)
+        for _ in range(20_000):
+            if len(self._node.broker.waiting):
+                break
+            await asyncio.sleep(0.000_5)
+        assert not self.answer, "the reader does not wait"
+
     def leave(self) -> None:
         """Waits no longer."""
         assert self._pending is not None
@@ -107,11 +117,15 @@ class Reader:
         self._offsets = offsets
         self._in_session = in_session
         self._session_id, self._epoch = 0, 0 if in_session else -1
-        if in_session:
-            self.peer.ask(self.request(range(len(offsets)), max_wait_ms=0))
+
+    async def begin(self) -> None:
+        """Begins its session, if it wants one, and waits."""
+        if self._in_session:
+            await self.peer.answered(self.request(range(len(self._offsets)), max_wait_ms=0))
             response = codec.decode(FetchResponse, self.peer.answer[8:], FETCH_V)
             assert response.session_id, "the broker begins no session"
             self._session_id, self._epoch = response.session_id, 1
+        await self.peer.parked(self.request(range(0)))
 
     def request(self, changed: range, max_wait_ms: int = HOUR_MS) -> bytes:
         """The frame that asks for what comes next; a session is told of `changed` alone."""
@@ -143,14 +157,14 @@ def produce_frame(peer: Peer, topic: str, partition: int) -> bytes:
     return peer.frame(ProduceRequest(None, 1, 30_000, data), PRODUCE_V)
 
 
-def measure(
+async def measure(
     node: Node, topic: str, offsets: list[int], records: int, *, in_session: bool
 ) -> list[float]:
     """Microseconds a record to produce, to wake, to wait. `offsets` are the ends of the logs."""
     reader, writer = Reader(Peer(node), topic, offsets, in_session=in_session), Peer(node)
     spent_ns = [0, 0, 0]
     clock = time.process_time_ns
-    reader.peer.ask(reader.request(range(0)))
+    await reader.begin()
     for number in range(records):
         place = number * len(offsets) // records
         frame = produce_frame(writer, topic, place)
@@ -163,9 +177,8 @@ def measure(
         assert reader.peer.answer, "the reader is not woken"
         frame = reader.has_read(place)
         began = clock()
-        reader.peer.ask(frame)
+        await reader.peer.parked(frame)
         spent_ns[2] += clock() - began
-        assert not reader.peer.answer, "the reader does not wait"
         spent_ns[0] += at[1] - at[0]
         spent_ns[1] += at[2] - at[1]
     reader.peer.leave()
@@ -187,7 +200,9 @@ async def measure_all(scratch: Path, options: argparse.Namespace) -> None:
             for _ in range(options.rounds):
                 found: list[float] = []
                 for in_session in (False, True):
-                    found += measure(node, topic, offsets, options.records, in_session=in_session)
+                    found += await measure(
+                        node, topic, offsets, options.records, in_session=in_session
+                    )
                 best = list(map(min, best, found))
             print(f"| {partitions:,} | {' | '.join(f'{each:,.1f}' for each in best)} |", flush=True)
     finally:

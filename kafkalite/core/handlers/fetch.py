@@ -15,7 +15,6 @@ Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (to
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -137,7 +136,7 @@ class _Fetching:
     opened: OpenFetch
     context: RequestContext
     bytes_found: int = 0
-    found_by_topic: Counter[str] = field(default_factory=Counter)
+    found_by_topic: dict[str, int] = field(default_factory=dict)
     has_errors: bool = False
     has_more: bool = False  # a partition has more to read than was found
 
@@ -200,8 +199,9 @@ class _Fetching:
         self.opened.reading.watch(partition, key)
         log = partition.log
         if records is not None:
-            self.bytes_found += records.size_bytes
-            self.found_by_topic[partition.topic_partition.topic] += records.size_bytes
+            size, topic = records.size_bytes, partition.topic_partition.topic
+            self.bytes_found += size
+            self.found_by_topic[topic] = self.found_by_topic.get(topic, 0) + size
             self.has_more |= records.before_offset < partition.end(isolation_level)
         return PartitionData(
             wanted.partition,
