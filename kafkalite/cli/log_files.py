@@ -30,6 +30,7 @@ from kafkalite.core.log.segment import (
 )
 from kafkalite.errors import StorageError
 
+EXPECTED: Final = ".log, .index, .timeindex, .txnindex, .snapshot or a checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
 
@@ -147,7 +148,7 @@ def directories(path: Path) -> list[Directory]:
     if not path.is_dir():
         file = kind_of(path)
         if file is None:
-            raise StorageError(f"{path}: not a file of a log, by its name")
+            raise StorageError(f"{path}: not a file of a log: expected {EXPECTED}")
         return [Directory(path.parent, [file])]
     own = _listed(path)
     below = [_listed(entry) for entry in sorted(path.iterdir(), key=_place) if entry.is_dir()]

@@ -220,7 +220,7 @@ def test_what_kafka_reserves_in_an_open_index_is_no_entry(kafkalite: Run, copy: 
 
 def test_an_index_without_its_log_is_named(kafkalite: Run, copy: Path) -> None:
     file(copy, ".log").unlink()
-    assert "there is no" in faults(kafkalite, copy)[0]["fault"]
+    assert "does not exist" in faults(kafkalite, copy)[0]["fault"]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_is_no_log(refused: Run, tmp_path: Path) -> None:
         assert "no files of a log" in refused("log", command, str(tmp_path))
         other = tmp_path / "notes.txt"
         other.write_text("x")
-        assert "that of no file of a log" in refused("log", command, str(other))
+        assert "not a file of a log: expected .log, " in refused("log", command, str(other))
         other.unlink()
 
 
