@@ -43,7 +43,7 @@ protocol-page: $(VENV)/.dev
 # One wheel, for this machine's Python and libc. What an earlier build left is not packed again.
 wheels: | $(VENV)/bin/python
 	rm -rf build/lib* build/bdist* build/temp* dist
-	$(PIP) wheel --no-deps --wheel-dir dist .
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	$(BIN)/python tests/package/check_wheel.py dist/kafkalite-*.whl
 
 bench: $(VENV)/.dev
