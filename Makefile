@@ -15,7 +15,7 @@ demo: $(VENV)/.demo
 
 help:
 	@echo 'make demo           the main job on real data'
-	@echo 'make test           all tests; test-fast without JVMs, commands and other clients'
+	@echo 'make test           all tests; test-fast without JVMs, clients and what is slow'
 	@echo 'make test-external  suites that others wrote'
 	@echo 'make lint           ruff, mypy --strict'
 	@echo 'make bench          log to log; bench-broker, bench-cleaner beside Apache Kafka'

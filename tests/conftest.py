@@ -31,9 +31,9 @@ TESTS = Path(__file__).parent
 ELSEWHERE = os.environ.get("KAFKALITE_TEST_BOOTSTRAP")  # another broker to run the tests against
 Settings = Mapping[str, str] | None
 
-# The fast tier is what runs in the test's own process or asks one broker; these begin processes of
-# their own for nearly every test, or wait for the clocks of other clients.
-SLOW_ROOMS = {"cli", "clients", "other_clients", "jvm"}
+# The fast tier is what runs in the test's own process or asks one broker, commands included; these
+# begin processes of their own for nearly every test, or wait for the clocks of clients.
+SLOW_ROOMS = {"clients", "other_clients", "jvm"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

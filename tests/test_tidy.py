@@ -14,6 +14,8 @@ from kafkalite.compaction.retain import Cleaned
 from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
 
+pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all sources, once
+
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "kafkalite").rglob("*.py"))
 BESIDE = sorted(

@@ -10,11 +10,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from warm import Kitchen
 
 COMMAND = [sys.executable, "-m", "kafkalite.cli"]
 SECONDS_MAX = 60
@@ -56,18 +58,19 @@ def environment(bootstrap: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def kafkalite(bootstrap: str) -> Callable[..., Ran]:
+def kitchen() -> Iterator[Kitchen]:
+    """Where commands are forked."""
+    with closing(Kitchen()) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def kafkalite(bootstrap: str, kitchen: Kitchen) -> Callable[..., Ran]:
     """`kafkalite("topics", "list", stdin=b"", code=0)`: runs a command to its end."""
 
     def run(*arguments: str, stdin: bytes = b"", code: int = 0) -> Ran:
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            input=stdin,
-            capture_output=True,
-            timeout=SECONDS_MAX,
-            env=environment(bootstrap),
-        )
-        ran = Ran(done.returncode, done.stdout, done.stderr.decode())
+        ended, out, err = kitchen.run(arguments, stdin, environment(bootstrap), SECONDS_MAX)
+        ran = Ran(ended, out, err.decode())
         assert ran.code == code, (arguments, ran)
         return ran
 

@@ -366,6 +366,7 @@ def test_sigterm_ends_a_consumer(start_command: Run, lettered: str) -> None:
     assert (running.returncode, err) == (128 + signal.SIGTERM, b"")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_producer_after_what_it_has_read(
     kafkalite: Run, start_command: Run, make_topic: Run
 ) -> None:
@@ -390,6 +391,7 @@ def test_a_pipe_that_closes_ends_a_consumer(start_command: Run, lettered: str) -
     assert running.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_a_pipe_that_closes_while_much_is_printed(
     kafkalite: Run, start_command: Run, make_topic: Run
 ) -> None:
@@ -403,6 +405,7 @@ def test_a_pipe_that_closes_while_much_is_printed(
         assert running.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_consumer_whose_reader_sleeps(
     kafkalite: Run, start_command: Run, make_topic: Run, group: str
 ) -> None:
@@ -418,6 +421,7 @@ def test_ctrl_c_ends_a_consumer_whose_reader_sleeps(
     assert told["lag"] in (0, 50_000)  # 0: where the pipe took it all
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_gives_up_what_no_broker_takes(serve: Run, tmp_path: Path) -> None:
     server = serve(tmp_path / "data")
     command = [sys.executable, "-m", "kafkalite.cli", "produce", "t", "--create"]
@@ -444,6 +448,7 @@ def test_a_second_ctrl_c_gives_up_what_no_broker_takes(serve: Run, tmp_path: Pat
     server.kill()
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_is_told_and_waited_for(serve: Run, tmp_path: Path) -> None:
     server = serve(tmp_path / "data")
     command = [sys.executable, "-m", "kafkalite.cli"]
@@ -472,6 +477,7 @@ def test_a_list_in_a_closed_pipe(kafkalite: Run, start_command: Run, make_topic:
     assert running.stderr.read() == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["topics", "list"], ["--help"], ["consume"]])
 def test_stdout_that_is_full_or_closed(bootstrap: str, lettered: str, command: list[str]) -> None:
     wanted = [*command, lettered, "--until-end"] if command == ["consume"] else command
@@ -488,6 +494,7 @@ def test_stdout_that_is_full_or_closed(bootstrap: str, lettered: str, command: l
         assert (done.returncode, done.stderr) == (code, told), redirected
 
 
+@pytest.mark.slow
 def test_a_consumer_waits_for_more(start_command: Run, kafkalite: Run, make_topic: Run) -> None:
     topic = make_topic(1)
     running = start_command("consume", topic, "--json")
@@ -498,6 +505,7 @@ def test_a_consumer_waits_for_more(start_command: Run, kafkalite: Run, make_topi
     running.communicate()
 
 
+@pytest.mark.slow
 def test_input_that_comes_slowly_is_sent_at_once(
     start_command: Run, kafkalite: Run, make_topic: Run
 ) -> None:

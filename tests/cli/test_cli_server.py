@@ -75,6 +75,7 @@ def test_it_stops_at_the_end_of_stdin_if_asked_to(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_two_in_one_directory_or_at_one_address(tmp_path: Path) -> None:
     with started("--data-dir", str(tmp_path / "a"), "--listen", "127.0.0.1:0") as process:
         address = ready(process)
@@ -129,6 +130,7 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
     assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
 
 
+@pytest.mark.slow
 def test_lines_of_the_file_that_are_wrong_are_named(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
@@ -155,6 +157,7 @@ def test_lines_of_the_file_that_are_wrong_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_data_directory_may_be_the_file_s(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'd'}\n")
@@ -169,6 +172,7 @@ def test_the_data_directory_may_be_the_file_s(tmp_path: Path) -> None:
     assert (code, log) == (1, "kafkalite: log.dirs names 2 directories; give one of them\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("advertised", ["localhost:9092", "far.example:9092,CONTROLLER://x:9093"])
 def test_a_port_given_wins_over_the_one_that_the_file_advertises(
     tmp_path: Path, advertised: str
@@ -190,6 +194,7 @@ def test_a_port_given_wins_over_the_one_that_the_file_advertises(
         assert json.loads(process.stdout.readline())["address"] == "far.example:7"
 
 
+@pytest.mark.slow
 def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
@@ -220,6 +225,7 @@ def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
         assert log.count("is of another listener than --listen 127.0.0.1:0, left out") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "number", "words"),
     [
@@ -241,6 +247,7 @@ def test_a_protection_that_is_not_there_is_refused_with_the_file_s_line(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
 def test_a_setting_of_a_flag_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("listeners=PLAINTEXT://127.0.0.1:0\nauthorizer.class.name=\n")

@@ -55,6 +55,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
     raise AssertionError(f"the log ended without {words!r}")
 
 
+@pytest.mark.slow
 def test_a_broker_outlives_its_terminal(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         for _ in range(2):
@@ -76,6 +77,7 @@ def test_only_the_first_signal_counts(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_stop_that_the_disk_refuses_is_not_clean(tmp_path: Path) -> None:
     with started(tmp_path / "d", "--log-format", "json") as process:
         (tmp_path / "d").rename(tmp_path / "gone")
@@ -87,6 +89,7 @@ def test_a_stop_that_the_disk_refuses_is_not_clean(tmp_path: Path) -> None:
     assert process.returncode == 1
 
 
+@pytest.mark.slow
 def test_levels_decide_what_is_logged(tmp_path: Path) -> None:
     with started(tmp_path, "--log-level", "error") as process:
         process.send_signal(signal.SIGHUP)
@@ -119,6 +122,7 @@ def test_in_json_every_line_is_an_object(tmp_path: Path) -> None:
     assert lines[-1]["ts"].endswith("Z")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -24,6 +24,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -43,6 +44,7 @@ def test_a_wrong_app_file_is_one_clear_line(tmp_path: Path, text: str, complaint
         assert len(ran.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_named() -> None:
     ran = command("run", "no_such_app.py")
     assert ran.returncode == 1
@@ -58,6 +60,7 @@ def test_describe_prints_the_topology_and_runs_nothing(tmp_path: Path) -> None:
     assert "out" in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_named_object_is_taken_among_several(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD + 'other = Streams("b")\nother.stream("x").to("y")\n')
@@ -67,6 +70,7 @@ def test_a_named_object_is_taken_among_several(tmp_path: Path) -> None:
     assert "no Streams object called 'third'" in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD)
@@ -98,6 +102,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_broker_of_its_own_says_where_it_is_and_waits_for_its_topics(tmp_path: Path) -> None:
     path, data = tmp_path / "app.py", tmp_path / "data"
     path.write_text(GOOD)
@@ -119,6 +124,7 @@ def test_a_broker_of_its_own_says_where_it_is_and_waits_for_its_topics(tmp_path:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_topic_can_be_stopped(tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD)

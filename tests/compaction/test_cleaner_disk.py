@@ -32,6 +32,7 @@ def test_a_directory_that_cannot_be_synced_costs_no_record(loops: str, model: Ma
     assert keys_of(log) == [(24, b"a"), (25, b"b"), (26, b"c"), (27, b"a")]
 
 
+@pytest.mark.slow
 def test_a_crash_anywhere_in_a_cleaning_loses_no_key(loops: str, model: MakeModel) -> None:
     """At every change of the disk, with several choices of what it kept."""
     change, lengths = 0, set()

@@ -175,6 +175,7 @@ TREE = {
 }
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_any_bytes_end_in_an_error_that_names_the_record_or_in_a_value(

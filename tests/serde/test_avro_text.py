@@ -155,6 +155,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(JSON)
 @settings(max_examples=500, deadline=None)
 def test_any_json_is_a_schema_or_an_error(value: Any) -> None:

@@ -285,6 +285,7 @@ class SlowWriter:
         self.log += self.registry.register(subject, schema).records
 
 
+@pytest.mark.slow
 @given(st.randoms(use_true_random=False), st.integers(2, 5))
 @settings(max_examples=100, deadline=None)
 def test_writers_that_race_end_with_one_truth_that_compaction_keeps(

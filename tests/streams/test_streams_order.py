@@ -110,6 +110,7 @@ def batches(items: list[Row], at: list[int]) -> Iterator[list[Row]]:
         yield items[low:high]
 
 
+@pytest.mark.slow
 @given(steps, rows, st.lists(st.integers(0, 20), max_size=3), st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_random_topologies_with_diamonds_equal_plain_python(

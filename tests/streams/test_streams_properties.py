@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,6 +158,7 @@ def newest_by_key(rows: list[Row]) -> dict[Any, Any]:
     return {key: (value, timestamp) for key, value, timestamp in rows}
 
 
+@pytest.mark.slow
 @given(windows, inputs)
 @settings(max_examples=150, deadline=None)
 def test_windows_record_by_record(batch_run: Any, window: TimeWindow, items: list[Row]) -> None:
@@ -170,6 +172,7 @@ def test_windows_record_by_record(batch_run: Any, window: TimeWindow, items: lis
     assert run.total("dropped-records-total") == plain.dropped
 
 
+@pytest.mark.slow
 @given(windows, inputs, cuts, cuts, st.booleans())
 @settings(max_examples=300, deadline=None)
 def test_windows_in_batches_with_restarts(
@@ -212,6 +215,7 @@ class PlainRows:
         self.updates.append((key, row_of(self.values[key]), self.stamps[key]))
 
 
+@pytest.mark.slow
 @given(inputs, cuts, cuts, st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_aggregates_in_batches_with_restarts(
@@ -259,6 +263,7 @@ class PlainFold:
         self.updates.append((key, result, stamp))
 
 
+@pytest.mark.slow
 @given(inputs, cuts, cuts, st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_a_fold_that_deletes(
@@ -382,6 +387,7 @@ def test_table_groups_change_by_change(batch_run: Any, items: list[Row]) -> None
     assert found == newest_by_key(plain.updates)
 
 
+@pytest.mark.slow
 @given(changes, cuts, cuts, st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_table_groups_in_batches_with_restarts(

@@ -48,6 +48,7 @@ async def committed(peer: Any) -> int:
     return offset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_kill_9_loses_nothing_that_was_acknowledged(
     tmp_path: Path, connect: Connect, seed: int
@@ -111,6 +112,7 @@ async def created(connect: Connect, address: str) -> None:
     await (await connect(address)).create("t")
 
 
+@pytest.mark.slow
 def test_kill_9_between_topics_leaves_each_whole_or_not_there(
     tmp_path: Path, connect: Connect
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_journal_that_cannot_be_replaced_goes_on_as_it_is(
     assert sizes[-1] < max(sizes)
 
 
+@pytest.mark.slow
 def test_a_power_cut_at_any_moment_keeps_what_was_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -400,6 +400,7 @@ def crash_everywhere(steps: list[Step], make: MakeBatch, survivors: int) -> int:
             check(model, survivor, make, killed=killed)
 
 
+@pytest.mark.slow
 def test_a_crash_at_every_change_of_a_long_history(batch: MakeBatch) -> None:
     steps: list[Step] = []
     for number in range(5):

@@ -120,6 +120,7 @@ def test_encode_of_what_cannot_be_encoded(columns, data):
     assert outcome(encode_with, native, columns, Compression.NONE) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     data=bodies,
@@ -135,6 +136,7 @@ def test_decode(data, count, base_offset, base_timestamp, log_append_time):
     assert outcome(native.decode_records, memoryview(bytearray(data)), *arguments) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     data=bodies,
@@ -148,6 +150,7 @@ def test_skim(data, count, last, keys_required):
     assert outcome(native.skim_records, memoryview(data), count, last, keys_required) == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     data=bodies,
@@ -180,6 +183,7 @@ def test_what_is_encoded_is_decoded(columns, codec):
         assert got.headers == columns.headers
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(columns=batches_of_columns(SMALL, SMALL), data=st.data())
 def test_a_damaged_batch_with_a_true_crc_is_refused_or_read(columns, data):

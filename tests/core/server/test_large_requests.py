@@ -194,6 +194,7 @@ def test_who_waits_for_room_and_leaves_is_forgotten() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_who_announces_much_and_sends_little_is_in_nobodys_way() -> None:
     """What counts is the memory that is taken, not what sizes promise."""
 

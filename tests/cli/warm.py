@@ -1,0 +1,126 @@
+"""Commands as processes of their own that need not import anything: forks of one that has.
+
+    kitchen = Kitchen()
+    kitchen.run(("topics", "list"), stdin=b"", environ=os.environ, seconds=60)
+
+A command alone takes half a second to start, on a busy machine several, and there are hundreds of
+them. A fork has file descriptors, an environment, signals and an exit code of its own as any
+process, and ends as any interpreter does.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stderr, suppress
+from importlib import import_module
+
+REQUEST_BYTES_MAX = 1 << 17
+A_WRONG_FLAG = ["topics", "create", "t", "--partitions", "many"]  # typer imports what reads flags
+USED_BY_MOST = (
+    "rich.console", "rich.table", "rich.text", "kafkalite.clients.admin.client",
+    "kafkalite.clients.consumer.consumer", "kafkalite.clients.producer.producer",
+    "kafkalite.serde.registry_log",
+)  # fmt: skip
+
+
+class Kitchen:
+    """The process that forks, and the socket over which it is asked to."""
+
+    def __init__(self) -> None:
+        self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+
+    def run(
+        self, arguments: Iterable[str], stdin: bytes, environ: Mapping[str, str], seconds: float
+    ) -> tuple[int, bytes, bytes]:
+        """Runs one command to its end: its exit code, stdout and stderr."""
+        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
+        reading, writing = os.pipe()
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            given = [reading, out.fileno(), err.fileno()]
+            socket.send_fds(self._asked, [request], given)
+            os.close(reading)
+            feeding = threading.Thread(target=_feed, args=(writing, stdin))
+            feeding.start()
+            self._asked.settimeout(seconds)
+            code = int(self._asked.recv(REQUEST_BYTES_MAX))
+            feeding.join()
+            out.seek(0)
+            err.seek(0)
+            return code, out.read(), err.read()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._asked.close()
+        self._process.wait()
+
+
+def _feed(writing: int, data: bytes) -> None:
+    with open(writing, "wb") as pipe:
+        try:
+            pipe.write(data)
+            pipe.flush()
+        except BrokenPipeError:  # as with any command, it may have had enough
+            pass
+
+
+def fork_for_each_request(asked: socket.socket) -> None:
+    """Returns in the child that is to be the command; ends when nobody asks any more."""
+    while True:
+        message, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
+        if not message:
+            sys.exit()
+        request = json.loads(message)
+        child = os.fork()
+        if not child:
+            asked.close()
+            for place, file in enumerate(files):
+                os.dup2(file, place)
+                os.close(file)
+            os.environ.clear()
+            os.environ.update(request["environ"])
+            time.tzset()
+            sys.argv = ["kafkalite", *request["arguments"]]
+            return
+        for file in files:
+            os.close(file)
+        _, status = os.waitpid(child, 0)
+        asked.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def import_all() -> None:
+    """Imports what commands would import."""
+    from kafkalite.cli import app, main
+
+    app.build()
+    for used in USED_BY_MOST:
+        import_module(used)
+    sys.argv = ["kafkalite", *A_WRONG_FLAG]
+    with suppress(SystemExit), redirect_stderr(io.StringIO()):
+        main()
+    gc.freeze()  # no child shall look at it, and so copy it
+
+
+if __name__ == "__main__":
+    from kafkalite.cli import main
+
+    place = int(sys.argv[1])
+    import_all()
+    fork_for_each_request(socket.socket(fileno=place))
+    main()
