@@ -48,6 +48,9 @@ REFUSED: Final[Mapping[str, str]] = {
     "max.connection.creation.rate": _NO_RATE,
 }
 
+# No settings of a broker, but of the authorizers that Kafka comes with.
+OF_AN_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+
 # Of one listener, after its name.
 REFUSED_OF_A_LISTENER: Final[Mapping[str, str]] = {
     "max.connections": (
