@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import gc
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
+from kafkalite.core.broker.turns import Turns
 from kafkalite.core.handlers import produce as produce_module
 from kafkalite.core.handlers.configs import describe_configs
 from kafkalite.core.handlers.offset_commits import OFFSETS_PER_PART
@@ -317,3 +320,26 @@ def test_very_many_offsets_are_committed_in_steps(start: Start) -> None:
             assert [each.committed_offset for each in told.partitions] == [10, 9 + count]
 
     asyncio.run(story())
+
+
+def test_a_batch_of_a_hundred_megabytes_takes_the_loop_little_time(
+    start: Start, run_measured: Callable[..., None]
+) -> None:
+    """A hundred milliseconds and more, where the loop itself decompresses it."""
+
+    async def story(turns: Turns) -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", message_timestamp_before_max_ms="1000")
+            refused = large(mib=100)
+            gc.collect()
+            gc.disable()
+            try:
+                with turns.watch() as watch:
+                    answer = await peer.ask(produce((0, refused)), PRODUCE_V)
+            finally:
+                gc.enable()
+            assert codes(answer) == [ErrorCode.INVALID_TIMESTAMP]
+            assert watch.longest_s < 0.05
+
+    run_measured(story, time.thread_time)
