@@ -236,6 +236,10 @@ class Broker:
         """Logs one line for the operator, unless the same line was logged only just now."""
         self._notes.note(message)
 
+    def inform(self, message: str) -> None:
+        """Logs one line at INFO: what was done, and is no trouble."""
+        log.info("%s", message)
+
     def note_storage_error(self, error: ApiError) -> None:
         """Logs an error that a client was sent, if it is about our disk."""
         self._notes.note_storage_error(error)

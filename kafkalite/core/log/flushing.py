@@ -127,7 +127,8 @@ class Durability:
 
     def is_behind(self, end_offset: int) -> bool:
         """Whether there is anything to flush of a log that ends at `end_offset`."""
-        return self.recovery_point < end_offset or self._has_rolled
+        is_short = self.recovery_point < end_offset
+        return is_short or self._has_rolled or self._epochs.unwritten() is not None
 
     def retract(self, offset: int) -> None:
         """From `offset` on nothing is promised any more: the log is cut there."""

@@ -34,7 +34,7 @@ from kafkalite.core.log.loading import Loaded, load
 from kafkalite.core.log.place import Place, Report
 from kafkalite.core.log.port import Buffer, Storage
 from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
-from kafkalite.core.log.retention import deletable
+from kafkalite.core.log.retention import deletable, farewell
 from kafkalite.core.log.segment import FileRecords, Segment
 from kafkalite.core.log.segments import Segments
 from kafkalite.core.log.snapshots import Snapshots
@@ -428,33 +428,34 @@ class PartitionLog:
             self.epochs.truncate_before(offset)
             self.health.on_change()
 
-    def delete_old_segments(self, now: Now) -> int:
+    def delete_old_segments(self, now: Now, tell: Report = lambda _: None) -> int:
         """Removes the oldest segments that retention.ms, .bytes or .records or the log start offset
-        give up; how many. When all are, a new, empty one remains: the log starts at its end.
-
+        give up; how many. When all are, a new, empty one remains. `tell` gets what goes, and why.
         Only what is below the high watermark goes, durably after the next `sync_directory`. The
         files keep their bytes, under another name, for file.delete.delay.ms.
         """
         start, committed, end = self.log_start_offset, self._high_watermark, self.log_end_offset
         config, age_ms = self._place.config, now.retention_ms
         try:
-            count = deletable(self.segments, config, start, committed, end, age_ms)
+            why = deletable(self.segments, config, start, committed, end, age_ms)
         except (OSError, CorruptBatchError) as error:
             raise StorageError(f"{self.topic_partition}: retention: {error}") from error
-        if not count:
+        if not why:
             return 0
-        if count == len(self.segments):
+        if len(why) == len(self.segments):
             self.roll(now.wall_ms)
-        self.log_start_offset = max(self.log_start_offset, self.segments[count].base_offset)
+        for line in farewell(self.topic_partition, self.segments, why):
+            tell(line)
+        first_offset = self.segments[len(why)].base_offset
+        self.log_start_offset = max(self.log_start_offset, first_offset)
         self.epochs.truncate_before(self.log_start_offset)
         self.health.on_change()
         try:
-            self._segments.delete_first(count, now.monotonic_ms)
-            first_offset = self._segments.first_offset
+            self._segments.delete_first(len(why), now.monotonic_ms)
             self._snapshots.drop(lambda snapshot: snapshot < first_offset)
         except OSError as error:
             self.health.fail(f"deletion of segments below offset {self.log_start_offset}", error)
-        return count
+        return len(why)
 
     def new_cleaned_segment(self, base_offset: int, now_ms: int) -> Segment:
         """A segment for what compaction keeps, to be filled, sealed and given to
@@ -574,8 +575,7 @@ class PartitionLog:
         except OSError as error:
             self.abandon()
             self.health.fail("close", error)
-        is_behind = has_written or self._durability.is_behind(self.log_end_offset)
-        if is_behind or self.epochs.unwritten() is not None:
+        if has_written or self._durability.is_behind(self.log_end_offset):
             return self.begin_flush()
         return None
 

@@ -17,9 +17,11 @@ Source apache/kafka UnifiedLog.deleteOldSegments; retention.records is ours.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.segment import Segment
+from kafkalite.core.types import TopicPartition
 
 
 def deletable(
@@ -29,8 +31,9 @@ def deletable(
     high_watermark: int,
     log_end_offset: int,
     now_ms: int,
-) -> int:
-    """How many of the oldest segments may go; all of them, if the active one may too."""
+) -> list[str]:
+    """Why the oldest segments may go, each; all of them, if the active one may too."""
+    why: list[str] = []
     excess_bytes = first_kept = -1
     if config.is_deleted and config.retention_bytes >= 0:
         excess_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
@@ -40,7 +43,7 @@ def deletable(
         is_last = number + 1 == len(segments)
         end_offset = log_end_offset if is_last else segments[number + 1].base_offset
         if end_offset > high_watermark or (is_last and not segment.size_bytes):
-            return number
+            return why
         excess_bytes -= segment.size_bytes
         too_old = (
             config.is_deleted
@@ -48,6 +51,25 @@ def deletable(
             and now_ms - segment.retention_timestamp() > config.retention_ms
         )
         given_up = not is_last and end_offset <= log_start_offset
-        if not (excess_bytes >= 0 or too_old or given_up or end_offset <= first_kept):
-            return number
-    return len(segments)
+        if too_old:
+            why.append(f"older than retention.ms {config.retention_ms}")
+        elif excess_bytes >= 0:
+            why.append(f"the log is larger than retention.bytes {config.retention_bytes}")
+        elif end_offset <= first_kept:
+            why.append(f"the log has more than retention.records {config.retention_records}")
+        elif given_up:
+            why.append(f"below log start offset {log_start_offset}")
+        else:
+            break
+    return why
+
+
+def farewell(where: TopicPartition, segments: Sequence[Segment], why: Sequence[str]) -> list[str]:
+    """A line for each reason for which the oldest segments go: their offsets and bytes."""
+    lines = []
+    for reason, run in groupby(range(len(why)), key=why.__getitem__):
+        numbers = list(run)
+        size_bytes = sum(segments[number].size_bytes for number in numbers)
+        first, end = segments[numbers[0]].base_offset, segments[numbers[-1] + 1].base_offset
+        lines.append(f"{where}: deletes records [{first}, {end}), {size_bytes} bytes: {reason}")
+    return lines

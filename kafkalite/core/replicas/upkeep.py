@@ -67,6 +67,9 @@ class Host(Protocol):
     def note(self, message: str) -> None:
         """Tells the operator, in one line."""
 
+    def inform(self, message: str) -> None:
+        """Logs one line at INFO: what was done, and is no trouble."""
+
 
 class Upkeep:
     """The care for all logs of one broker."""
@@ -150,7 +153,7 @@ class Upkeep:
         shorter: list[PartitionLog] = []
 
         def retain(log: PartitionLog) -> None:
-            if log.delete_old_segments(self._host.now()):
+            if log.delete_old_segments(self._host.now(), self._host.inform):
                 shorter.append(log)
 
         yield from self._each_log(retain)

@@ -7,6 +7,7 @@ import logging
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,8 @@ class Set:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, shift_ms: int = 0) -> None:
         self.shift_ms, self.passed_ms = shift_ms, 0
-        clocks = SimpleNamespace(time_ns=self.time_ns, monotonic_ns=self.monotonic_ns)
+        own = {"time_ns": self.time_ns, "monotonic_ns": self.monotonic_ns}
+        clocks = SimpleNamespace(**{**vars(time), **own})
         monkeypatch.setattr(composition, "time", clocks)
 
     def time_ns(self) -> int:
@@ -95,13 +97,16 @@ class Set:
 
 async def looks(node: Node, count: int) -> None:
     """Lets retention run some times."""
-    runs = []
+    runs: list[Any] = []
     log = node.broker.partition("t", 0).log
     look = type(log).delete_old_segments
+
+    def counted(*arguments: Any) -> int:
+        runs.append(arguments)
+        return look(*arguments)
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            type(log), "delete_old_segments", lambda log, now: runs.append(now) or look(log, now)
-        )
+        patched.setattr(type(log), "delete_old_segments", counted)
         for _ in range(20_000):
             if len(runs) >= count:
                 return

@@ -40,6 +40,7 @@ class Host:
         self.clock_ms = NOW_MS
         self.work: list[tuple[Future[Any], Callable[[], Any]]] = []
         self.told: list[Any] = []
+        self.informed: list[str] = []
         self.upkeep = Upkeep(self, BrokerConfig.parse({}))
 
     def now(self) -> Now:
@@ -67,6 +68,9 @@ class Host:
 
     def note(self, message: str) -> None:
         self.told.append(message)
+
+    def inform(self, message: str) -> None:
+        self.informed.append(message)
 
     def run(self) -> None:
         """All that is to run in a thread runs."""
@@ -216,3 +220,29 @@ def test_a_flush_that_lacks_only_its_epochs_is_made_good(memory: MemoryStorage) 
     host.go_through("flush")
     assert host.told[1:] == [("flushed", 70)], "those that have waited since"
     assert host.log.recovery_point == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "given_up", "reason"),
+    [
+        ({"retention_ms": 10}, 0, "older than retention.ms 10"),
+        ({"retention_bytes": 300}, 0, "the log is larger than retention.bytes 300"),
+        ({"retention_records": 3}, 0, "the log has more than retention.records 3"),
+        ({}, 7, "below log start offset 7"),
+    ],
+)
+def test_what_retention_deletes_is_logged_with_its_reason(
+    memory: MemoryStorage, settings: dict[str, int], given_up: int, reason: str
+) -> None:
+    host = Host(memory, **settings)
+    host.append(10)
+    host.log.increment_log_start_offset(given_up)
+    before = host.log.size_bytes
+    host.clock_ms += 11
+    host.go_through("retention")
+    gone, end = before - host.log.size_bytes, host.log.segments[0].base_offset
+    assert end > 0
+    assert host.informed == [f"orders-0: deletes records [0, {end}), {gone} bytes: {reason}"]
+    assert host.told == []
+    host.go_through("retention")
+    assert len(host.informed) == 1, "nothing goes, nothing is said"
