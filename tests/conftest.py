@@ -114,6 +114,25 @@ def run_measured() -> Callable[..., None]:
 
 
 @pytest.fixture
+def spoil() -> Callable[[Path], Callable[[], None]]:
+    """`mend = spoil(path)` puts a directory where a file may be: nobody reads it until `mend()`."""
+
+    def put(path: Path) -> Callable[[], None]:
+        good = path.read_bytes() if path.exists() else None
+        path.unlink(missing_ok=True)
+        path.mkdir()
+
+        def mend() -> None:
+            path.rmdir()
+            if good is not None:
+                path.write_bytes(good)
+
+        return mend
+
+    return put
+
+
+@pytest.fixture
 def settle() -> Callable[[], None]:
     """Lets another broker hear of what its controller has done; ours tells of it at once."""
     return (lambda: time.sleep(SETTLE_SECONDS)) if ELSEWHERE else (lambda: None)

@@ -218,20 +218,19 @@ def test_a_partition_comes_back_when_its_trouble_is_over(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    spoil: Any,
 ) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
             await peer.create("t")
             await peer.produce("t", b"v")
-        checkpoint = tmp_path / "data" / "t-0" / "leader-epoch-checkpoint"
-        good = checkpoint.read_bytes()
-        checkpoint.write_text("nonsense")
+        mend = spoil(tmp_path / "data" / "t-0" / "leader-epoch-checkpoint")
         monkeypatch.setattr(upkeep, "HOUSEKEEPING_MS", 20)
         async with start() as running:
             peer = await running.connect()
             assert (await peer.produce("t", b"w")).error_code is STORAGE_ERROR
-            checkpoint.write_bytes(good)
+            mend()
             await running.until(lambda: "t-0 is online again" in caplog.text)
             assert (await peer.produce("t", b"w")).base_offset == 1
         async with start() as running:
@@ -242,7 +241,7 @@ def test_a_partition_comes_back_when_its_trouble_is_over(
 
 
 def test_groups_are_loaded_though_one_of_their_partitions_is_offline(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Any
 ) -> None:
     async def story() -> None:
         async with start(offsets_topic_num_partitions="2") as running:
@@ -252,7 +251,7 @@ def test_groups_are_loaded_though_one_of_their_partitions_is_offline(
             assert await commit(peer, 5) is ErrorCode.NONE
         index = partition_for("g", 2)
         other = tmp_path / "data" / f"__consumer_offsets-{1 - index}"
-        (other / "leader-epoch-checkpoint").write_text("nonsense")
+        spoil(other / "leader-epoch-checkpoint")
         async with start() as running:
             peer = await running.connect()
             assert await committed(peer) == 5

@@ -130,21 +130,23 @@ def test_a_log_that_cannot_be_opened_anew_is_read_as_before(
 
 @pytest.mark.parametrize("is_offline", [False, True])
 def test_a_topic_may_go_and_come_again_while_its_log_is_opened(
-    start: Start, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, is_offline: bool
+    start: Start,
+    tmp_path: Path,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[Path], Callable[[], None]],
+    is_offline: bool,
 ) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
             await peer.create("t")
             await peer.produce("t", b"old")
-        checkpoint = tmp_path / "data" / "t-0" / "leader-epoch-checkpoint"
-        good = checkpoint.read_bytes()
-        if is_offline:
-            checkpoint.write_text("nonsense")
+        mend = spoil(tmp_path / "data" / "t-0" / "leader-epoch-checkpoint") if is_offline else None
         async with start() as running:
             peer, other = await running.connect(), await running.connect()
-            if is_offline:
-                checkpoint.write_bytes(good)
+            if mend is not None:
+                mend()
             else:
                 fail(running.broker.partition("t", 0).log)
             assert bool(running.broker.partitions.offline) is is_offline
@@ -169,7 +171,10 @@ def test_a_topic_may_go_and_come_again_while_its_log_is_opened(
 
 
 def test_second_tries_between_the_steps_of_a_change_find_what_the_image_has(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start: Start,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    spoil: Callable[[Path], Callable[[], None]],
 ) -> None:
     """One replay takes a topic whose log is offline, and another that has failed, and makes one
     with very many partitions: whoever gets a turn in between sees all of it."""
@@ -179,9 +184,10 @@ def test_second_tries_between_the_steps_of_a_change_find_what_the_image_has(
             peer = await running.connect()
             for name in ("offline", "failed"):
                 await peer.create(name)
-        (tmp_path / "data" / "offline-0" / "leader-epoch-checkpoint").write_text("nonsense")
+        spoil(tmp_path / "data" / "offline-0" / "leader-epoch-checkpoint")
         async with start() as running:
             broker, peer = running.broker, await running.connect()
+            assert broker.partitions.offline
             fail(broker.partition("failed", 0).log)
             gone = [broker.image.topics[name] for name in ("offline", "failed")]
             many = replace(

@@ -353,7 +353,7 @@ def test_a_second_broker_in_the_same_directory_is_refused(start: Start, tmp_path
 
 
 def test_a_log_that_cannot_be_opened_takes_one_partition_offline(
-    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Any
 ) -> None:
     async def story() -> None:
         async with start() as running:
@@ -361,7 +361,7 @@ def test_a_log_that_cannot_be_opened_takes_one_partition_offline(
             await peer.create("a")
             await peer.create("b")
             await peer.produce("a", b"1")
-        (tmp_path / "data" / "a-0" / "leader-epoch-checkpoint").write_text("nonsense")
+        spoil(tmp_path / "data" / "a-0" / "leader-epoch-checkpoint")
         async with start() as running:
             peer = await running.connect()
             answer = await peer.produce("a", b"2")

@@ -161,7 +161,7 @@ def test_a_log_that_holds_what_nobody_expects_is_not_coordinated_and_the_others_
 
 
 def test_what_was_decided_is_finished_once_its_log_can_be_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Any
 ) -> None:
     """Nobody asks for it any more, but readers of committed records wait for its markers."""
     monkeypatch.setattr(upkeep, "HOUSEKEEPING_MS", 20)
@@ -169,13 +169,11 @@ def test_what_was_decided_is_finished_once_its_log_can_be_opened(
     async def story() -> None:
         node = await with_log(tmp_path, batch(standing(0, state=PREPARE_COMMIT)))
         await node.close()
-        checkpoint = tmp_path / f"{TRANSACTIONS_TOPIC}-0" / "leader-epoch-checkpoint"
-        good = checkpoint.read_bytes()
-        checkpoint.write_text("nonsense")
+        mend = spoil(tmp_path / f"{TRANSACTIONS_TOPIC}-0" / "leader-epoch-checkpoint")
         node = await start_node(tmp_path, "127.0.0.1:0", SETTINGS)
         transactions = node.broker.transactions
         assert TopicPartition(TRANSACTIONS_TOPIC, 0) in node.broker.partitions.offline
-        checkpoint.write_bytes(good)
+        mend()
         await until(lambda: transactions._coordinators)
         found = transactions._coordinators[0].machine.entries["tx0"].transaction
         assert found.state is COMPLETE_COMMIT
