@@ -23,7 +23,10 @@ def test_what_is_appended_is_told_of_however_many_wait() -> None:
             fetch: Any = DelayedFetch(lambda name=name: told.append(name), 1 << 30)
             assert waiting.park(fetch, [HERE], deadline_ms)
         partition: Any = SimpleNamespace(
-            topic_partition=HERE, log=SimpleNamespace(high_watermark=4)
+            topic_partition=HERE,
+            log=SimpleNamespace(high_watermark=4),
+            watchers={},
+            changed=lambda byte_count: None,
         )
         waiting.when_committed(
             partition, 5, lambda: told.append("committed"), lambda: told.append("lost")
