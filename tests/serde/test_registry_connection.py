@@ -97,7 +97,10 @@ def test_an_answer_that_is_not_read_is_not_kept(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry_connection, "WORK_SECONDS", 0.3)
-    with dial(server, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1_500) as peer:
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # what the system holds is full
+        peer.connect(tuple(server.address))
+        peer.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 4_000)
         watched = select.poll()
         watched.register(peer, select.POLLERR | select.POLLHUP)
         assert watched.poll(30_000)
