@@ -14,6 +14,7 @@ from typing import Final
 
 from kafkalite.core.config.listeners import ADVERTISED, INTER_BROKER, PLAINTEXT
 from kafkalite.core.config.properties import Property, properties
+from kafkalite.core.config.security import OF_AN_AUTHORIZER
 from kafkalite.core.config.settings import BROKER_KEYS, BrokerConfig, ConfigType, split_known
 from kafkalite.core.nearest import did_you_mean, nearest
 from kafkalite.errors import ConfigError
@@ -64,11 +65,7 @@ def read_settings(file: Path | None, listen: str | None, flags: Mapping[str, str
         raise ConfigError(f"--config {file}: not text in UTF-8: {error}") from error
     written = {found.name: found for found in properties(text)}
     known, unknown = split_known({name: found.value for name, found in written.items()})
-    notes = [
-        f"{_place(file, written[name])}: not a setting of brokers, ignored"
-        f"{did_you_mean(name, BROKER_KEYS)}"
-        for name in unknown
-    ]
+    notes = [f"{_place(file, written[name])}: {_why_ignored(name)}" for name in unknown]
     for name in _replaced(known, listen) if listen is not None else ():
         value = known.pop(name)
         notes.append(
@@ -79,6 +76,12 @@ def read_settings(file: Path | None, listen: str | None, flags: Mapping[str, str
     if listen is not None:
         decided.pop("listeners", None)
     return Given({**known, **flags}, file, decided, tuple(notes))
+
+
+def _why_ignored(name: str) -> str:
+    if name in OF_AN_AUTHORIZER:
+        return "read only by an authorizer, and there is none: ignored"
+    return f"not a setting of brokers, ignored{did_you_mean(name, BROKER_KEYS)}"
 
 
 def _place(file: Path, found: Property) -> str:

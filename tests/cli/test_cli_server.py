@@ -119,6 +119,7 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
         "node.id=7\nlisteners=PLAINTEXT://127.0.0.1:0\nnum.network.threads=3\nmy.plugin.level=3\n"
+        "super.users=User:me\n"
     )
     arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
     with started(*arguments, "--override", "node.id=9") as process:
@@ -127,6 +128,7 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
         _, log = process.communicate(timeout=20)
     assert "num.network.threads is accepted and has no effect" in log
     assert f"{config}:4, 'my.plugin.level=3': not a setting of brokers, ignored\n" in log
+    assert "'super.users=User:me': read only by an authorizer, and there is none: ignored" in log
     assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
 
 
