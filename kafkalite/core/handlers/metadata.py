@@ -81,14 +81,16 @@ def metadata(
 
 
 def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
+    image, offline = broker.image, frozenset(broker.partitions.offline)
     answer = yield from _metadata(broker, request, context)
     if not _is_large(answer):
         return answer
-    image, version = broker.image, context.api_version
+    version = context.api_version
     encoding = broker.compute(lambda: codec.encode(answer, version))
     yield encoding
     data = encoding.result()
-    if broker.image is not image or len(request.topics or ()) > KEPT_TOPICS_MAX:
+    is_of_now = broker.image is image and broker.partitions.offline.keys() == offline
+    if not is_of_now or len(request.topics or ()) > KEPT_TOPICS_MAX:
         return Encoded(answer, data)
     kept, asked = broker.kept_answers, (request, version, context.listener)
     kept.set_state(broker.image, broker.partitions.offline.keys())
