@@ -148,7 +148,9 @@ def test_a_load_ends_before_a_transaction_that_is_open(
     async def go() -> None:
         async with Producer(address) as plain:
             await plain.send_columns(load.topic, one)
-        async with TransactionalProducer(address, "spark-tests") as producer:
+        async with TransactionalProducer(
+            address, "spark-tests", transaction_timeout_ms=300_000
+        ) as producer:
             async with producer.transaction():
                 await producer.send_columns(load.topic, one)
                 await producer.flush()
