@@ -23,7 +23,7 @@ BESIDE = sorted(
 )
 NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").rglob(f"*.{kind}"))
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
-NATIVE_INTERFACE = (1, "70b1803bed66")  # its number; digest of `native_interface`
+NATIVE_INTERFACE = (2, "70b1803bed66")  # its number; digest of `native_interface`
 COMPACTION = ROOT / "kafkalite" / "compaction"
 SKIPS = ("skip", "skipif", "xfail", "importorskip", "SkipTest")
 FILE_LINES_MAX = 600

@@ -16,13 +16,9 @@ try:
         check_batch,
         decode_records,
         skim_records,
+        unfit_records,
     )
     from kafkalite.core.protocol._records_write import encode_batch
-
-    try:  # a build that is older than this one function serves with all the others
-        from kafkalite.core.protocol._records_read import unfit_records
-    except ImportError:
-        from kafkalite.core.protocol.records_pure import unfit_records
 
     NATIVE = True
 except ImportError:
