@@ -4,7 +4,8 @@ An answer about very many partitions takes tens of milliseconds to make and enco
 lose their connections together ask for it together.
 
 Owns   the bytes of answers about one state of the cluster: as many as `bytes_max`, then the oldest
-       go. Once the state is another, all go.
+       go. Once the state is another, all go. The answers that are being made: one at a time for
+       each request.
 Never  keeps an answer with errors, which are counted from its message.
 Fails  never.
 """
@@ -24,6 +25,22 @@ from kafkalite.errors import ErrorCode
 BYTES_MAX: Final = 16 << 20
 
 
+class Making:
+    """An answer that is being made; slices of others that ask the same wait for its end."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        """Calls `call` once the answer is made, or is given up."""
+        self._waiting.append(call)
+
+    def done(self) -> None:
+        """It is."""
+        for call in self._waiting:
+            call(self)
+
+
 class KeptAnswers:
     """Answers by their requests, as long as image and offline partitions stay what they are."""
 
@@ -31,6 +48,7 @@ class KeptAnswers:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._answers: dict[Hashable, bytes] = {}
+        self._makings: dict[Hashable, Making] = {}
         self._image: ClusterImage | None = None
         self._offline: frozenset[TopicPartition] = frozenset()
 
@@ -50,6 +68,18 @@ class KeptAnswers:
             return None
         data = self._answers.get(asked)
         return None if data is None else Encoded(None, data)
+
+    def being_made(self, asked: Hashable) -> Making | None:
+        """The making of the same answer that is under way, if one is."""
+        return self._makings.get(asked)
+
+    def begin(self, asked: Hashable) -> None:
+        """The caller makes the answer, and calls `end` however that ends."""
+        self._makings[asked] = Making()
+
+    def end(self, asked: Hashable) -> None:
+        """Lets those go on that wait for the answer: it is kept, or they make it themselves."""
+        self._makings.pop(asked).done()
 
     def keep(self, asked: Hashable, answer: Any, encode: Callable[[Any], bytes]) -> Encoded:
         """The answer, encoded, and kept if it has no errors."""

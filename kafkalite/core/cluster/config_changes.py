@@ -17,7 +17,7 @@ Source KIP-133, KIP-226, KIP-339; apache/kafka `ConfigurationControlManager`, `C
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,13 +90,14 @@ def in_force(
         return static, str(error)
 
 
-def check(changes: Sequence[ConfigChange], node_id: int) -> list[Result]:
-    """What the broker `node_id`, whom a client asked, refuses before the controller hears of it."""
-    named = Counter((change.resource_type, change.resource_name) for change in changes)
-    return [_refusal(change, named, node_id) for change in changes]
+def resources_named(changes: Iterable[ConfigChange]) -> Counter[tuple[int, str]]:
+    """How often each resource is named in a request."""
+    return Counter((change.resource_type, change.resource_name) for change in changes)
 
 
-def _refusal(change: ConfigChange, named: Counter[tuple[int, str]], node_id: int) -> Result:
+def refusal(change: ConfigChange, named: Counter[tuple[int, str]], node_id: int) -> Result:
+    """Why the broker `node_id`, which a client asked, refuses a change before the controller sees
+    it; None if it does not. `named`: how often its request names each resource."""
     try:
         if named[change.resource_type, change.resource_name] > 1:
             _refuse("Each resource must appear at most once.")

@@ -10,7 +10,7 @@ Source KIP-133, KIP-226 (synonyms), KIP-339 (incremental), KIP-412 (loggers), KI
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kafkalite.core.cluster.config_changes import (
     BROKER,
@@ -20,13 +20,14 @@ from kafkalite.core.cluster.config_changes import (
     ChangeConfigs,
     ConfigChange,
     Result,
-    check,
+    refusal,
+    resources_named,
 )
 from kafkalite.core.cluster.placement import check_name
 from kafkalite.core.config.settings import ConfigEntry, ConfigSource
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answering, in_slices
-from kafkalite.core.pending import Pending, after
+from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answered, Answering, in_slices
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.configs import (
     AlterConfigsRequest,
@@ -174,7 +175,7 @@ def alter_configs(
     broker: Broker, request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse | Pending[AlterConfigsResponse]:
     """Answered once the settings are durable and in force."""
-    changes = tuple(
+    changes = (
         ConfigChange(
             resource.resource_type,
             resource.resource_name,
@@ -183,8 +184,9 @@ def alter_configs(
         )
         for resource in request.resources
     )
-    told = _change(broker, changes, validate_only=request.validate_only)
-    return after(told, lambda all_: AlterConfigsResponse(responses=all_))
+    slices = _changed(broker, changes, AlterConfigsResponse, validate_only=request.validate_only)
+    answer = _in_slices(broker, ApiKey.ALTER_CONFIGS, context, slices, len(request.resources))
+    return cast("AlterConfigsResponse | Pending[AlterConfigsResponse]", answer)
 
 
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1))
@@ -192,7 +194,7 @@ def incremental_alter_configs(
     broker: Broker, request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse | Pending[IncrementalAlterConfigsResponse]:
     """Answered once the settings are durable and in force."""
-    changes = tuple(
+    changes = (
         ConfigChange(
             resource.resource_type,
             resource.resource_name,
@@ -200,33 +202,55 @@ def incremental_alter_configs(
         )
         for resource in request.resources
     )
-    told = _change(broker, changes, validate_only=request.validate_only)
-    return after(told, lambda all_: IncrementalAlterConfigsResponse(responses=all_))
+    response = IncrementalAlterConfigsResponse
+    slices = _changed(broker, changes, response, validate_only=request.validate_only)
+    key, count = ApiKey.INCREMENTAL_ALTER_CONFIGS, len(request.resources)
+    answer = _in_slices(broker, key, context, slices, count)
+    return cast(
+        "IncrementalAlterConfigsResponse | Pending[IncrementalAlterConfigsResponse]", answer
+    )
 
 
-Told = tuple[AlterConfigsResourceResponse, ...]
+def _in_slices(
+    broker: Broker, key: ApiKey, context: RequestContext, slices: Answering, count: int
+) -> Any:
+    """What became of `count` changes. They are made even if the peer leaves meanwhile."""
+    is_large = count > ENTRIES_PER_SLICE
+    return in_slices(broker, key, context, slices, keeps_peer=True, is_large=is_large)
 
 
-def _change(
-    broker: Broker, changes: tuple[ConfigChange, ...], *, validate_only: bool
-) -> Told | Pending[Told]:
+def _changed(
+    broker: Broker, unread: Iterable[ConfigChange], response: Any, *, validate_only: bool
+) -> Answering:
     """What became of each change: refused or done here, or as the controller says."""
-    results = check(changes, broker.node_id)
+    changes: list[ConfigChange] = []
+    for change in unread:
+        changes.append(change)
+        if not len(changes) % ENTRIES_PER_SLICE:
+            yield
+    named = resources_named(changes)
+    results: list[Result] = []
     passed: dict[int, ConfigChange] = {}
     for place, change in enumerate(changes):
+        results.append(refusal(change, named, broker.node_id))
         if results[place] is None and change.resource_type == LOGGERS:
             results[place] = _change_loggers(broker, change, validate_only=validate_only)
         elif results[place] is None:
             passed[place] = change
-
-    def done(others: list[Result]) -> Told:
-        for place, result in zip(passed, others, strict=True):
-            results[place] = result
-        if not validate_only:
-            _note_idle(broker, passed.values())
-        return tuple(map(_told, changes, results))
-
-    return after(broker.control(ChangeConfigs(tuple(passed.values()), validate_only)), done)
+        if not len(results) % ENTRIES_PER_SLICE:
+            yield
+    controlled = broker.control(ChangeConfigs(tuple(passed.values()), validate_only))
+    yield Answered(controlled)
+    for place, result in zip(passed, controlled.response or (), strict=True):
+        results[place] = result
+    if not validate_only:
+        _note_idle(broker, passed.values())
+    responses: list[AlterConfigsResourceResponse] = []
+    for change, result in zip(changes, results, strict=True):
+        responses.append(_told(change, result))
+        if not len(responses) % ENTRIES_PER_SLICE:
+            yield
+    return response(responses=tuple(responses))
 
 
 def _change_loggers(broker: Broker, change: ConfigChange, *, validate_only: bool) -> Result:

@@ -73,14 +73,35 @@ def metadata(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Encoded | Pending[MetadataResponse]:
     """The brokers, and the topics asked for. An answer about very many partitions is kept."""
-    kept, asked = broker.kept_answers, (request, context.api_version, context.listener)
-    kept.set_state(broker.image, broker.partitions.offline.keys())
-    if len(request.topics or ()) > KEPT_TOPICS_MAX or (answer := kept.find(asked)) is None:
-        answer = in_slices(broker, ApiKey.METADATA, context, _slices(broker, request, context))
+    answer: Any = None
+    if is_kept := len(request.topics or ()) <= KEPT_TOPICS_MAX:
+        kept = broker.kept_answers
+        kept.set_state(broker.image, broker.partitions.offline.keys())
+        answer = kept.find((request, context.api_version, context.listener))
+    if answer is None:
+        make = _slices if is_kept else _made
+        answer = in_slices(broker, ApiKey.METADATA, context, make(broker, request, context))
     return cast("MetadataResponse | Encoded | Pending[MetadataResponse]", answer)
 
 
 def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
+    """The answer of the client that asked first; those that ask the same meanwhile wait for it."""
+    kept, asked = broker.kept_answers, (request, context.api_version, context.listener)
+    if (making := kept.being_made(asked)) is not None:
+        yield making
+        kept.set_state(broker.image, broker.partitions.offline.keys())
+        if (answer := kept.find(asked)) is not None:
+            return answer
+    if kept.being_made(asked) is not None:  # the answer was not kept, and another makes it anew
+        return (yield from _made(broker, request, context))
+    kept.begin(asked)
+    try:
+        return (yield from _made(broker, request, context))
+    finally:
+        kept.end(asked)
+
+
+def _made(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
     image, offline = broker.image, frozenset(broker.partitions.offline)
     answer = yield from _metadata(broker, request, context)
     if not _is_large(answer):

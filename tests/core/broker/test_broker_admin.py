@@ -240,7 +240,7 @@ def test_a_log_start_that_cannot_be_written_is_told(
             def full(*_: object) -> None:
                 raise OSError(28, "No space left on device")
 
-            monkeypatch.setattr(checkpoints, "write_offsets", full)
+            monkeypatch.setattr(checkpoints.OffsetCheckpoint, "_replace", full)
             told = await delete_records(peer, "t", 1, 7)
             assert told == [(-1, "KAFKA_STORAGE_ERROR"), (-1, "OFFSET_OUT_OF_RANGE")]
             monkeypatch.undo()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from kafkalite.core.broker.turns import Turns
+from kafkalite.core.handlers import configs
 from kafkalite.core.handlers import produce as produce_module
 from kafkalite.core.handlers.configs import describe_configs
 from kafkalite.core.handlers.offset_commits import OFFSETS_PER_PART
@@ -19,7 +21,13 @@ from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import API, key_of
 from kafkalite.core.protocol.compression import Compression
-from kafkalite.core.protocol.configs import DescribeConfigsRequest, DescribeConfigsResource
+from kafkalite.core.protocol.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 from kafkalite.core.protocol.groups import FindCoordinatorRequest
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kafkalite.core.protocol.offsets import (
@@ -290,6 +298,41 @@ def test_the_settings_of_few_topics_are_many_entries(start: Start) -> None:
             await running.until(lambda: answer.response)
             told = answer.response.message.results
             assert [each.resource_name for each in told] == ["t", f"0{me}", ""]
+
+    asyncio.run(story())
+
+
+def test_very_many_settings_are_changed_in_slices(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[int] = []  # the turn of the loop in which each change was checked
+    turn = 0
+    refusal = configs.refusal
+
+    def counted(*given: Any) -> Any:
+        checked.append(turn)
+        return refusal(*given)
+
+    def next_turn(loop: asyncio.AbstractEventLoop) -> None:
+        nonlocal turn
+        turn += 1
+        loop.call_soon(next_turn, loop)
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t")
+            count = 10 * ENTRIES_PER_SLICE
+            names = ("t", *(f"unknown-{n}" for n in range(count)))
+            setting = (IncrementalAlterableConfig("retention.ms", 0, "1000"),)
+            resources = tuple(IncrementalAlterConfigsResource(2, name, setting) for name in names)
+            monkeypatch.setattr(configs, "refusal", counted)
+            next_turn(asyncio.get_running_loop())
+            answer = await peer.ask(IncrementalAlterConfigsRequest(resources, False), 1)
+            assert [each.resource_name for each in answer.responses] == list(names)
+            assert answer.responses[0].error_code is ErrorCode.NONE
+            assert len(checked) == count + 1
+            assert max(Counter(checked).values()) <= ENTRIES_PER_SLICE
 
     asyncio.run(story())
 

@@ -109,7 +109,7 @@ def test_small_answers_are_not_kept(start: Start) -> None:
     asyncio.run(story())
 
 
-def test_three_hundred_clients_that_ask_at_once_are_answered_from_one(
+def test_three_hundred_clients_that_ask_at_once_have_one_answer_made(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
@@ -120,11 +120,10 @@ def test_three_hundred_clients_that_ask_at_once_are_answered_from_one(
         async with start() as running:
             await (await running.connect()).create("t", MANY)
             peers = [await running.connect() for _ in range(300)]
-            await peers[0].ask(ALL, 9)
             made.clear()
             answers = await asyncio.gather(*(peer.ask(ALL, 9) for peer in peers))
             assert {len(answer.topics[0].partitions) for answer in answers} == {MANY}
-            assert not made
+            assert len(made) == 1
 
     asyncio.run(story())
 

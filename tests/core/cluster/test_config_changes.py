@@ -16,8 +16,9 @@ from kafkalite.core.cluster.config_changes import (
     TOPIC,
     ChangeConfigs,
     ConfigChange,
-    check,
     in_force,
+    refusal,
+    resources_named,
 )
 from kafkalite.core.cluster.controller import Controller
 from kafkalite.core.config.settings import BrokerConfig
@@ -46,6 +47,11 @@ def run(machine: Controller, request: Any) -> Any:
 
 def change(kind: int, name: str, *operations: tuple[str, int, str | None]) -> ConfigChange:
     return ConfigChange(kind, name, operations)
+
+
+def refusals(changes: list[ConfigChange]) -> list[Any]:
+    named = resources_named(changes)
+    return [refusal(change, named, 1) for change in changes]
 
 
 def told(result: ApiError | None) -> tuple[str, str]:
@@ -95,7 +101,7 @@ REFUSED_HERE: list[tuple[list[ConfigChange], str]] = [
 @pytest.mark.parametrize(("changes", "words"), REFUSED_HERE, ids=lambda v: str(v)[:60])
 def test_what_the_broker_refuses_itself(changes: list[ConfigChange], words: str) -> None:
     expected = ("INVALID_REQUEST", words)
-    assert [told(result) for result in check(changes, 1)] == [expected] * len(changes)
+    assert [told(result) for result in refusals(changes)] == [expected] * len(changes)
 
 
 CREATION_RATE = "max.connection.creation.rate"
