@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import hypothesis
 import pytest
 
 from kafkalite.core.broker.turns import MeasuredLoop, Turns, turns_of
@@ -36,10 +37,24 @@ Settings = Mapping[str, str] | None
 SLOW_ROOMS = {"clients", "other_clients", "jvm"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+EXAMPLES_SHARE = 5  # in the fast tier a property is tried on one in so many of its examples
+SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps those of a test
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_ROOMS & set(item.path.relative_to(TESTS).parts):
             item.add_marker(pytest.mark.slow)
+        if config.option.markexpr == "not slow":
+            try_fewer_examples(getattr(item, "obj", None))
+
+
+def try_fewer_examples(test: object) -> None:
+    """Of a property, what the fast tier has the time for; the whole suite tries them all."""
+    wanted = getattr(test, SETTINGS, None)
+    if isinstance(wanted, hypothesis.settings):
+        fewer = max(10, wanted.max_examples // EXAMPLES_SHARE)
+        setattr(test, SETTINGS, hypothesis.settings(wanted, max_examples=fewer))
 
 
 @pytest.fixture(scope="session")
