@@ -430,7 +430,9 @@ def test_a_partition_that_cannot_be_opened_is_refused_and_the_rest_is_served(
     serve: Callable[..., Any], filled: Callable[[int], Path], tmp_path: Path
 ) -> None:
     data_dir = shutil.copytree(filled(STOPPED), tmp_path / "data")
-    (data_dir / "damaged-0" / "leader-epoch-checkpoint").write_bytes(b"nonsense")
+    unreadable = data_dir / "damaged-0" / "leader-epoch-checkpoint"
+    unreadable.unlink(missing_ok=True)
+    unreadable.mkdir()
     server = serve(data_dir)
     (told,) = [line for line in server.stderr.splitlines() if "ERROR" in line]
     assert "damaged-0" in told
@@ -447,16 +449,34 @@ def test_a_partition_that_cannot_be_opened_is_refused_and_the_rest_is_served(
         ("recovery-point-offset-checkpoint", b"nonsense\n"),
         ("log-start-offset-checkpoint", b"0\n5\nwhole 0 1\n"),
         ("replication-offset-checkpoint", b"\xff\xfe\n"),
-        ("coordination.journal", b"nonsense\nnonsense\n"),
     ],
 )
-def test_a_directory_whose_own_files_are_damaged_is_not_opened(
-    filled: Callable[[int], Path], tmp_path: Path, name: str, content: bytes
+@pytest.mark.parametrize("ended", [KILLED, STOPPED], ids=["killed", "stopped"])
+def test_a_checkpoint_that_is_damaged_is_made_anew_from_the_log(
+    serve: Callable[..., Any],
+    filled: Callable[[int], Path],
+    tmp_path: Path,
+    ended: int,
+    name: str,
+    content: bytes,
+) -> None:
+    data_dir = shutil.copytree(filled(ended), tmp_path / "data")
+    (data_dir / name).write_bytes(content)
+    server = serve(data_dir)
+    assert [line for line in server.stderr.splitlines() if "WARNING" in line and name in line]
+    for topic in ("whole", "damaged"):
+        assert read(server.address, topic, 100) == list(range(100))
+        assert append(server.address, topic, 100) == 100
+    assert server.stop() == 0
+
+
+def test_a_directory_whose_journal_is_damaged_is_not_opened(
+    filled: Callable[[int], Path], tmp_path: Path
 ) -> None:
     data_dir = shutil.copytree(filled(STOPPED), tmp_path / "data")
-    (data_dir / name).write_bytes(content)
+    (data_dir / "coordination.journal").write_bytes(b"nonsense\nnonsense\n")
     before = (data_dir / "whole-0" / LOG).read_bytes()
-    assert_one_line(start(data_dir), name)
+    assert_one_line(start(data_dir), "coordination.journal")
     assert (data_dir / "whole-0" / LOG).read_bytes() == before
 
 
