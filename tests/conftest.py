@@ -51,6 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def try_fewer_examples(test: object) -> None:
     """Of a property, what the fast tier has the time for; the whole suite tries them all."""
+    test = getattr(test, "__func__", test)  # of a method, which takes no attributes
     wanted = getattr(test, SETTINGS, None)
     if isinstance(wanted, hypothesis.settings):
         fewer = max(10, wanted.max_examples // EXAMPLES_SHARE)
