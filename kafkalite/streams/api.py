@@ -75,6 +75,7 @@ class StreamsBuilder(NotBuilt):
             self._value,
             self._on_error,
             self._dead_letter_topic,
+            self._draft.numbered_names,
         )
 
     def describe(self, format: Format = "text") -> str:  # noqa: A002 - the word users know
@@ -104,7 +105,7 @@ class StreamsBuilder(NotBuilt):
             raise TopologyError(f"{operator}: expected a pattern of text, got one of bytes")
         listed = () if pattern else topics_of(topics, operator)
         source = p.Source(
-            name=self._draft.name(_source_name(listed, pattern), None, name),
+            name=self._draft.name(_source_name(listed, pattern), p.Source, None, name),
             on_error=self._draft.policy(on_error, operator),
             topics=listed,
             pattern=pattern,
@@ -129,7 +130,7 @@ class StreamsBuilder(NotBuilt):
         operator = f"table({topic!r})"
         refuse_history(history, operator)
         source = p.TableSource(
-            name=self._draft.name(topic, None, name),
+            name=self._draft.name(topic, p.TableSource, None, name),
             on_error=self._draft.policy(on_error, operator),
             topics=topics_of(topic, operator),
             key=serde_or_none(key, "key=", operator) or self._key or bytes_(),

@@ -19,6 +19,11 @@ from kafkalite.streams.hints import no_such
 from kafkalite.streams.naming import Names, check_name
 
 N = TypeVar("N", bound=p.Node)
+# Operators that change the key, or may own a store or an internal topic: see naming.py.
+ANCHORS: Final = (
+    p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
+    p.Source, p.Aggregate, p.ToTable,
+)  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")
 
 
@@ -71,11 +76,28 @@ class Draft:
         self._readers.update(dict.fromkeys(topics, source))
         return self.add(source)
 
-    def name(self, operator: str, above: str | None, given: str | None) -> str:
+    def name(
+        self, operator: str, kind: type[p.Node], above: p.Node | None, given: str | None
+    ) -> str:
         """The name of a new operator: the given one, or one derived from its place."""
         if given is not None:
             return self._names.give(given, operator)
-        return self._names.derive(operator, above)
+        if above is not None and issubclass(kind, ANCHORS):
+            above = self._anchor(above)
+        return self._names.derive(operator, None if above is None else above.name)
+
+    def _anchor(self, node: p.Node) -> p.Node:
+        """`node`, or the nearest operator above it that is an anchor or that a user named."""
+        while not isinstance(node, ANCHORS) and not self._names.is_given(node.name):
+            if isinstance(node, p.BranchArm) and self._names.is_given(node.parent.name):
+                return node
+            node = node.parents[0]
+        return node
+
+    @property
+    def numbered_names(self) -> tuple[tuple[str, ...], ...]:
+        """Names that only the order in which operators were made tells apart."""
+        return self._names.numbered()
 
     def policy(self, on_error: p.OnError | None, operator: str) -> p.OnError | None:
         """`on_error` once it is known to be possible."""

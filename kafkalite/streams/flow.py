@@ -146,7 +146,8 @@ class Stream(NotBuilt):
         parents = (self._node, *(other._node for other in others))
         if len(set(parents)) < len(parents):
             raise TopologyError(f"{operator}: a stream cannot be merged with itself")
-        node = p.Merge(name=self._draft.name("merge", self._node.name, name), parents=parents)
+        called = self._draft.name("merge", p.Merge, self._node, name)
+        node = p.Merge(name=called, parents=parents)
         return Stream(self._draft, self._draft.add(node))
 
     def repartition(
@@ -288,7 +289,7 @@ class Stream(NotBuilt):
         **fields: Any,
     ) -> Stream:
         policy = self._draft.policy(on_error, self._operator(word, name))
-        called = self._draft.name(word, self._node.name, name)
+        called = self._draft.name(word, kind, self._node, name)
         node = kind(name=called, parents=(self._node,), on_error=policy, **fields)
         return Stream(self._draft, self._draft.add(node))
 
@@ -384,7 +385,7 @@ class Grouped(NotBuilt):
         for label, part in zip(fields or ("the aggregate",), parts, strict=True):
             self._check(f"{operator}: {label}", part)
         node = p.Aggregate(
-            name=self._draft.name(word, self._node.name, name),
+            name=self._draft.name(word, p.Aggregate, self._node, name),
             parents=(self._node,),
             on_error=self._draft.policy(on_error, operator),
             aggregates=parts,
@@ -535,7 +536,7 @@ class Table(NotBuilt):
         **fields: Any,
     ) -> p.Node:
         policy = self._draft.policy(on_error, f"{word} of {parent.name!r}")
-        called = self._draft.name(word, parent.name, name)
+        called = self._draft.name(word, kind, parent, name)
         return self._draft.add(kind(name=called, parents=(parent,), on_error=policy, **fields))
 
 

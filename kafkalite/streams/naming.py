@@ -1,14 +1,18 @@
 """Names of operators: given, or derived from the operator and its place.                  [P]
 
 A derived name is the path that leads to the operator, so it stays while the topology up to there
-is unchanged, whatever is added elsewhere:
+is unchanged, whatever is added elsewhere. Operators that change the key or may own a store or an
+internal topic are anchors: the path to an anchor names only the anchors above it, so that an
+operator without state can come and go between them.
 
-    flights                              app.stream("flights")
+    flights                              app.stream("flights")               an anchor
     flights-map                              .map(…)
-    flights-map-group_by                     .group_by(…)
+    flights-group_by                         .group_by(…)                    an anchor
     flights-map-2                        a second .map(…) of the same stream
 
-Stores and internal topics are called by these names, which is why they must not move.
+Stores and internal topics are called by the names of anchors, which is why those must not move.
+Anchors of one kind below one anchor differ in their number only, so in the order in which they
+were made; `numbered` lists them.
 
 Fails  with TopologyError for a name given twice and for one that no topic could have.
 """
@@ -48,7 +52,23 @@ class Names:
         if len(path) > DERIVED_CHARS_MAX:
             path = f"{operator}-{crc32(path.encode()):08x}"
         self._derived[path] = number = self._derived.get(path, 0) + 1
-        return path if number == 1 else f"{path}-{number}"
+        return _numbered(path, number)
+
+    def is_given(self, name: str) -> bool:
+        """Whether a user chose `name`."""
+        return name in self._given
+
+    def numbered(self) -> tuple[tuple[str, ...], ...]:
+        """The derived names that differ in their number only, those of each path together."""
+        return tuple(
+            tuple(_numbered(path, number) for number in range(1, count + 1))
+            for path, count in self._derived.items()
+            if count > 1
+        )
+
+
+def _numbered(path: str, number: int) -> str:
+    return path if number == 1 else f"{path}-{number}"
 
 
 LEGAL_ONLY: Final = re.compile(r"[^A-Za-z0-9._-]+")

@@ -264,6 +264,7 @@ class Plan:
     value: Serde | None = None
     on_error: OnError = "fail"
     dead_letter_topic: str | None = None
+    numbered_names: tuple[tuple[str, ...], ...] = ()  # only the order of making tells these apart
 
     def children(self) -> dict[Node, list[Node]]:
         """The nodes below each node, in the order in which they were made."""

@@ -387,6 +387,11 @@ def internal_name(plan: p.Plan, name: str, suffix: str) -> str:
     return f"{plan.application_id}-{name}-{suffix}"
 
 
+def topology_topic(application_id: str) -> str:
+    """The internal topic that says which topology the application runs."""
+    return f"{application_id}-topology"
+
+
 def _components(plan: p.Plan) -> list[tuple[p.Node, ...]]:
     """The nodes that hang together, each group with parents first, in order of first sources."""
     group: dict[p.Node, int] = {}

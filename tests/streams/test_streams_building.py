@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +28,7 @@ from kafkalite.streams import (
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import milliseconds, spell
 from kafkalite.streams.flow import Grouped, Stream, Table
+from kafkalite.streams.local.compile import compile_topology
 
 
 @pytest.fixture
@@ -57,15 +59,51 @@ class Async:
 
 class TestNames:
     def test_a_derived_name_is_the_path(self, app: StreamsBuilder, stream: Stream) -> None:
-        stream.map("x").group_by("y").count().to_stream().to("out")
-        assert names(app) == [
-            "in",
-            "in-map",
-            "in-map-group_by",
-            "in-map-group_by-count",
-            "in-map-group_by-count-to_stream",
-            "in-map-group_by-count-to_stream-to",
+        stream.map("x").filter("y").to("out")
+        assert names(app) == ["in", "in-map", "in-map-filter", "in-map-filter-to"]
+
+    @pytest.mark.parametrize(
+        "add",
+        [
+            lambda stream: stream,
+            lambda stream: stream.filter("x").map("y").peek(print),
+            lambda stream: stream.branch("x", default=True)[1],
+            lambda stream: stream.merge(stream.map("x")),
+        ],
+    )
+    def test_operators_without_state_move_no_store_and_no_internal_topic(
+        self, add: Callable[[Stream], Stream], app: StreamsBuilder, stream: Stream
+    ) -> None:
+        changed = add(stream).select_key("x")
+        add(add(changed).group_by_key().window(tumbling("1m")).count().to_stream()).to("out")
+        add(stream).group_by("x").count()
+        add(changed).to_table(name="latest").group_by("y").count()
+        internal = {t.name for sub in compile_topology(app.plan()) for t in sub.internal_topics}
+        assert internal == {
+            "app-in-select_key-group_by_key-repartition",
+            "app-in-select_key-group_by_key-count-changelog",
+            "app-in-group_by-repartition",
+            "app-in-group_by-count-changelog",
+            "app-latest-repartition",
+            "app-latest-changelog",
+            "app-latest-group_by-repartition",
+            "app-latest-group_by-count-changelog",
+        }
+
+    def test_what_hangs_on_a_named_branch_hangs_on_its_arm(self, stream: Stream) -> None:
+        arms = stream.branch("x", name="split", default=True)
+        assert [a.map("y").group_by("z")._node.name for a in arms] == [
+            "split.0-group_by",
+            "split.1-group_by",
         ]
+
+    def test_a_plan_lists_names_that_differ_in_their_number_only(
+        self, app: StreamsBuilder, stream: Stream
+    ) -> None:
+        stream.filter("x").group_by("y")
+        assert app.plan().numbered_names == ()
+        stream.filter_not("x").group_by("z")
+        assert app.plan().numbered_names == (("in-group_by", "in-group_by-2"),)
 
     def test_equal_operators_in_one_place_are_numbered(
         self, app: StreamsBuilder, stream: Stream
@@ -82,7 +120,7 @@ class TestNames:
             table = app.stream("in").filter("x").group_by_key().count()
             return table._node.name
 
-        assert build(more=False) == build(more=True) == "in-filter-group_by_key-count"
+        assert build(more=False) == build(more=True) == "in-group_by_key-count"
 
     def test_a_given_name_starts_a_new_path(self, app: StreamsBuilder, stream: Stream) -> None:
         stream.map("x", name="tidy").filter("y")

@@ -18,6 +18,7 @@ from kafkalite.clients.metadata import TopicInfo
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.plan import Node, TopicPattern
+from kafkalite.streams.rewrites import topology_topic
 
 Wanted: TypeAlias = str | TopicPattern  # how a source names what it reads
 
@@ -127,6 +128,7 @@ class _Existing:
     @classmethod
     def of(cls, sub_topologies: Sequence[SubTopology], topics: Iterable[TopicInfo]) -> _Existing:
         own = {internal.name for sub in sub_topologies for internal in sub.internal_topics}
+        own |= {topology_topic(sub.plan.application_id) for sub in sub_topologies}
         names = {topic.name: topic.is_internal for topic in topics}
         matchable = {name for name, is_internal in names.items() if not is_internal}
         return cls(frozenset(names), frozenset(matchable - own))
@@ -194,7 +196,8 @@ async def _ensure(
         if known[name] != partitions:
             raise TopologyError(
                 f"internal topic {name!r} has {known[name]} partitions, the topology needs "
-                f"{partitions}: its input was repartitioned; use another application id"
+                f"{partitions}: its input has other partitions than before, and keys other places; "
+                "use another application id, or `kafkalite-streams reset`"
             )
         return
     try:

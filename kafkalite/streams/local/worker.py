@@ -35,6 +35,7 @@ from kafkalite.streams.local.compile import SubTopology, compile_topology
 from kafkalite.streams.local.restore import restore_tasks
 from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
+from kafkalite.streams.local.topology_log import TopologyLog
 from kafkalite.streams.plan import Plan
 
 POLL_MS: Final = 100
@@ -131,9 +132,12 @@ class Worker:
             await self._wait_for_topics(admin, sub_topologies)
             if self.is_stopping:
                 return
+            topology_log = TopologyLog(self._client, admin, self.plan, sub_topologies)
+            await topology_log.check()
             sources, self._partitions_of = await resolve_topics(
                 admin, sub_topologies, self._bootstrap_servers
             )
+            await topology_log.claim()
         self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
         wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
         self._assignor = TaskAssignor(sources, [t for t in wanted if isinstance(t, str)])
