@@ -36,16 +36,30 @@ Settings = Mapping[str, str] | None
 # begin processes of their own for nearly every test, or wait for the clocks of clients.
 SLOW_ROOMS = {"clients", "other_clients", "jvm"}
 
-
 EXAMPLES_SHARE = 5  # in the fast tier a property is tried on one in so many of its examples
+EXAMPLES_MIN = 10  # though on so many at least, if it has them
 SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps those of a test
+
+
+def is_slow_room(path: Path) -> bool:
+    return bool(SLOW_ROOMS & set(path.relative_to(TESTS).parts))
+
+
+def is_fast_tier(config: pytest.Config) -> bool:
+    return bool(config.option.markexpr == "not slow")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The fast tier does not even import what it leaves out."""
+    left_out = is_fast_tier(config) and TESTS in collection_path.parents
+    return True if left_out and is_slow_room(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if SLOW_ROOMS & set(item.path.relative_to(TESTS).parts):
+        if is_slow_room(item.path):
             item.add_marker(pytest.mark.slow)
-        if config.option.markexpr == "not slow":
+        if is_fast_tier(config):
             try_fewer_examples(getattr(item, "obj", None))
 
 
@@ -54,7 +68,7 @@ def try_fewer_examples(test: object) -> None:
     test = getattr(test, "__func__", test)  # of a method, which takes no attributes
     wanted = getattr(test, SETTINGS, None)
     if isinstance(wanted, hypothesis.settings):
-        fewer = max(10, wanted.max_examples // EXAMPLES_SHARE)
+        fewer = min(wanted.max_examples, max(EXAMPLES_MIN, wanted.max_examples // EXAMPLES_SHARE))
         setattr(test, SETTINGS, hypothesis.settings(wanted, max_examples=fewer))
 
 

@@ -88,19 +88,27 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
 def kind(path: Path) -> str:
     found = KIND.search(ast.get_docstring(tree(path)) or "")
     return found.group(1) if found else ""
 
 
-KINDS = {dotted(path): kind(path) for path in MODULES}
+def is_pure(path: Path) -> bool:
+    return kind(path) in ("P", "D")
 
 
 def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """The modules that run when `path` does: all imports but those for the type checker alone."""
     found: set[str] = set()
     todo: list[ast.AST] = [tree(path)]
@@ -114,56 +122,64 @@ def imports(path: Path) -> set[str]:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found.update(name if name in KNOWN else node.module for name in names)
         todo.extend(ast.iter_child_nodes(node))
-    return found
+    return frozenset(found)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_a_module_says_what_it_is_and_of_which_kind(path: Path) -> None:
-    assert ast.get_docstring(tree(path)), f"{dotted(path)} has no docstring"
-    assert kind(path), f"{dotted(path)}: the docstring names no kind, [P], [D] or [IO]"
+def test_modules_say_what_they_are_and_of_which_kind() -> None:
+    silent = [dotted(path) for path in MODULES if not ast.get_docstring(tree(path))]
+    assert not silent, f"no docstring: {', '.join(silent)}"
+    no_kind = [dotted(path) for path in MODULES if not kind(path)]
+    assert not no_kind, f"the docstring names no kind, [P], [D] or [IO]: {', '.join(no_kind)}"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_imports_run_downwards(path: Path) -> None:
-    here = dotted(path)
-    upwards = {
-        name
-        for name in imports(path)
-        if name in KNOWN and name != here and floor(name) > floor(here)
-    }
-    assert not upwards, f"{here} (floor {floor(here)}) imports {sorted(upwards)}"
+def test_imports_run_downwards() -> None:
+    upwards = [
+        f"{dotted(path)} (floor {floor(dotted(path))}) imports {name} (floor {floor(name)})"
+        for path in MODULES
+        for name in sorted(imports(path) & KNOWN)
+        if floor(name) > floor(dotted(path))
+    ]
+    assert not upwards, "\n".join(upwards)
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if kind(p) in ("P", "D")], ids=dotted)
-def test_pure_modules_touch_no_clock_socket_or_disk(path: Path) -> None:
-    allowed = {"random"} if "Random" in path.read_text() else set()  # a Random is handed in
-    impure = {name.split(".")[0] for name in imports(path)} & (IMPURE - allowed)
-    assert not impure, f"{dotted(path)} is pure and imports {sorted(impure)}"
+def test_pure_modules_touch_no_clock_socket_or_disk() -> None:
+    impure = []
+    for path in filter(is_pure, MODULES):
+        allowed = {"random"} if "Random" in path.read_text() else set()  # a Random is handed in
+        found = {name.split(".")[0] for name in imports(path)} & (IMPURE - allowed)
+        impure += [f"{dotted(path)} is pure and imports {name}" for name in sorted(found)]
+    assert not impure, "\n".join(impure)
 
 
 def test_below_the_rim_nothing_in_core_imports_the_rim() -> None:
     """A log needs the `Storage` port, for instance, not the module that opens files."""
     rim = {dotted(path) for path in MODULES if kind(path) == "IO"}
-    for path in MODULES:
-        if re.match(r"kafkalite\.(core|compaction)", dotted(path)) and kind(path) != "IO":
-            found = imports(path) & rim
-            assert not found, f"{dotted(path)} [{kind(path)}] imports {sorted(found)}"
+    below = [path for path in MODULES if re.match(r"kafkalite\.(core|compaction)", dotted(path))]
+    climbers = [
+        f"{dotted(path)} [{kind(path)}] imports {name}"
+        for path in below
+        if kind(path) != "IO"
+        for name in sorted(imports(path) & rim)
+    ]
+    assert not climbers, "\n".join(climbers)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
-def test_sizes_fit_a_reader(path: Path) -> None:
-    lines = path.read_text().count("\n")
-    assert lines <= FILE_LINES_MAX, f"{dotted(path)}: {lines} lines"
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            size = (node.end_lineno or 0) - node.lineno + 1
-            assert size <= FUNCTION_LINES_MAX, f"{dotted(path)}.{node.name}: {size} lines"
+def test_files_fit_a_reader() -> None:
+    """Modules, their stubs and native sources, tests, benchmarks and examples."""
+    lines = {path: path.read_text().count("\n") for path in MODULES + BESIDE + NATIVE + STUBS}
+    long = [f"{path}: {count} lines" for path, count in lines.items() if count > FILE_LINES_MAX]
+    assert not long, "\n".join(long)
 
 
-@pytest.mark.parametrize("path", BESIDE + NATIVE + STUBS, ids=lambda path: path.name)
-def test_tests_and_native_sources_fit_a_reader_too(path: Path) -> None:
-    lines = path.read_text().count("\n")
-    assert lines <= FILE_LINES_MAX, f"{path}: {lines} lines"
+def test_functions_fit_a_reader() -> None:
+    sizes = [
+        (f"{dotted(path)}.{node.name}", (node.end_lineno or 0) - node.lineno + 1)
+        for path in MODULES
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    long = [f"{name}: {lines} lines" for name, lines in sizes if lines > FUNCTION_LINES_MAX]
+    assert not long, "\n".join(long)
 
 
 def native_interface() -> str:
@@ -182,11 +198,15 @@ def native_interface() -> str:
 
 def takes(path: Path) -> set[str]:
     """The clocks that a module reads, and the calls by which it takes the rest for itself."""
-    nodes = list(ast.walk(tree(path)))
-    calls = [ast.unparse(node).partition("(") for node in nodes if isinstance(node, ast.Call)]
-    taken = {name for name, _, _ in calls if {name, name.rpartition(".")[2]} & TAKING}
-    unseeded = {name for name, _, rest in calls if name.endswith("Random") and rest == ")"}
-    names = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
+    calls = [node for node in nodes(path) if isinstance(node, ast.Call)]
+    named = [(ast.unparse(call.func), call.args or call.keywords) for call in calls]
+    taken = {name for name, _ in named if {name, name.rpartition(".")[2]} & TAKING}
+    unseeded = {name for name, given in named if name.endswith("Random") and not given}
+    names = {
+        f"{node.value.id}.{node.attr}"
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
     return taken | unseeded | names & CLOCKS
 
 
@@ -204,11 +224,16 @@ def test_no_modules_import_one_another() -> None:
     assert not below, f"a circle runs through some of {sorted(below)}"
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if kind(p) in ("P", "D")], ids=dotted)
-def test_pure_modules_import_nothing_less_pure(path: Path) -> None:
-    allowed = {"P": ("P",), "D": ("P", "D")}[kind(path)]
-    less_pure = [name for name in imports(path) & KNOWN if KINDS[name] not in allowed]
-    assert not less_pure, f"{dotted(path)} is [{kind(path)}] and imports {sorted(less_pure)}"
+def test_pure_modules_import_nothing_less_pure() -> None:
+    kinds = {dotted(path): kind(path) for path in MODULES}
+    allowed = {"P": ("P",), "D": ("P", "D")}
+    less_pure = [
+        f"{dotted(path)} [{kind(path)}] imports {name} [{kinds[name]}]"
+        for path in filter(is_pure, MODULES)
+        for name in sorted(imports(path) & KNOWN)
+        if kinds[name] not in allowed[kind(path)]
+    ]
+    assert not less_pure, "\n".join(less_pure)
 
 
 def test_another_native_interface_has_another_number() -> None:
@@ -219,10 +244,13 @@ def test_another_native_interface_has_another_number() -> None:
 
 
 def test_core_knows_nothing_of_what_stands_on_it() -> None:
-    for path in MODULES:
-        if dotted(path).startswith("kafkalite.core"):
-            above = [n for n in imports(path) if ABOVE_CORE.match(n)]
-            assert not above, f"{dotted(path)} imports {sorted(above)}"
+    above = [
+        f"{dotted(path)} imports {name}"
+        for path in MODULES
+        if dotted(path).startswith("kafkalite.core")
+        for name in sorted(filter(ABOVE_CORE.match, imports(path)))
+    ]
+    assert not above, "\n".join(above)
 
 
 def test_machines_never_import_one_another() -> None:
@@ -241,12 +269,13 @@ def test_only_one_module_opens_kazoo() -> None:
 
 def test_what_may_skip_is_named_in_the_known_gaps() -> None:
     told = (ROOT / "docs" / "KNOWN_GAPS.md").read_text()
-    for path in BESIDE:
-        skips = [
-            node
-            for node in ast.walk(tree(path))
-            if isinstance(node, ast.Attribute) and node.attr in SKIPS
-            if ast.unparse(node.value) in ("pytest", "pytest.mark", "unittest")
-        ]
-        name = str(path.relative_to(ROOT))
-        assert not skips or f"`{name}`" in told, f"{name} may skip from line {skips[0].lineno} on"
+    silent = [
+        f"{path.relative_to(ROOT)} may skip: line {node.lineno}"
+        for path in BESIDE
+        if f"`{path.relative_to(ROOT)}`" not in told
+        if any(word in path.read_text() for word in SKIPS)  # most need not be parsed
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and node.attr in SKIPS
+        if ast.unparse(node.value) in ("pytest", "pytest.mark", "unittest")
+    ]
+    assert not silent, "\n".join(silent)
