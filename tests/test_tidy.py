@@ -13,6 +13,8 @@ import pytest
 from kafkalite.compaction.retain import Cleaned
 from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
+from kafkalite.serde import avro_plan
+from kafkalite.serde.avro_plan import FAULTS, Column, Kind, Op, Plan, Union
 
 pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all sources, once
 
@@ -23,8 +25,10 @@ BESIDE = sorted(
 )
 NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").rglob(f"*.{kind}"))
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
-NATIVE_INTERFACE = (2, "70b1803bed66")  # its number; digest of `native_interface`
 COMPACTION = ROOT / "kafkalite" / "compaction"
+SERDE = ROOT / "kafkalite" / "serde"
+NATIVE_INTERFACE = (2, "70b1803bed66")  # its number; digest of `native_interface`
+AVRO_INTERFACE = (1, "8e53794e0d82")  # its number; digest of `avro_interface`
 SKIPS = ("skip", "skipif", "xfail", "importorskip", "SkipTest")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -185,7 +189,8 @@ def test_functions_fit_a_reader() -> None:
 def native_interface() -> str:
     """What native modules and the Python beside them agree on: the stubs, the signatures that they
     refer to, the records that the cleaner reads and makes, the memory that it shares."""
-    agreed = [path.read_text() for path in STUBS + sorted(COMPACTION.glob("*.pxd"))]
+    stubs = [path for path in STUBS if SERDE not in path.parents]
+    agreed = [path.read_text() for path in stubs + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
         f"{node.name}({ast.unparse(node.args)})"
         for twin in (COMPACTION / "cleaning_pure.py", Path(records_pure.__file__))
@@ -193,6 +198,17 @@ def native_interface() -> str:
         if isinstance(node, ast.FunctionDef) and not re.match("_[^_]", node.name)
     ]
     agreed += [field for record in (Cleaned, Mark) for field in record.__annotations__]
+    return "\n".join(agreed)
+
+
+def avro_interface() -> str:
+    """What Avro's native modules and the Python beside them agree on: the stubs, what the modules
+    share, and the numbers, faults and columns of a plan."""
+    agreed = [
+        path.read_text() for path in sorted(SERDE.glob("*.pyi")) + sorted(SERDE.glob("*.pxd"))
+    ]
+    agreed += [f"{number!r}" for numbers in (Op, Union, Kind) for number in numbers]
+    agreed += [*FAULTS, *Column.__annotations__, *Plan.__annotations__]
     return "\n".join(agreed)
 
 
@@ -236,11 +252,16 @@ def test_pure_modules_import_nothing_less_pure() -> None:
     assert not less_pure, "\n".join(less_pure)
 
 
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 def test_another_native_interface_has_another_number() -> None:
     """So that what was built before is not loaded: see `records_pure.INTERFACE`."""
-    digest = hashlib.sha256(native_interface().encode()).hexdigest()[:12]
-    found = (records_pure.INTERFACE, digest)
+    found = (records_pure.INTERFACE, digest(native_interface()))
     assert found == NATIVE_INTERFACE, "raise it here, in records_pure.py and in _interface.pxd"
+    found = (avro_plan.INTERFACE, digest(avro_interface()))
+    assert found == AVRO_INTERFACE, "raise it here, in avro_plan.py and in _avro_columns.pxd"
 
 
 def test_core_knows_nothing_of_what_stands_on_it() -> None:

@@ -24,10 +24,12 @@ from kafkalite.clients.producer.producer import Producer
 from kafkalite.compaction import loops
 from kafkalite.core.protocol import checksum, record_codec
 from kafkalite.core.types import TopicPartition
+from kafkalite.serde import avro_columns
 
 assert kafkalite.__file__.startswith(sys.prefix), f"another kafkalite: {kafkalite.__file__}"
 assert record_codec.NATIVE, "the wheel has no native record codec"
 assert loops.NATIVE, "the wheel has no native log cleaner"
+assert avro_columns.NATIVE, "the wheel has no native Avro"
 
 async def round_trip(address):
     async with Producer(address) as producer:
@@ -41,8 +43,8 @@ async def round_trip(address):
 
 with EmbeddedBroker(sys.argv[1]) as broker:
     assert asyncio.run(round_trip(broker.bootstrap_servers)) == [b"hello"]
-print(f"native record codec and log cleaner, CRC-32C by {checksum.IMPLEMENTATION}; a record went "
-      "through a broker")
+print(f"native record codec, log cleaner and Avro, CRC-32C by {checksum.IMPLEMENTATION}; a record "
+      "went through a broker")
 """
 LICENSE = "kafkalite-*.dist-info/licenses/LICENSE"
 

@@ -1,0 +1,105 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True, binding=False
+"""A batch of columns: what Avro's bytes become, in buffers as Arrow has them.                [P]
+
+Owns   the buffers. Whoever lends them out keeps the batch.
+"""
+
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from cpython.bytes cimport PyBytes_AS_STRING
+
+from kafkalite.serde._avro_columns cimport *
+
+import sys
+
+from kafkalite.serde.avro_plan import FAULTS, INTERFACE, Kind, Op, Union
+
+if INTERFACE != AVRO_INTERFACE_BUILT:
+    raise ImportError(f"built for interface {AVRO_INTERFACE_BUILT}, the sources have {INTERFACE}")
+if sys.byteorder != "little":
+    raise ImportError("Avro's floats are read as they lie, little end first")
+assert (len(FAULTS), len(Op), len(Union), len(Kind)) == (
+    NO_MEMORY + 1, OP_SKIP_BYTES + 1, UNION_NULL_SECOND + 1, KIND_CONSTANT + 1
+)
+
+
+cdef int widths(int kind, int size) noexcept:
+    if kind == KIND_BOOLEAN:
+        return -1
+    if kind in (KIND_BYTES, KIND_STRING):
+        return -2
+    if kind in (KIND_ARRAY, KIND_MAP):
+        return -3
+    if kind in (KIND_NULL, KIND_RECORD, KIND_CONSTANT):
+        return 0
+    if kind in (KIND_INT, KIND_FLOAT, KIND_ENUM, KIND_DATE, KIND_TIME_MILLIS):
+        return 4
+    if kind == KIND_UUID:
+        return 16
+    if kind in (KIND_FIXED, KIND_DECIMAL):
+        return size
+    return 8
+
+
+cdef class Batch:
+    """The columns of a plan, empty at first; `_avro_read` fills them."""
+
+    def __cinit__(self, plan, Py_ssize_t rows):
+        cdef int i, j, part = 0
+        self.plan, self.rows = plan, rows
+        columns = plan.columns
+        self.count = len(columns)
+        self.stores = <Store *> malloc(self.count * sizeof(Store))
+        self.parts = <int32_t *> malloc((self.count + 1) * sizeof(int32_t))
+        if self.stores == NULL or self.parts == NULL:
+            raise MemoryError
+        memset(self.stores, 0, self.count * sizeof(Store))
+        for i in range(self.count):
+            column = columns[i]
+            self.stores[i].kind = column.kind
+            self.stores[i].width = widths(column.kind, column.size)
+            self.stores[i].nullable = column.nullable
+            self.stores[i].part = part
+            self.stores[i].parts = len(column.parts)
+            for j in column.parts:
+                self.parts[part] = j
+                part += 1
+            if column.kind == KIND_DECIMAL:
+                limit = (10 ** column.precision).to_bytes(32, "little")
+                memcpy(self.stores[i].limit, PyBytes_AS_STRING(limit), 32)
+
+    def __dealloc__(self):
+        cdef int i
+        if self.stores != NULL:
+            for i in range(self.count):
+                free(self.stores[i].valid)
+                free(self.stores[i].data)
+                free(self.stores[i].bytes)
+        free(self.stores)
+        free(self.parts)
+
+    def length(self, int column):
+        """How many values a column has."""
+        assert 0 <= column < self.count
+        return self.stores[column].length
+
+    def null_count(self, int column):
+        """How many values of a column are null."""
+        assert 0 <= column < self.count
+        return self.stores[column].nulls
+
+    def buffers(self, int column):
+        """Address and size of a column's validity, of its numbers or offsets, of its bytes; None
+        for what it does not have. They are the batch's, and go with it."""
+        assert 0 <= column < self.count
+        cdef Store *s = &self.stores[column]
+        cdef int64_t size = data_bytes(s, s.length)
+        bits = (s.length + 7) >> 3
+        return [
+            None if s.valid == NULL or s.nulls == 0 else (<size_t> s.valid, bits),
+            None if s.data == NULL else (<size_t> s.data, size),
+            None if s.bytes == NULL else (<size_t> s.bytes, s.used),
+        ]

@@ -1,0 +1,29 @@
+"""Whether Avro's bytes become columns here: the native modules, or fastavro alone.           [P]
+
+All of the native modules or none. Without them (no C compiler was there, or they were built from
+other sources) fastavro reads and writes each record, slower by an order of magnitude and more.
+
+Owns   the choice, made once at import.
+"""
+
+from __future__ import annotations
+
+from kafkalite.errors import SchemaError
+from kafkalite.serde.avro_plan import Plan
+
+try:
+    from kafkalite.serde._avro_columns import Batch
+    from kafkalite.serde._avro_read import Decoder
+
+    NATIVE = True
+except ImportError:
+    NATIVE = False
+
+__all__ = ["NATIVE", "Batch", "Decoder", "decoder"]
+
+
+def decoder(plan: Plan) -> Decoder:
+    """What runs a plan. SchemaError where the native module is missing."""
+    if not NATIVE:
+        raise SchemaError("Avro becomes columns in native code, and the module was not built")
+    return Decoder(plan)
