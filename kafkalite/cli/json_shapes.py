@@ -74,6 +74,9 @@ SHAPES: Final = {
     "kafkalite perf consume": f"{{{_RATES}, mb_per_second, first_record_ms, {_PERF}}}",
     "kafkalite registry start": "{url, log}",
     "kafkalite-streams run": "{application_id, records, written, restored, seconds}",
+    "kafkalite-streams reset": (
+        "{application_id, executed, offsets: [{topic, partition, from, to}], topics, state_dir}"
+    ),
     "kafkalite-streams describe": (
         "{application_id, sub_topologies: [{id, nodes: [{name, operator, detail, parents}], "
         "stores: [{name, changelog, key, value}], "

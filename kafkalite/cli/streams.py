@@ -19,6 +19,14 @@ from kafkalite.cli import run_command, say_which_codec
 from kafkalite.cli.completing import SERVERS_VARIABLE
 from kafkalite.cli.options import examples, program
 from kafkalite.cli.output import emit, print_json
+from kafkalite.cli.streams_reset import (
+    BootstrapServers,
+    DataDir,
+    Execute,
+    StateDir,
+    To,
+    reset_application,
+)
 from kafkalite.errors import TopologyError
 
 if TYPE_CHECKING:
@@ -134,6 +142,32 @@ def describe(
 ) -> None:
     """Print a topology: its parts, stores and topics. Nothing runs."""
     emit(load(app).describe(format=Format.json.value if json else output.value).rstrip("\n"))
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite-streams reset app.py",
+        "kafkalite-streams reset app.py --execute",
+        "kafkalite-streams reset app.py -b kafka-1:9092 --to latest --execute",
+    )
+)
+def reset(
+    app: AppFile,
+    bootstrap_servers: BootstrapServers = None,
+    data_dir: DataDir = None,
+    to: To = None,
+    state_dir: StateDir = None,
+    execute: Execute = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Let an application begin anew.
+
+    Its offsets, internal topics and state directory go. Refused while workers run. Topics that the
+    application writes for others stay as they are.
+    """
+    reset_application(
+        load(app), bootstrap_servers, data_dir, to, state_dir, execute=execute, json=json
+    )
 
 
 def load(app: str) -> Streams:

@@ -124,6 +124,15 @@ class Streams(StreamsBuilder):
             finally:
                 registry.close()
 
+    @contextmanager
+    def broker(
+        self, bootstrap_servers: str | None = None, data_dir: str | Path | None = None
+    ) -> Iterator[str]:
+        """The address of the brokers that a run would use; one of its own runs meanwhile."""
+        servers = self.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+        with _broker(servers, data_dir or self.data_dir) as address:
+            yield address
+
 
 def check_settings(application_id: str, settings: Settings) -> None:
     """TopologyError for a setting that cannot be had, TypeError for one that there is not."""

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.metadata import TopicInfo
+from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.plan import Node, TopicPattern
@@ -116,6 +117,19 @@ def remedy(missing: Sequence[Wanted], bootstrap_servers: str) -> str:
 def create_command(names: Sequence[str], bootstrap_servers: str) -> str:
     """What a user types to create topics."""
     return f"kafkalite topics create {' '.join(names)} -b {bootstrap_servers}"
+
+
+async def source_partitions(
+    admin: Admin, sub_topologies: Sequence[SubTopology]
+) -> list[TopicPartition]:
+    """Every partition of the topics of others that the sub-topologies read, if they exist."""
+    topics = await admin.describe_topics()
+    existing = _Existing.of(sub_topologies, topics)
+    wanted = (source for sub in sub_topologies for source in sub.source_topics)
+    names = {name for source in wanted for name in existing.matching(source)}
+    return [
+        TopicPartition(t.name, p.partition) for t in topics if t.name in names for p in t.partitions
+    ]
 
 
 @dataclass(frozen=True, slots=True)

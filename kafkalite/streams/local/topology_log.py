@@ -10,6 +10,8 @@ same. Nobody needs to be a member of the group for it.
     offset 1   replaces 0      fingerprint B      in force
     offset 2   replaces 0      fingerprint C      lost: its worker compares again, with B
 
+A claim without a fingerprint says that a reset has begun; until it is done nobody starts.
+
 Owns   the claims; `check` reads and compares, `claim` writes.
 Fails  with TopologyError when the state does not survive the change, when members run that the
        new topology would not get along with, when records of a repartition topic would be
@@ -48,10 +50,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim in force: where it stands in the log, and the topology that it is for."""
+    """A claim in force: where it stands in the log, and the topology that it is for.
+
+    Without one a reset has begun.
+    """
 
     offset: int
-    fingerprint: Fingerprint
+    fingerprint: Fingerprint | None
 
 
 def fold(records: Iterable[tuple[int, bytes | None]]) -> Claim | None:
@@ -60,7 +65,8 @@ def fold(records: Iterable[tuple[int, bytes | None]]) -> Claim | None:
     for offset, value in records:
         try:
             found: dict[str, Any] = json.loads(value or b"")
-            claim = Claim(offset, Fingerprint.decode(json.dumps(found["fingerprint"])))
+            told = found["fingerprint"]
+            claim = Claim(offset, told and Fingerprint.decode(json.dumps(told)))
             replaces = found["replaces"]
         except (ValueError, KeyError, TypeError) as error:
             raise TopologyError(
@@ -93,8 +99,8 @@ class TopologyLog:
         existing = [topic.name for topic in await self._admin.describe_topics()]
         if self._topic in existing:
             in_force = await self._read()
-            if in_force is not None and in_force.fingerprint != self._mine:
-                await self._compare(in_force, existing)
+            if in_force is not None and (before := self._not_reset(in_force)) != self._mine:
+                await self._compare(before, existing)
         owned = {*self._owned, self._topic}
         if ownerless := [t for t in internal_topics(self._app, existing) if t not in owned]:
             log.warning(
@@ -113,15 +119,28 @@ class TopologyLog:
         await self._make()
         for _ in range(ATTEMPTS_MAX):
             in_force = await self._read()
-            if in_force is not None and in_force.fingerprint == self._mine:
-                return
-            if in_force is not None:  # another worker was faster, or this is a change
-                refuse(self._app, compare(in_force.fingerprint, self._mine))
-            await self._write(None if in_force is None else in_force.offset)
+            if in_force is not None:
+                if (before := self._not_reset(in_force)) == self._mine:
+                    return
+                # Another worker was faster, or this is a change.
+                refuse(self._app, compare(before, self._mine))
+            await self._write(None if in_force is None else in_force.offset, self._mine)
         raise TopologyError(f"{self._app}: other topologies claim this application all the time")
 
-    async def _compare(self, in_force: Claim, existing: Sequence[str]) -> None:
-        before = in_force.fingerprint
+    async def mark_reset(self) -> None:
+        """Notes that a reset has begun."""
+        in_force = await self._read()
+        await self._write(None if in_force is None else in_force.offset, None)
+
+    def _not_reset(self, in_force: Claim) -> Fingerprint:
+        if in_force.fingerprint is None:
+            raise TopologyError(
+                f"{self._app}: a reset was begun and not finished: run `kafkalite-streams reset` "
+                "with --execute again"
+            )
+        return in_force.fingerprint
+
+    async def _compare(self, before: Fingerprint, existing: Sequence[str]) -> None:
         difference = compare(before, self._mine)
         refuse(self._app, difference)
         await self._refuse_beside_others(before)
@@ -196,8 +215,9 @@ class TopologyLog:
             if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
 
-    async def _write(self, replaces: int | None) -> None:
-        claim = {"replaces": replaces, "fingerprint": json.loads(self._mine.encode())}
+    async def _write(self, replaces: int | None, fingerprint: Fingerprint | None) -> None:
+        told = None if fingerprint is None else json.loads(fingerprint.encode())
+        claim = {"replaces": replaces, "fingerprint": told}
         value = json.dumps(claim, sort_keys=True).encode()
         async with Producer(self._client, linger_ms=0) as producer:
             columns = Columns([self._app.encode()], [value], [self._client.now_ms()])
