@@ -1,0 +1,13 @@
+"""Expressions: functions of a record as data, which every engine can run.                  [P]
+
+    types        the types of expressions
+    catalog      the functions, and the types that they take and give
+    tree         what an expression says
+    expression   how users write it
+    check        types found, errors before anything runs
+    values       each function on Python values: the definition
+    objects      an expression as a loop over Python objects
+    arrow        an expression over Arrow arrays
+
+Owns   nothing. arrow.py needs pyarrow and is imported by its users alone.
+"""
