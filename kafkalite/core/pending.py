@@ -12,8 +12,10 @@ Owns   nothing but the moment. Completed once; a completion after abandonment is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from kafkalite.errors import ErrorCode
 
 R = TypeVar("R")
 
@@ -25,6 +27,7 @@ class Encoded(NamedTuple):
 
     message: Any
     data: bytes
+    errors: Mapping[ErrorCode, int] | None = None  # in `message`; None: they are not counted yet
 
 
 class Pending(Generic[R]):

@@ -12,15 +12,13 @@ Fails  never.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Set
 from typing import Any, Final
 
-from kafkalite.core.broker.metrics import count_errors_of
+from kafkalite.core.broker.metrics import errors_in
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.pending import Encoded
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ErrorCode
 
 BYTES_MAX: Final = 16 << 20
 
@@ -83,11 +81,10 @@ class KeptAnswers:
 
     def keep(self, asked: Hashable, answer: Any, encode: Callable[[Any], bytes]) -> Encoded:
         """The answer, encoded, and kept if it has no errors."""
-        data, errors = encode(answer), Counter[ErrorCode]()
-        count_errors_of(type(answer))(answer, errors)
+        data, errors = encode(answer), errors_in(answer)
         if not errors and len(data) <= self._bytes_max:
             self._answers[asked] = data
             self._bytes += len(data)
             while self._bytes > self._bytes_max:
                 self._bytes -= len(self._answers.pop(next(iter(self._answers))))
-        return Encoded(answer, data)
+        return Encoded(answer, data, errors)

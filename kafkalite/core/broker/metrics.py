@@ -69,9 +69,12 @@ class ApiMetrics:
     latency: Histogram = field(default_factory=Histogram)
 
     def answered(self, response: object, response_bytes: int, seconds: float) -> None:
-        """Counts one answer: a message, or its bytes if it was encoded before."""
+        """Counts one answer: a message, or the errors in one where they were counted aside."""
         self.response_bytes += response_bytes
         self.latency.observe(seconds)
+        if type(response) is Counter:
+            self.errors.update(response)
+            return
         count = _counters.get(type(response)) or count_errors_of(type(response))
         count(response, self.errors)
 
@@ -134,6 +137,13 @@ class BrokerMetrics:
     def forget_topic(self, name: str) -> None:
         """The topic is gone: there is room for another one."""
         self.topics.pop(name, None)
+
+
+def errors_in(response: object) -> Counter[ErrorCode]:
+    """The error codes, other than NONE, in a response."""
+    errors: Counter[ErrorCode] = Counter()
+    count_errors_of(type(response))(response, errors)
+    return errors
 
 
 def count_errors_of(cls: type) -> CountErrors:

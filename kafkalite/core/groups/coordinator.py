@@ -129,6 +129,10 @@ class GroupCoordinator:
         """How far a group has read: partitions, in no order, and their offsets."""
         return self._offsets.committed_offsets(group_id)
 
+    def committed_count(self, group_id: str) -> int:
+        """How many partitions a group has committed offsets for."""
+        return self._offsets.committed_count(group_id)
+
     # -- time
 
     def next_deadline_ms(self) -> int | None:

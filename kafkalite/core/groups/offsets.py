@@ -116,6 +116,10 @@ class Offsets:
         placed = self._committed.get(group_id, {})
         return list(placed), [each.offset.offset for each in placed.values()]
 
+    def committed_count(self, group_id: str) -> int:
+        """How many partitions a group has committed offsets for."""
+        return len(self._committed.get(group_id, ()))
+
     def group_ids(self) -> Iterator[str]:
         """Groups that have offsets, or will."""
         yield from {*self._committed, *self._producers, *self._in_flight}

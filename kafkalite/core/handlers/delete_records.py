@@ -8,11 +8,13 @@ Source KIP-107; apache/kafka `ReplicaManager.deleteRecords`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, cast
 
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
-from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.parts import Parts
+from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
+from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answered, Answering, in_slices
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.topics import (
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 TO_HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
+ENTRIES_TOLD_PER_SLICE: Final = 2_000  # each takes some 1 us
 
 
 @handles(ApiKey.DELETE_RECORDS, versions=(0, 2))
@@ -36,40 +39,54 @@ def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
     """Where each log starts now. Of a partition named twice the last offset counts."""
-    wanted = {
-        TopicPartition(topic.name, partition.partition_index): partition.offset
-        for topic in request.topics
-        for partition in topic.partitions
-    }
+    slices = _slices(broker, request)
+    is_large = sum(len(topic.partitions) for topic in request.topics) > ENTRIES_AT_ONCE
+    answer = in_slices(broker, ApiKey.DELETE_RECORDS, context, slices, is_large=is_large)
+    return cast("DeleteRecordsResponse | Pending[DeleteRecordsResponse]", answer)
+
+
+def _slices(broker: Broker, request: DeleteRecordsRequest) -> Answering:
+    wanted: dict[TopicPartition, int] = {}
+    for part in Parts("topics.partitions", "topics.partitions", ENTRIES_TOLD_PER_SLICE).split(
+        request
+    ):
+        if wanted:
+            yield
+        for topic in part.topics:
+            for each in topic.partitions:
+                wanted[TopicPartition(topic.name, each.partition_index)] = each.offset
     starts: dict[TopicPartition, int] = {}
     codes: dict[TopicPartition, ErrorCode] = {}
-    for where, offset in wanted.items():
+    for count, (where, offset) in enumerate(wanted.items(), start=1):
         try:
             starts[where] = _delete_one(broker, where, offset)
         except ApiError as error:
             codes[where] = error.error_code
-    if not starts:
-        return _response(wanted, starts, codes)
-    pending: Pending[DeleteRecordsResponse] = Pending()
-
-    def written(error: StorageError | None) -> None:
-        if error is not None:
-            broker.note(str(error))
-            codes.update(dict.fromkeys(starts, ErrorCode.KAFKA_STORAGE_ERROR))
-        pending.complete(_response(wanted, starts, codes))
-
-    broker.log_starts.ask(written)
-    return pending
+        if not count % ENTRIES_PER_SLICE:
+            yield
+    failure: ErrorCode = ErrorCode.NONE
+    if starts:
+        written: Pending[StorageError | ErrorCode] = Pending()
+        broker.log_starts.ask(lambda error: written.complete(error or ErrorCode.NONE))
+        yield Answered(written)
+        if isinstance(written.response, StorageError):
+            broker.note(str(written.response))
+            failure = ErrorCode.KAFKA_STORAGE_ERROR
+    return (yield from _response(wanted, starts, codes, failure))
 
 
 def _response(
     wanted: Iterable[TopicPartition],
     starts: Mapping[TopicPartition, int],
     codes: Mapping[TopicPartition, ErrorCode],
-) -> DeleteRecordsResponse:
+    failure: ErrorCode,
+) -> Generator[None, None, DeleteRecordsResponse]:
+    """The answer; `failure` is that of the write, which all of `starts` share."""
     results: dict[str, list[DeleteRecordsPartitionResult]] = {}
-    for where in wanted:
-        code = codes.get(where, ErrorCode.NONE)
+    for count, where in enumerate(wanted, start=1):
+        if not count % ENTRIES_TOLD_PER_SLICE:
+            yield
+        code = codes.get(where, failure)
         start = NO_LOW_WATERMARK if code else starts[where]
         result = DeleteRecordsPartitionResult(where.partition, start, code)
         results.setdefault(where.topic, []).append(result)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers.group_errors import refuse
 from kafkalite.core.handlers.offset_commits import known_partitions
+from kafkalite.core.handlers.parts import ENTRIES_PER_PART, Parts
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.slices import Answering, in_slices
 from kafkalite.core.pending import after, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.groups import (
@@ -27,6 +29,7 @@ from kafkalite.core.protocol.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
+    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetDeleteRequest,
@@ -36,8 +39,14 @@ from kafkalite.core.protocol.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafkalite.core.protocol.offsets import OffsetFetchRequest, OffsetFetchResponse
-from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.core.protocol.offsets import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from kafkalite.core.types import RequestContext, TopicPartition, by_topic
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -75,7 +84,7 @@ def heartbeat(broker: Broker, request: HeartbeatRequest, context: RequestContext
     return _carry(broker, request.group_id, request, context)
 
 
-@handles(ApiKey.LEAVE_GROUP, versions=(0, 5))
+@handles(ApiKey.LEAVE_GROUP, (0, 5), Parts("members", "members"))
 def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestContext) -> Any:
     """Answered when the departure is durable."""
     return _carry(broker, request.group_id, request, context)
@@ -84,6 +93,45 @@ def leave_group(broker: Broker, request: LeaveGroupRequest, context: RequestCont
 @handles(ApiKey.OFFSET_DELETE, versions=(0, 0))
 def offset_delete(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
     """Answered when the tombstones are durable. Partitions that do not exist keep their offsets."""
+    if sum(len(topic.partitions) for topic in request.topics) <= ENTRIES_PER_PART:
+        return _delete_offsets(broker, request, context)
+    slices = _delete_in_slices(broker, request, context)
+    return in_slices(broker, ApiKey.OFFSET_DELETE, context, slices)
+
+
+def _delete_in_slices(
+    broker: Broker, request: OffsetDeleteRequest, context: RequestContext
+) -> Answering:
+    """The same part by part. A group whose last offset goes with one part is gone for the next:
+    that has nothing left to delete."""
+    has_begun = False
+
+    def delete(part: OffsetDeleteRequest) -> Any:
+        def checked(response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+            nonlocal has_begun
+            if has_begun and response.error_code is ErrorCode.GROUP_ID_NOT_FOUND:
+                known = known_partitions(part, broker.image)
+                return _with_unknown_partitions(part, _nothing_to_delete(known))
+            has_begun |= response.error_code is ErrorCode.NONE
+            return response
+
+        return after(_delete_offsets(broker, part, context), checked)
+
+    return (yield from Parts("topics.partitions", "topics.partitions").answer(request, delete))
+
+
+def _nothing_to_delete(request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    topics = (
+        OffsetDeleteResponseTopic(
+            topic.name,
+            tuple(OffsetDeleteResponsePartition(p.partition_index) for p in topic.partitions),
+        )
+        for topic in request.topics
+    )
+    return OffsetDeleteResponse(topics=tuple(topics))
+
+
+def _delete_offsets(broker: Broker, request: OffsetDeleteRequest, context: RequestContext) -> Any:
     if not request.group_id:
         return refuse(request, ErrorCode.INVALID_GROUP_ID)
     known = known_partitions(request, broker.image)
@@ -144,7 +192,7 @@ def _split(
     return answers
 
 
-@handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 5))
+@handles(ApiKey.DESCRIBE_GROUPS, (0, 5), Parts("groups", "groups", identity=str))
 def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
     """Members and states of groups, each told once."""
 
@@ -163,7 +211,7 @@ def _with_operations(group: DescribedGroup) -> DescribedGroup:
     return replace(group, authorized_operations=GROUP_OPERATIONS)
 
 
-@handles(ApiKey.DELETE_GROUPS, versions=(0, 2))
+@handles(ApiKey.DELETE_GROUPS, (0, 2), Parts("groups_names", "results", identity=str))
 def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: RequestContext) -> Any:
     """Answered when the groups are durably gone."""
 
@@ -176,9 +224,69 @@ def delete_groups(broker: Broker, request: DeleteGroupsRequest, context: Request
     return when_all(answers, combine)
 
 
-@handles(ApiKey.OFFSET_FETCH, versions=(1, 9))
+OFFSETS_OF_GROUPS: Final = Parts(
+    "groups.topics.partition_indexes",
+    "groups.topics.partitions",
+    identity=lambda group: group.group_id,
+)
+OFFSETS_OF_TOPICS: Final = Parts("topics.partition_indexes", "topics.partitions")
+
+
+@handles(ApiKey.OFFSET_FETCH, (1, 9), OFFSETS_OF_GROUPS, OFFSETS_OF_TOPICS)
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
     """Where groups go on."""
+    unnamed = [group.group_id for group in request.groups if group.topics is None]
+    if request.topics is None:
+        unnamed.append(request.group_id)
+    if unnamed and sum(_committed_count(broker, each) for each in unnamed) > ENTRIES_PER_PART:
+        slices = _fetch_by_name(broker, request, context)
+        return in_slices(broker, ApiKey.OFFSET_FETCH, context, slices)
+    return _fetch_offsets(broker, request, context)
+
+
+def _committed_count(broker: Broker, group_id: str) -> int:
+    try:
+        coordinator = broker.groups.ready(broker.groups.index_of(group_id))
+    except ApiError:
+        return 0
+    return coordinator.machine.committed_count(group_id)
+
+
+def _fetch_by_name(
+    broker: Broker, request: OffsetFetchRequest, context: RequestContext
+) -> Answering:
+    """The same where groups have committed very many offsets: in parts, which name partitions."""
+    handler = partial(_fetch_offsets, broker, context=context)
+    if request.topics is None:
+        topics = _committed(broker, request.group_id, OffsetFetchRequestTopic)
+        return (yield from OFFSETS_OF_TOPICS.answer(replace(request, topics=topics), handler))
+    groups: list[OffsetFetchRequestGroup] = []
+    for group in request.groups:
+        if group.topics is None:
+            yield
+            named = _committed(broker, group.group_id, OffsetFetchRequestTopics)
+            groups.append(replace(group, topics=named))
+        else:
+            groups.append(group)
+    named_by_all = replace(request, groups=tuple(groups))
+    return (yield from OFFSETS_OF_GROUPS.answer(named_by_all, handler))
+
+
+def _committed(
+    broker: Broker, group_id: str, topic: Callable[[str, tuple[int, ...]], Any]
+) -> tuple[Any, ...] | None:
+    """The partitions of which a group has committed offsets; None where its coordinator is not here
+    to say it, as the answer will tell."""
+    try:
+        coordinator = broker.groups.ready(broker.groups.index_of(group_id))
+    except ApiError:
+        return None
+    partitions, _ = coordinator.machine.committed_offsets(group_id)
+    topics = by_topic(sorted(partitions)).items()
+    return tuple(topic(name, tuple(numbers)) for name, numbers in topics)
+
+
+def _fetch_offsets(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
     if context.api_version < SEVERAL_GROUPS_V:
         return _carry(broker, request.group_id, request, context)
     by_id: Mapping[str, Any] = {group.group_id: group for group in request.groups}
@@ -200,13 +308,25 @@ def list_groups(broker: Broker, request: ListGroupsRequest, context: RequestCont
         coordinators = broker.groups.all_ready()
     except ApiError as error:
         return ListGroupsResponse(error_code=error.error_code)
-    answers = [
-        broker.groups.handle(each.partition.topic_partition.partition, request, context)
-        for each in coordinators
-    ]
+    indexes = [each.partition.topic_partition.partition for each in coordinators]
+    slices = _list_groups(broker, request, context, indexes)
+    return in_slices(broker, ApiKey.LIST_GROUPS, context, slices)
 
-    def combine(parts: list[ListGroupsResponse]) -> ListGroupsResponse:
-        groups = tuple(group for part in parts for group in part.groups)
-        return ListGroupsResponse(groups=groups)
 
-    return when_all(answers, combine)
+def _list_groups(
+    broker: Broker, request: ListGroupsRequest, context: RequestContext, indexes: Iterable[int]
+) -> Answering:
+    """The groups of one coordinator after the other."""
+    groups: list[ListedGroup] = []
+    work = 0
+    for index in indexes:
+        if work >= ENTRIES_PER_PART:
+            work = 0
+            yield
+        try:
+            answer = broker.groups.handle(index, request, context)
+        except ApiError as error:  # it resigned meanwhile
+            return ListGroupsResponse(error_code=error.error_code)
+        groups += answer.groups
+        work += len(answer.groups)
+    return ListGroupsResponse(groups=tuple(groups))

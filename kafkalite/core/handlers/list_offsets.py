@@ -18,11 +18,13 @@ Source KIP-79, KIP-207, KIP-320, KIP-734, KIP-405, KIP-1005.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.parts import Parts
+from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
+from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.log.values import GoOn
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
@@ -64,6 +66,7 @@ NEVER: Final = 2**15 - 1
 
 BATCHES_PER_STEP: Final = 512  # of a search by time
 WORK_PER_SLICE: Final = 512
+ENTRIES_COUNTED_PER_SLICE: Final = 10_000  # not looked up
 WORK_OF_SEARCH: Final = 64  # where a partition whose offset is known is 1
 
 
@@ -77,30 +80,50 @@ def list_offsets(
     for _ in slices:
         break
     else:
-        return _response(request, answers)
-    pending: Pending[ListOffsetsResponse] = Pending()
-    pending.when_abandoned(slices.close)
-    broker.run_slices(slices, "ListOffsets", lambda: pending.complete(_response(request, answers)))
-    return pending
+        return ListOffsetsResponse(topics=tuple(_topics(request, answers)))
+    work = _in_turns(broker, request, slices, answers)
+    is_large = sum(len(topic.partitions) for topic in request.topics) > ENTRIES_AT_ONCE
+    answer = in_slices(broker, ApiKey.LIST_OFFSETS, context, work, is_large=is_large)
+    return cast("ListOffsetsResponse | Pending[ListOffsetsResponse]", answer)
 
 
-def _response(
+def _in_turns(
+    broker: Broker,
+    request: ListOffsetsRequest,
+    slices: Generator[None, None, None],
+    answers: list[ListOffsetsPartitionResponse],
+) -> Answering:
+    """The response, once the other slices have filled `answers`."""
+    searched: Pending[bool] = Pending()
+    try:
+        broker.run_slices(slices, "ListOffsets", lambda: searched.complete(True))
+        yield Answered(searched)
+    finally:
+        slices.close()
+    topics: list[ListOffsetsTopicResponse] = []
+    work = 0
+    for topic in _topics(request, answers):
+        topics.append(topic)
+        work += len(topic.partitions)
+        if work >= ENTRIES_COUNTED_PER_SLICE:
+            work = 0
+            yield
+    return ListOffsetsResponse(topics=tuple(topics))
+
+
+def _topics(
     request: ListOffsetsRequest, answers: Iterable[ListOffsetsPartitionResponse]
-) -> ListOffsetsResponse:
-    """The answers, which are in the order of the request. Where a slice failed, as the operator is
-    told, some are missing at the end."""
+) -> Iterator[ListOffsetsTopicResponse]:
+    """The answers, which are in the order of the request. Where a slice failed, as the broker's log
+    says, some are missing at the end."""
     each = chain(answers, repeat(None))
 
     def answer(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         failed = ErrorCode.UNKNOWN_SERVER_ERROR
         return next(each) or ListOffsetsPartitionResponse(wanted.partition_index, failed)
 
-    return ListOffsetsResponse(
-        topics=tuple(
-            ListOffsetsTopicResponse(t.name, tuple(map(answer, t.partitions)))
-            for t in request.topics
-        )
-    )
+    for topic in request.topics:
+        yield ListOffsetsTopicResponse(topic.name, tuple(map(answer, topic.partitions)))
 
 
 def _slices(
@@ -112,7 +135,14 @@ def _slices(
     """Adds the answers for all partitions to `answers`."""
     committed = request.isolation_level == READ_COMMITTED
     isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
-    times_named = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
+    times_named: Counter[tuple[str, int]] = Counter()
+    work = 0
+    for topic in request.topics:
+        times_named.update((topic.name, each.partition_index) for each in topic.partitions)
+        work += len(topic.partitions)
+        if work >= ENTRIES_COUNTED_PER_SLICE:
+            work = 0
+            yield
     work = 0
     for topic in request.topics:
         for wanted in topic.partitions:
@@ -224,7 +254,7 @@ def _written_by(written: list[tuple[int, int]], timestamp: int) -> list[int]:
     return [offset for offset, _ in written[first:]]
 
 
-@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4))
+@handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, (2, 4), Parts("topics.partitions", "topics.partitions"))
 def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:

@@ -7,9 +7,11 @@ Source KIP-113, KIP-827 (sizes of the disk).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.slices import Answering, in_slices
+from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import (
     DescribeLogDirsPartition,
@@ -25,14 +27,24 @@ from kafkalite.errors import ErrorCode, StorageError
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
+PARTITIONS_PER_SLICE: Final = 1_000  # each takes some 2 us
+
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(0, 4))
 def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
-) -> DescribeLogDirsResponse:
+) -> DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]:
     """The data directory with the partitions asked for, or all that are here."""
+    slices = _slices(broker, request)
+    answer = in_slices(broker, ApiKey.DESCRIBE_LOG_DIRS, context, slices)
+    return cast("DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]", answer)
+
+
+def _slices(broker: Broker, request: DescribeLogDirsRequest) -> Answering:
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
-    for partition in _wanted(broker, request):
+    for count, partition in enumerate(_wanted(broker, request), start=1):
+        if not count % PARTITIONS_PER_SLICE:
+            yield
         topic, index = partition.topic_partition
         size = partition.log.size_bytes
         told = DescribeLogDirsPartition(index, size, offset_lag=0, is_future_key=False)

@@ -13,13 +13,13 @@ is no authorizer), KIP-700, KIP-966.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.cluster.placement import check_name
-from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
 from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE, Answered, Answering, in_slices
 from kafkalite.core.pending import Encoded, Pending
 from kafkalite.core.protocol import codec
@@ -352,18 +352,35 @@ def describe_cluster(
 @handles(ApiKey.DESCRIBE_TOPIC_PARTITIONS, versions=(0, 0))
 def describe_topic_partitions(
     broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
-) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse | Pending[DescribeTopicPartitionsResponse]:
     """A page of partitions, topics in the order of their names."""
+    slices = _page(broker, request, context)
+    is_large = len(request.topics) > ENTRIES_AT_ONCE
+    key = ApiKey.DESCRIBE_TOPIC_PARTITIONS
+    answer = in_slices(broker, key, context, slices, is_large=is_large)
+    return cast(
+        "DescribeTopicPartitionsResponse | Pending[DescribeTopicPartitionsResponse]", answer
+    )
+
+
+def _page(
+    broker: Broker, request: DescribeTopicPartitionsRequest, context: RequestContext
+) -> Answering:
     image = broker.image
-    if _is_lost(request):
-        refused = sorted({topic.name for topic in request.topics})
+    if len(request.topics) > ENTRIES_AT_ONCE:
+        sorting = broker.compute(lambda: _sorted_names(request))
+        yield sorting
+        asked = sorting.result()
+    else:
+        asked = _sorted_names(request)
+    if _is_lost(request, asked):
         return DescribeTopicPartitionsResponse(
             topics=tuple(
                 DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_REQUEST, name)
-                for name in refused
+                for name in asked
             )
         )
-    names = sorted({topic.name for topic in request.topics} or image.topics)
+    names = asked or sorted(image.topics)
     first: dict[str, int] = {}  # where the topic begins in which the last page ended
     if request.cursor is not None:
         names = names[bisect_left(names, request.cursor.topic_name) :]
@@ -371,7 +388,9 @@ def describe_topic_partitions(
     room = max(1, min(request.response_partition_limit, PARTITIONS_PER_PAGE_MAX))
     view = _View.of(broker, context.listener)
     described: list[DescribeTopicPartitionsResponseTopic] = []
-    for name in names:
+    for count, name in enumerate(names, start=1):
+        if not count % ENTRIES_PER_SLICE:
+            yield
         topic = image.topics.get(name)
         if topic is None:
             described.append(_undescribed(name))
@@ -389,6 +408,10 @@ def describe_topic_partitions(
     return DescribeTopicPartitionsResponse(topics=tuple(described))
 
 
+def _sorted_names(request: DescribeTopicPartitionsRequest) -> list[str]:
+    return sorted({topic.name for topic in request.topics})
+
+
 def _undescribed(name: str) -> DescribeTopicPartitionsResponseTopic:
     code = _name_refusal(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return DescribeTopicPartitionsResponseTopic(
@@ -396,9 +419,9 @@ def _undescribed(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _is_lost(request: DescribeTopicPartitionsRequest) -> bool:
+def _is_lost(request: DescribeTopicPartitionsRequest, names: Sequence[str]) -> bool:
     """Whether the cursor points where no answer to this request could have led."""
-    cursor, names = request.cursor, {topic.name for topic in request.topics}
+    cursor = request.cursor
     if cursor is None:
         return False
     return cursor.partition_index < 0 or bool(names and cursor.topic_name not in names)

@@ -8,7 +8,6 @@ Source KIP-98, KIP-447 (TxnOffsetCommit), KIP-890 (verification); apache/kafka `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalite.core.cluster.image import ClusterImage
 from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
 from kafkalite.core.handlers.group_errors import refuse
+from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import handles
-from kafkalite.core.handlers.slices import Answered, Answering, in_slices
-from kafkalite.core.pending import Pending, after
+from kafkalite.core.pending import after
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.offsets import OffsetCommitRequest
 from kafkalite.core.protocol.transactions import TxnOffsetCommitRequest
@@ -29,21 +28,15 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
-Commit = Callable[["Broker", Any, RequestContext], Any]
-
 OFFSETS_PER_PART: Final = 100  # each takes some 50 us, as a record
+OFFSETS: Final = Parts("topics.partitions", "topics.partitions", OFFSETS_PER_PART)
 LOADING_V: Final = 2  # of TxnOffsetCommit
 LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-@handles(ApiKey.OFFSET_COMMIT, versions=(1, 9))
+@handles(ApiKey.OFFSET_COMMIT, (1, 9), OFFSETS, at_once=OFFSETS_PER_PART)
 def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
     """Answered when the offsets are durable. Partitions that do not exist are not committed."""
-    slices = _in_parts(broker, request, context, _commit)
-    return in_slices(broker, ApiKey.OFFSET_COMMIT, context, slices)
-
-
-def _commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
     known = known_partitions(request, broker.image)
     try:
         index = broker.groups.index_of(request.group_id)
@@ -55,18 +48,11 @@ def _commit(broker: Broker, request: OffsetCommitRequest, context: RequestContex
     return after(answer, partial(_completed, request))
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, versions=(0, 3))
+@handles(ApiKey.TXN_OFFSET_COMMIT, (0, 3), OFFSETS, at_once=OFFSETS_PER_PART)
 def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> Any:
     """Answered when the offsets are durable; they count once the transaction is committed."""
-    slices = _in_parts(broker, request, context, _commit_to_transaction)
-    return in_slices(broker, ApiKey.TXN_OFFSET_COMMIT, context, slices)
-
-
-def _commit_to_transaction(
-    broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
-) -> Any:
     known = known_partitions(request, broker.image)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     try:
@@ -83,41 +69,6 @@ def _commit_to_transaction(
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
         answer = refuse(known, code)
     return after(answer, partial(_completed, request))
-
-
-def _in_parts(broker: Broker, request: Any, context: RequestContext, commit: Commit) -> Answering:
-    """Commits the offsets of very many partitions in several steps: each partition is told by
-    itself whether its offset is durable."""
-    if sum(len(topic.partitions) for topic in request.topics) <= OFFSETS_PER_PART:
-        return commit(broker, request, context)
-    partitions: dict[str, list[Any]] = {}
-    answer: Any = None
-    for part in _parts(request):
-        answer = commit(broker, part, context)
-        if isinstance(answer, Pending):
-            yield Answered(answer)
-            answer = answer.response
-        yield
-        for topic in answer.topics:
-            partitions.setdefault(topic.name, []).extend(topic.partitions)
-    kind = type(answer.topics[0])
-    return replace(answer, topics=tuple(kind(name, tuple(p)) for name, p in partitions.items()))
-
-
-def _parts(request: Any) -> Iterator[Any]:
-    """The request in parts of OFFSETS_PER_PART partitions at most."""
-    topics: list[Any] = []
-    room = OFFSETS_PER_PART
-    for topic in request.topics:
-        left = topic.partitions
-        while left:
-            topics.append(replace(topic, partitions=left[:room]))
-            left, room = left[room:], room - len(topics[-1].partitions)
-            if not room:
-                yield replace(request, topics=tuple(topics))
-                topics, room = [], OFFSETS_PER_PART
-    if topics:
-        yield replace(request, topics=tuple(topics))
 
 
 def known_partitions(request: Any, image: ClusterImage) -> Any:

@@ -10,6 +10,7 @@ Source apache/kafka `KafkaApis`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.handlers import ROUTES
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
 
-ENTRIES_AT_ONCE: Final = 1_000  # of a request's arrays; reading takes 1 to 2 us for each
 ENTRIES_MAX: Final = 50_000  # 10,000 partitions, each of another topic, are 20,000
 
 
@@ -53,7 +53,7 @@ class BrokerService:
             raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
         context = RequestContext(version, client_id, f"/{client_host}", listener=listener)
         try:
-            message: Any = codec.decode(route.request, request.body, version, ENTRIES_AT_ONCE)
+            message: Any = codec.decode(route.request, request.body, version, route.at_once)
         except TooManyEntries:
             slices = self._answer_aside(route, request, context)
             is_produce = key is ApiKey.PRODUCE
@@ -63,14 +63,23 @@ class BrokerService:
     def _answer_aside(
         self, route: Route, request: RequestReceived, context: RequestContext
     ) -> Answering:
-        """The same, where a request is read in a thread because that takes a while."""
-        version, body = context.api_version, request.body
-        reading: Future[Any] = self._broker.compute(
+        """The same for a request with many entries: a thread reads it, and where the API has parts
+        they are answered one by one."""
+        broker, version, body = self._broker, context.api_version, request.body
+        reading: Future[Any] = broker.compute(
             lambda: codec.decode(route.request, body, version, ENTRIES_MAX)
         )
         yield reading
-        return route.handler(self._broker, reading.result(), context)
+        message = reading.result()
+        for parts in route.parts:
+            if parts.fits(message):
+                return (yield from parts.answer(message, partial(_handle, route, broker, context)))
+        return route.handler(broker, message, context)
 
     def settle(self) -> None:
         """Whoever waited for what the requests answered since have done gets its answer."""
         self._broker.waiting.settle()
+
+
+def _handle(route: Route, broker: Broker, context: RequestContext, part: Any) -> Any:
+    return route.handler(broker, part, context)

@@ -4,7 +4,8 @@
                                 └─────── more to do ──> Pending, one slice in a turn of the loop
 
 A handler whose work grows with its request is a generator that yields after each slice, or a future
-that it waits for, and returns the response. A large response is encoded in a thread.
+that it waits for, and returns the response. A large response is encoded in a thread, which counts
+its errors, too.
 
 Owns   nothing. Each slice finds the broker as it is then.
 Fails  by ending the connection with the generator's error, as where a handler raises it.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.broker.metrics import errors_in
 from kafkalite.core.pending import NO_ANSWER, Encoded, Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
@@ -71,7 +73,7 @@ def in_slices(
 
 
 def _encoded(response: Any, version: int) -> Encoded:
-    return Encoded(response, codec.encode(response, version))
+    return Encoded(response, codec.encode(response, version), errors_in(response))
 
 
 def _work(

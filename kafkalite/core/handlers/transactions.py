@@ -10,12 +10,14 @@ Source KIP-98, KIP-588 (PRODUCER_FENCED), KIP-664; apache/kafka `KafkaApis`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
+from kafkalite.core.handlers.parts import ENTRIES_PER_PART, Parts, joined
 from kafkalite.core.handlers.producer_ids import fenced_for
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.pending import Pending, after, when_all
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.transactions import (
@@ -33,6 +35,7 @@ from kafkalite.core.protocol.transactions import (
     DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
+    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
     ProducerState,
@@ -44,7 +47,7 @@ from kafkalite.core.protocol.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from kafkalite.core.transactions.admin import described, listed, unknown_states
+from kafkalite.core.transactions.admin import described, filter_of, listed, unknown_states
 from kafkalite.core.transactions.coordinator import AddPartitions
 from kafkalite.core.transactions.markers import Errors, Marker
 from kafkalite.core.types import RequestContext, TopicPartition
@@ -53,6 +56,7 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
+ENTRIES_LISTED_PER_SLICE: Final = 2_000
 FENCED_V: Final = 2  # of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
 
 
@@ -82,40 +86,105 @@ def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse | Pending[AddPartitionsToTxnResponse]:
     """All partitions or none: one that does not exist keeps the others out."""
-    wanted = frozenset(
+    if sum(len(topic.partitions) for topic in request.v3_and_below_topics) <= ENTRIES_PER_PART:
+        return _add_partitions(broker, request, context)
+    slices = _add_in_slices(broker, request, context)
+    answer = in_slices(broker, ApiKey.ADD_PARTITIONS_TO_TXN, context, slices)
+    return cast("AddPartitionsToTxnResponse | Pending[AddPartitionsToTxnResponse]", answer)
+
+
+def _add_partitions(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> AddPartitionsToTxnResponse | Pending[AddPartitionsToTxnResponse]:
+    known, unknown = _known(broker, request)
+    if unknown:
+        return _refused(request, unknown)
+    carried = _carry_added(broker, request, known, context)
+    return after(carried, lambda code: _added(request, _code(code, context)))
+
+
+def _add_in_slices(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
+) -> Answering:
+    """The same for a request with many partitions. Its one record is one slice."""
+    path = "v3_and_below_topics.partitions"
+    known: set[TopicPartition] = set()
+    unknown: set[TopicPartition] = set()
+    for part in Parts(path, path).split(request):
+        for all_of, found in zip((known, unknown), _known(broker, part), strict=True):
+            all_of |= found
+        yield
+    answers: list[AddPartitionsToTxnResponse] = []
+    code: Any = ErrorCode.NONE
+    if not unknown:
+        carried = _carry_added(broker, request, known, context)
+        if isinstance(carried, Pending):
+            pending: Pending[Any] = carried
+            yield Answered(pending)
+            carried = pending.response
+        code = _code(carried, context)
+    for part in Parts(path, path).split(request):
+        yield
+        answers.append(_refused(part, unknown) if unknown else _added(part, code))
+    return joined(answers, ("results_by_topic_v3_and_below", "results_by_partition"))
+
+
+def _known(
+    broker: Broker, request: AddPartitionsToTxnRequest
+) -> tuple[set[TopicPartition], set[TopicPartition]]:
+    """The partitions that are asked for: those that exist, and the others."""
+    wanted = {
         TopicPartition(topic.name, index)
         for topic in request.v3_and_below_topics
         for index in topic.partitions
-    )
+    }
     unknown = {where for where in wanted if broker.image.partition(*where) is None}
+    return wanted - unknown, unknown
 
-    def answer(codes: dict[TopicPartition, ErrorCode]) -> AddPartitionsToTxnResponse:
-        return AddPartitionsToTxnResponse(
-            results_by_topic_v3_and_below=tuple(
-                AddPartitionsToTxnTopicResult(
-                    topic.name,
-                    tuple(
-                        AddPartitionsToTxnPartitionResult(n, codes[TopicPartition(topic.name, n)])
-                        for n in topic.partitions
-                    ),
-                )
-                for topic in request.v3_and_below_topics
-            )
-        )
 
-    if unknown:
-        codes = dict.fromkeys(wanted, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        codes |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return answer(codes)
+def _carry_added(
+    broker: Broker,
+    request: AddPartitionsToTxnRequest,
+    partitions: Iterable[TopicPartition],
+    context: RequestContext,
+) -> Any:
     transactional_id = request.v3_and_below_transactional_id
     added = AddPartitions(
         transactional_id,
         request.v3_and_below_producer_id,
         request.v3_and_below_producer_epoch,
-        wanted,
+        frozenset(partitions),
     )
-    carried = _carry(broker, transactional_id, added, context)
-    return after(carried, lambda code: answer(dict.fromkeys(wanted, _code(code, context))))
+    return _carry(broker, transactional_id, added, context)
+
+
+def _refused(
+    request: AddPartitionsToTxnRequest, unknown: Collection[TopicPartition]
+) -> AddPartitionsToTxnResponse:
+    """No partition is added, because of those that are unknown."""
+    missing, untried = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+    return _told(request, lambda where: missing if where in unknown else untried)
+
+
+def _added(request: AddPartitionsToTxnRequest, code: ErrorCode) -> AddPartitionsToTxnResponse:
+    return _told(request, lambda _: code)
+
+
+def _told(
+    request: AddPartitionsToTxnRequest, code_of: Callable[[TopicPartition], ErrorCode]
+) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=tuple(
+            AddPartitionsToTxnTopicResult(
+                topic.name,
+                tuple(
+                    AddPartitionsToTxnPartitionResult(n, code_of(TopicPartition(topic.name, n)))
+                    for n in topic.partitions
+                ),
+            )
+            for topic in request.v3_and_below_topics
+        )
+    )
 
 
 @handles(ApiKey.ADD_OFFSETS_TO_TXN, versions=(0, 3))
@@ -161,9 +230,14 @@ def end_txn(
 @handles(ApiKey.DESCRIBE_TRANSACTIONS, versions=(0, 0))
 def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
-) -> DescribeTransactionsResponse:
+) -> DescribeTransactionsResponse | Pending[DescribeTransactionsResponse]:
     """How transactional ids stand, each told once."""
+    slices = _describe_transactions(broker, request)
+    answer = in_slices(broker, ApiKey.DESCRIBE_TRANSACTIONS, context, slices)
+    return cast("DescribeTransactionsResponse | Pending[DescribeTransactionsResponse]", answer)
 
+
+def _describe_transactions(broker: Broker, request: DescribeTransactionsRequest) -> Answering:
     def describe(transactional_id: str) -> TransactionState:
         transactions = broker.transactions
         try:
@@ -174,22 +248,44 @@ def describe_transactions(
             return TransactionState(error.error_code, transactional_id)
         return described(coordinator.machine.entries, transactional_id)
 
-    return DescribeTransactionsResponse(
-        transaction_states=tuple(map(describe, dict.fromkeys(request.transactional_ids)))
-    )
+    states: list[TransactionState] = []
+    work = 0
+    for transactional_id in dict.fromkeys(request.transactional_ids):
+        state = describe(transactional_id)
+        states.append(state)
+        work += 1 + sum(len(topic.partitions) for topic in state.topics)
+        if work >= ENTRIES_PER_PART:
+            work = 0
+            yield
+    return DescribeTransactionsResponse(transaction_states=tuple(states))
 
 
 @handles(ApiKey.LIST_TRANSACTIONS, versions=(0, 1))
 def list_transactions(
     broker: Broker, request: ListTransactionsRequest, context: RequestContext
-) -> ListTransactionsResponse:
+) -> ListTransactionsResponse | Pending[ListTransactionsResponse]:
     """The transactional ids that this broker coordinates; an error while some are being loaded."""
+    slices = _list_transactions(broker, request)
+    answer = in_slices(broker, ApiKey.LIST_TRANSACTIONS, context, slices)
+    return cast("ListTransactionsResponse | Pending[ListTransactionsResponse]", answer)
+
+
+def _list_transactions(broker: Broker, request: ListTransactionsRequest) -> Answering:
     try:
         coordinators = broker.transactions.all_ready()
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.error_code)
-    now_ms = broker.wall_ms()
-    found = [e for each in coordinators for e in listed(each.machine.entries, request, now_ms)]
+    passes = filter_of(request, broker.wall_ms())
+    found: list[ListedTransaction] = []
+    work = 0
+    for each in coordinators:
+        for transactional_id, entry in tuple(each.machine.entries.items()):
+            if passes(entry):
+                found.append(listed(transactional_id, entry))
+            work += 1
+            if work >= ENTRIES_LISTED_PER_SLICE:
+                work = 0
+                yield
     return ListTransactionsResponse(
         unknown_state_filters=unknown_states(request), transaction_states=tuple(found)
     )
@@ -198,7 +294,10 @@ def list_transactions(
 # ---- partitions --------------------------------------------------------------------------------
 
 
-@handles(ApiKey.WRITE_TXN_MARKERS, versions=(0, 1))
+MARKERS: Final = Parts("markers.topics.partition_indexes", "markers.topics.partitions", size=100)
+
+
+@handles(ApiKey.WRITE_TXN_MARKERS, (0, 1), MARKERS, at_once=100)
 def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse | Pending[WriteTxnMarkersResponse]:
@@ -246,31 +345,44 @@ def _write_marker(
 @handles(ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0))
 def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
-) -> DescribeProducersResponse:
+) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
     """Who has written to partitions lately, and who has a transaction open in them; each partition
     is told once."""
+    slices = _describe_producers(broker, request)
+    answer = in_slices(broker, ApiKey.DESCRIBE_PRODUCERS, context, slices)
+    return cast("DescribeProducersResponse | Pending[DescribeProducersResponse]", answer)
+
+
+def _describe_producers(broker: Broker, request: DescribeProducersRequest) -> Answering:
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return DescribeProducersResponse(
-        topics=tuple(
-            DescribeProducersTopicResult(name, tuple(_producers(broker, name, indexes)))
-            for name, indexes in wanted.items()
-        )
-    )
+    topics: list[DescribeProducersTopicResult] = []
+    work = 0
+    for name, indexes in wanted.items():
+        results: list[DescribeProducersPartitionResult] = []
+        for index in indexes:
+            work += 1
+            if work >= ENTRIES_PER_PART:
+                work = 0
+                yield
+            results.append((yield from _producers(broker, name, index)))
+            work += len(results[-1].active_producers) % ENTRIES_PER_PART  # of its last slice
+        topics.append(DescribeProducersTopicResult(name, tuple(results)))
+    return DescribeProducersResponse(topics=tuple(topics))
 
 
 def _producers(
-    broker: Broker, topic: str, indexes: Iterable[int]
-) -> Iterable[DescribeProducersPartitionResult]:
-    for index in indexes:
-        try:
-            partition = broker.partition(topic, index)
-            partition.replication.check_leader()
-        except ApiError as error:
-            yield DescribeProducersPartitionResult(index, error.error_code, error.words or None)
-            continue
-        producers = tuple(
+    broker: Broker, topic: str, index: int
+) -> Generator[None, None, DescribeProducersPartitionResult]:
+    try:
+        partition = broker.partition(topic, index)
+        partition.replication.check_leader()
+    except ApiError as error:
+        return DescribeProducersPartitionResult(index, error.error_code, error.words or None)
+    producers: list[ProducerState] = []
+    for count, entry in enumerate(tuple(partition.log.producers.entries.values()), start=1):
+        producers.append(
             ProducerState(
                 entry.producer_id,
                 entry.producer_epoch,
@@ -279,6 +391,7 @@ def _producers(
                 entry.coordinator_epoch,
                 entry.transaction_first_offset,
             )
-            for entry in partition.log.producers.entries.values()
         )
-        yield DescribeProducersPartitionResult(index, active_producers=producers)
+        if not count % ENTRIES_PER_PART:
+            yield
+    return DescribeProducersPartitionResult(index, active_producers=tuple(producers))

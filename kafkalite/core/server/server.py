@@ -464,7 +464,8 @@ class _Connection(asyncio.BufferedProtocol):
     ) -> None:
         data = None
         if type(response) is Encoded:
-            response, data = response
+            message, data, errors = response
+            response = message if errors is None else errors
         parts, size = self._frames.send(header, response if data is None else data)
         self._outbox.send(cast(Any, parts))
         counters.answered(response, size, perf_counter() - began)

@@ -5,7 +5,7 @@ Source KIP-664, KIP-994 (by duration); apache/kafka `TransactionStateManager.lis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from kafkalite.core.protocol.transactions import (
@@ -45,23 +45,28 @@ def described(entries: Mapping[str, Entry], transactional_id: str) -> DescribedT
     )
 
 
-def listed(
-    entries: Mapping[str, Entry], request: ListTransactionsRequest, now_ms: int
-) -> Iterator[ListedTransaction]:
-    """The transactional ids that the request's filters let through."""
+def filter_of(request: ListTransactionsRequest, now_ms: int) -> Callable[[Entry], bool]:
+    """Whether the filters of a request let a transactional id through."""
     states = {STATES[name] for name in request.state_filters if name in STATES}
     producer_ids = frozenset(request.producer_id_filters)
     longest_ms = request.duration_filter  # -1: any
-    for transactional_id, entry in entries.items():
+
+    def passes(entry: Entry) -> bool:
         transaction = entry.transaction
-        if (
+        return (
             _is_known(entry)
             and (not request.state_filters or transaction.state in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (longest_ms < 0 or now_ms - transaction.start_ms > longest_ms)
-        ):
-            label = transaction.state.label
-            yield ListedTransaction(transactional_id, transaction.producer_id, label)
+        )
+
+    return passes
+
+
+def listed(transactional_id: str, entry: Entry) -> ListedTransaction:
+    """One line of a list of transactions."""
+    transaction = entry.transaction
+    return ListedTransaction(transactional_id, transaction.producer_id, transaction.state.label)
 
 
 def unknown_states(request: ListTransactionsRequest) -> tuple[str, ...]:

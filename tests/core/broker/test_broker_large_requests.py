@@ -16,7 +16,8 @@ from kafkalite.core.handlers import configs
 from kafkalite.core.handlers import produce as produce_module
 from kafkalite.core.handlers.configs import describe_configs
 from kafkalite.core.handlers.offset_commits import OFFSETS_PER_PART
-from kafkalite.core.handlers.service import ENTRIES_AT_ONCE, ENTRIES_MAX
+from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE
+from kafkalite.core.handlers.service import ENTRIES_MAX
 from kafkalite.core.handlers.slices import ENTRIES_PER_SLICE
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import API, key_of
