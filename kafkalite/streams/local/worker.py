@@ -35,7 +35,7 @@ from kafkalite.streams.local.compile import SubTopology, compile_topology
 from kafkalite.streams.local.restore import restore_tasks
 from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
-from kafkalite.streams.local.topology_log import TopologyLog
+from kafkalite.streams.local.upkeep import Upkeep
 from kafkalite.streams.plan import Plan
 
 POLL_MS: Final = 100
@@ -56,6 +56,7 @@ class WorkerConfig:
     buffered_records_max: int = 100_000  # a partition's inbox; beyond it the partition is paused
     session_timeout_ms: int = 45_000
     group_instance_id: str | None = None
+    purge_interval_ms: int = 30_000  # how often committed records leave repartition topics
     on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
 
 
@@ -99,6 +100,8 @@ class Worker:
         self._sub_topologies: dict[int, SubTopology] = {s.id: s for s in compile_topology(plan)}
         if not self._sub_topologies:
             raise TopologyError(f"{plan.application_id}: the topology reads no topic")
+        subs = tuple(self._sub_topologies.values())
+        self._upkeep = Upkeep(self._client, plan, subs, config.purge_interval_ms)
         self._tasks: dict[TaskId, Task] = {}
         self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
         self._inboxes: dict[TopicPartition, Inbox] = {}
@@ -122,7 +125,9 @@ class Worker:
                 try:
                     await self._loop(until_caught_up)
                     await self._commit()
+                    await self._upkeep.close(finish=True)
                 finally:
+                    await self._upkeep.close(finish=False)
                     self._is_over = True  # nothing is left to commit when the group lets go
         return self.progress
 
@@ -132,12 +137,11 @@ class Worker:
             await self._wait_for_topics(admin, sub_topologies)
             if self.is_stopping:
                 return
-            topology_log = TopologyLog(self._client, admin, self.plan, sub_topologies)
-            await topology_log.check()
+            await self._upkeep.check()
             sources, self._partitions_of = await resolve_topics(
                 admin, sub_topologies, self._bootstrap_servers
             )
-            await topology_log.claim()
+            await self._upkeep.begin()
         self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
         wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
         self._assignor = TaskAssignor(sources, [t for t in wanted if isinstance(t, str)])
@@ -306,6 +310,7 @@ class Worker:
         if offsets:
             await self._consumer.commit(offsets)
             self._committed |= offsets
+            self._upkeep.committed(offsets)
             self.progress.commits += 1
 
     def _offsets(

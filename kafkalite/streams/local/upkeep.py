@@ -1,0 +1,51 @@
+"""Upkeep: what a worker does for its application beside running tasks.                     [IO]
+
+    check       before internal topics are made: is this the topology that the state belongs to?
+    begin       once they are there
+    committed   after each commit
+    close       at the end of a run
+
+Owns   the order of these; each job has a module of its own.
+Fails  with TopologyError from `check` and `begin`: see topology_log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import OffsetAndMetadata
+from kafkalite.core.types import TopicPartition
+from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.purge import Purge
+from kafkalite.streams.local.topology_log import TopologyLog
+from kafkalite.streams.plan import Plan
+
+
+class Upkeep:
+    """The upkeep of one worker."""
+
+    def __init__(
+        self, client: Client, plan: Plan, subs: Sequence[SubTopology], purge_interval_ms: int
+    ) -> None:
+        self._admin = Admin(client)
+        self._log = TopologyLog(client, self._admin, plan, subs)
+        repartitions = {topic.name for sub in subs for topic in sub.repartition_sources}
+        self._purge = Purge(self._admin, repartitions, purge_interval_ms)
+
+    async def check(self) -> None:
+        """Whether this topology may go on from the state that there is."""
+        await self._log.check()
+
+    async def begin(self) -> None:
+        """Every topic is there: the application runs this topology now."""
+        await self._log.claim()
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """These offsets went through, and all that they stand for."""
+        self._purge.committed(offsets)
+
+    async def close(self, *, finish: bool) -> None:
+        """The run is over; `finish`: as it should be, with all committed."""
+        await self._purge.close(finish=finish)
