@@ -31,6 +31,7 @@ from kafkalite.errors import TopologyError
 
 if TYPE_CHECKING:
     from kafkalite.streams import Streams
+    from kafkalite.streams.local.worker import Progress
 
 cli = program(
     "Run stream topologies written in Python.",
@@ -42,6 +43,13 @@ cli = program(
 AppFile = Annotated[
     str, typer.Argument(help="A Python file with one Streams object, or FILE.py:NAME.")
 ]
+
+
+class Guarantee(StrEnum):
+    """What a run promises of its results when something dies."""
+
+    exactly_once = "exactly_once"
+    at_least_once = "at_least_once"
 
 
 class Format(StrEnum):
@@ -82,7 +90,16 @@ def run(
     commit_interval: Annotated[
         str | None,
         typer.Option(
-            help="How often offsets and state are committed, such as 250ms.", show_default="1s"
+            help="How often results, state and offsets are committed, such as 250ms.",
+            show_default="100ms, at least once: 1s",
+        ),
+    ] = None,
+    processing_guarantee: Annotated[
+        Guarantee | None,
+        typer.Option(
+            "--processing-guarantee",
+            help="What a crash leaves behind: each result once, or some of them repeated.",
+            show_default="exactly_once, if the broker has transactions",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
@@ -104,24 +121,31 @@ def run(
         bootstrap_servers,
         until_caught_up=until_caught_up,
         commit_interval=commit_interval,
+        processing_guarantee=None if processing_guarantee is None else processing_guarantee.value,
         data_dir=data_dir,
     )
     if json:
-        print_json(
-            {
-                "application_id": streams.application_id,
-                "records": progress.records,
-                "written": progress.records_out,
-                "restored": progress.records_restored,
-                "seconds": progress.seconds,
-            }
-        )
+        print_json(_figures(streams, progress))
         return
     ending = "caught up" if until_caught_up else "stopped"
+    typer.echo(f"{streams.application_id}: {ending}: {_summary(progress)}")
+
+
+def _figures(streams: Streams, progress: Progress) -> dict[str, object]:
+    return {
+        "application_id": streams.application_id,
+        "records": progress.records,
+        "written": progress.records_out,
+        "restored": progress.records_restored,
+        "seconds": progress.seconds,
+    }
+
+
+def _summary(progress: Progress) -> str:
     restored = f", {progress.records_restored:,} restored" if progress.records_restored else ""
-    typer.echo(
-        f"{streams.application_id}: {ending}: {progress.records:,} records in "
-        f"{progress.seconds:.1f} s ({progress.records / progress.seconds:,.0f} records/s)"
+    return (
+        f"{progress.records:,} records in {progress.seconds:.1f} s "
+        f"({progress.records / progress.seconds:,.0f} records/s)"
         f"{restored}; {progress.records_out:,} written"
     )
 

@@ -35,7 +35,6 @@ from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.streams.plan import OnError
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
-COMMIT_INTERVAL: Final = "1s"
 GUARANTEES: Final = ("at_least_once", "exactly_once")
 
 
@@ -45,7 +44,7 @@ class Settings(TypedDict, total=False):
     commit_interval: Duration | None
     data_dir: str | Path | None  # of a broker of its own
     workers: int
-    processing_guarantee: Literal["at_least_once", "exactly_once"]
+    processing_guarantee: Literal["at_least_once", "exactly_once"] | None
     state_dir: str | Path | None
     cache: Any
 
@@ -82,7 +81,8 @@ class Streams(StreamsBuilder):
         self.bootstrap_servers = bootstrap_servers
         self.data_dir = settings.get("data_dir") or DATA_DIR
         interval = settings.get("commit_interval")
-        self.commit_interval = COMMIT_INTERVAL if interval is None else interval
+        self.commit_interval = interval
+        self.processing_guarantee = settings.get("processing_guarantee")
 
     def run(
         self,
@@ -101,7 +101,8 @@ class Streams(StreamsBuilder):
         interval = settings.get("commit_interval")
         interval = self.commit_interval if interval is None else interval
         data_dir = settings.get("data_dir") or self.data_dir
-        interval_ms = not_negative(interval, "commit_interval")
+        interval_ms = None if interval is None else not_negative(interval, "commit_interval")
+        guarantee = settings.get("processing_guarantee") or self.processing_guarantee
         if bootstrap_servers is None:
             bootstrap_servers = self.bootstrap_servers
         with _broker(bootstrap_servers, data_dir) as address:
@@ -114,7 +115,11 @@ class Streams(StreamsBuilder):
                     f"{self.application_id}: a broker of its own runs at {address} (data in "
                     f"{data_dir}). To create a topic there: {create_command(['TOPIC'], address)}"
                 )
-            config = WorkerConfig(commit_interval_ms=interval_ms, on_missing_topics=report)
+            config = WorkerConfig(
+                processing_guarantee=guarantee,
+                commit_interval_ms=interval_ms,
+                on_missing_topics=report,
+            )
             registry = LogRegistry(address)
             try:
                 worker = Worker(self.plan(), address, registry, config)
@@ -143,14 +148,13 @@ def check_settings(application_id: str, settings: Settings) -> None:
     workers = settings.get("workers", 1)
     if type(workers) is not int or workers < 1:
         raise TopologyError(f"{application_id}: workers: expected 1 or more, got {workers!r}")
-    guarantee = settings.get("processing_guarantee", GUARANTEES[0])
-    if guarantee not in GUARANTEES:
+    guarantee = settings.get("processing_guarantee")
+    if guarantee is not None and guarantee not in GUARANTEES:
         raise TopologyError(
             f"{application_id}: processing_guarantee is one of {GUARANTEES}, got {guarantee!r}"
         )
     lacking = {
         f"workers={workers}": (workers > 1, "run it several times to share the work"),
-        f'processing_guarantee="{guarantee}"': (guarantee == "exactly_once", "at_least_once is"),
         "state_dir=": (settings.get("state_dir") is not None, "state is in memory"),
         "cache=": (settings.get("cache") is not None, "updates of tables wait for the commit"),
     }

@@ -13,7 +13,6 @@ from kafkalite.streams import Streams, TopologyTestDriver, count, json, string, 
 REFUSED = [
     ({"workers": 2}, "workers=2 is not supported yet"),
     ({"workers": 0}, "workers: expected 1 or more"),
-    ({"processing_guarantee": "exactly_once"}, '"exactly_once" is not supported yet'),
     ({"processing_guarantee": "twice"}, "processing_guarantee is one of"),
     ({"state_dir": "/tmp/state"}, "state_dir= is not supported yet"),
     ({"cache": "10MB"}, "cache= is not supported yet"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafkalite.clients.consumer.assignors import Subscription
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
-from kafkalite.streams.local.assignor import TaskAssignor, TaskId, read_owned, spread, tasks_of
+from kafkalite.streams.local.assignor import TaskAssignor, TaskId, read_user_data, spread, tasks_of
 
 tasks = st.lists(st.builds(TaskId, st.integers(0, 3), st.integers(0, 9)), unique=True, max_size=30)
 
@@ -62,8 +62,11 @@ def test_a_topic_that_is_gone_ends_a_topology_that_names_it() -> None:
 
 
 def test_user_data_carries_the_owned_tasks_and_garbage_carries_none() -> None:
-    assignor = TaskAssignor({0: ["orders"]})
+    assignor = TaskAssignor({0: ["orders"]}, transactional_id="app-1")
     assignor.owned = frozenset({TaskId(0, 1)})
-    assert read_owned(assignor.subscription_user_data(["orders"], [])) == [TaskId(0, 1)]
+    assert read_user_data(assignor.subscription_user_data(["orders"], [])) == (
+        [TaskId(0, 1)],
+        "app-1",
+    )
     for garbage in (None, b"", b"\xc1", b"\x93\x01\x02\x03", b"hello"):
-        assert read_owned(garbage) == []
+        assert read_user_data(garbage) == ([], None)

@@ -2,7 +2,8 @@
 
 A task is one sub-topology over one partition number; its partitions are that number of every
 topic the sub-topology reads, so joined topics stay together. A member tells which tasks it owns
-in its subscription's user data; restoring state is what moving a task costs.
+in its subscription's user data; restoring state is what moving a task costs. It also tells its
+transactional id: the leader aborts the transactions of workers that are gone.
 
 Owns   nothing: an assignment is a function of the members and the topics.
 Source KIP-54 (stickiness), Kafka Streams' StickyTaskAssignor.
@@ -19,7 +20,7 @@ from kafkalite.clients.consumer.assignors import Assignment, RebalanceProtocol, 
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
 
-USER_DATA_VERSION: Final = 1
+USER_DATA_VERSION: Final = 2
 
 
 class TaskId(NamedTuple):
@@ -79,24 +80,31 @@ class TaskAssignor:
     """The group protocol of a topology's workers, for `Consumer(assignors=...)`.
 
     `sources` maps each sub-topology to the topics it reads; without those `required` there is
-    nothing to assign. The worker keeps `owned` up to date.
+    nothing to assign. The worker keeps `owned` up to date. After it has assigned, as the leader,
+    `living` holds the transactional ids of all members.
     """
 
     name: Final = "kafkalite-streams"
     rebalance_protocol: Final = RebalanceProtocol.EAGER
 
     def __init__(
-        self, sources: Mapping[int, Sequence[str]], required: Collection[str] = ()
+        self,
+        sources: Mapping[int, Sequence[str]],
+        required: Collection[str] = (),
+        transactional_id: str | None = None,
     ) -> None:
         self.sources = sources
         self.required = required
+        self.transactional_id = transactional_id
         self.owned: frozenset[TaskId] = frozenset()
+        self.living: frozenset[str] | None = None
 
     def subscription_user_data(
         self, topics: Sequence[str], owned: Sequence[TopicPartition]
     ) -> bytes:
-        """The tasks whose state this member holds, for whoever assigns next."""
-        return bytes(msgpack.packb([USER_DATA_VERSION, sorted(self.owned)]))
+        """The tasks whose state this member holds and its transactional id, for the leader."""
+        mine = [USER_DATA_VERSION, sorted(self.owned), self.transactional_id]
+        return bytes(msgpack.packb(mine))
 
     def assign(
         self, partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
@@ -105,7 +113,9 @@ class TaskAssignor:
         if gone := sorted(topic for topic in self.required if not partitions_of.get(topic)):
             raise TopologyError(f"topic {gone[0]!r} is gone; the topology reads it")
         tasks = tasks_of(self.sources, partitions_of)
-        owners = {member: read_owned(s.user_data) for member, s in subscriptions.items()}
+        told = {member: read_user_data(s.user_data) for member, s in subscriptions.items()}
+        owners = {member: owned for member, (owned, _) in told.items()}
+        self.living = frozenset(name for _, name in told.values() if name is not None)
         return {
             member: Assignment(tuple(tp for task in mine for tp in tasks[task]))
             for member, mine in spread(tasks, owners).items()
@@ -115,12 +125,15 @@ class TaskAssignor:
         """Nothing to note: a task follows from its partitions."""
 
 
-def read_owned(user_data: bytes | None) -> list[TaskId]:
-    """The tasks a member says it owns; none when it speaks another version."""
+def read_user_data(user_data: bytes | None) -> tuple[list[TaskId], str | None]:
+    """The tasks a member says it owns, and its transactional id; nothing in another version."""
     if not user_data:
-        return []
+        return [], None
     try:
-        version, owned = msgpack.unpackb(user_data)
-        return [TaskId(*task) for task in owned] if version == USER_DATA_VERSION else []
+        version, *rest = msgpack.unpackb(user_data)
+        if version != USER_DATA_VERSION:
+            return [], None
+        owned, transactional_id = rest
+        return [TaskId(*task) for task in owned], transactional_id
     except (ValueError, TypeError, msgpack.UnpackException):
-        return []
+        return [], None

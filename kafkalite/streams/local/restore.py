@@ -1,5 +1,10 @@
 """Restoring: a task's state is the fold of its changelog.                                [IO]
 
+A changelog is read up to the end that the log has, open transactions included, and of it what is
+committed. The committed offsets must be known before: then the state is as new as they are. The
+last stable offset would not do: if a dead worker's transaction is open below it, state is missing
+that later commits of others count on.
+
 Owns   nothing: one consumer without a group reads the changelog partitions to their ends.
 Never  waits for "offset N was seen": compacted logs have gaps, so a store is restored when the
        position has reached the end offset.
@@ -8,7 +13,7 @@ Fails  when a changelog cannot be read to its end, with the topic and both offse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from kafkalite.clients.cluster import Client
@@ -35,10 +40,18 @@ async def restore_tasks(client: Client, tasks: Iterable[Task], stopping: Callabl
         return 0
     async with Consumer(client, isolation_level="read_committed") as consumer:
         consumer.assign(list(stores))
-        ends = await consumer.end_offsets(list(stores))
+        ends = await log_ends(client, stores)
         for partition, offset in (await consumer.beginning_offsets(list(stores))).items():
             consumer.seek(partition, offset)
         return await _read_to(consumer, stores, ends, stopping)
+
+
+async def log_ends(
+    client: Client, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The offset behind the last record of each partition, committed or not."""
+    async with Consumer(client, isolation_level="read_uncommitted") as consumer:
+        return await consumer.end_offsets(partitions)
 
 
 async def _read_to(
@@ -62,6 +75,7 @@ async def _read_to(
         if idle >= IDLE_POLLS_MAX:
             tp = behind[0]
             raise ProcessingError(
-                f"{tp}: the changelog stays at offset {consumer.position(tp)} of {ends[tp]}"
+                f"{tp}: the changelog stays at offset {consumer.position(tp)} of {ends[tp]}; "
+                "a transaction may be open there"
             )
     return records

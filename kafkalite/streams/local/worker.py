@@ -1,21 +1,22 @@
 """The worker: a member of the topology's consumer group that runs the tasks it is given.  [IO]
 
 One turn of its loop: poll columns into inboxes, run a round of tasks, send what they made. At the
-end of a commit interval outputs are flushed, then changelogs, then offsets are committed with the
-operators' stream times in their metadata. A task that is new to this member restores its state
-from its changelogs first.
+end of a commit interval the committer brings outputs, changelogs and offsets into the log; the
+operators' stream times are in the offsets' metadata. A task that is new to this member restores
+its state from its changelogs first.
 
-Owns   one client, consumer and producer; this member's tasks; the commit cycle.
+Owns   one client, consumer and committer; this member's tasks; when to commit.
 Never  keeps the loop longer than a slice of records, so that heartbeats go out in time; writes
        for a task that the group has taken away.
 Fails  with the first error of a user function, a serde or the broker; what was not committed is
-       read again by the next run (at least once).
+       read again by the next run.
 Source KIP-447 (commit cycle), KIP-695 (waiting for inputs that lag).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,36 +26,52 @@ from typing import Final
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
-from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError, TopologyError
+from kafkalite.errors import ApiError, BrokerUnavailable, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace, merge_by_time
 from kafkalite.streams.local.assignor import TaskAssignor, TaskId
+from kafkalite.streams.local.committer import (
+    Committer,
+    Guarantee,
+    abort_orphans,
+    has_transactions,
+    make_committer,
+    transactional_id,
+)
 from kafkalite.streams.local.compile import SubTopology, compile_topology
-from kafkalite.streams.local.restore import restore_tasks
+from kafkalite.streams.local.restore import log_ends, restore_tasks
 from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
 from kafkalite.streams.local.upkeep import Upkeep
 from kafkalite.streams.plan import Plan
 
+log: Final = logging.getLogger(__name__)
+
 POLL_MS: Final = 100
 CAUGHT_UP_CHECK_MS: Final = 50
 TOPIC_WAIT_SECONDS: Final = 0.25  # between two looks for a source's topic
 LAG_WAIT_MS_MAX: Final = 5_000  # a partition that lags and gives nothing holds others no longer
+COMMIT_INTERVAL_MS: Final[Mapping[Guarantee, int]] = {"exactly_once": 100, "at_least_once": 1_000}
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """How a worker runs. Times in milliseconds.
 
+    Without a `processing_guarantee` it is exactly once where the broker has transactions. Without
+    a `commit_interval_ms` it is 100 for exactly once, where readers see results only then, and
+    1,000 for at least once. A user function may block for `max_poll_interval_ms`.
+
     With `on_missing_topics` the worker waits for topics of its sources that do not exist, and
     reports them there whenever they change, at last as none. Without it they are an error.
     """
 
-    commit_interval_ms: int = 1_000
+    processing_guarantee: Guarantee | None = None
+    commit_interval_ms: int | None = None
     buffered_records_max: int = 100_000  # a partition's inbox; beyond it the partition is paused
     session_timeout_ms: int = 45_000
+    max_poll_interval_ms: int = 300_000
     group_instance_id: str | None = None
     purge_interval_ms: int = 30_000  # how often committed records leave repartition topics
     on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
@@ -102,6 +119,7 @@ class Worker:
             raise TopologyError(f"{plan.application_id}: the topology reads no topic")
         subs = tuple(self._sub_topologies.values())
         self._upkeep = Upkeep(self._client, plan, subs, config.purge_interval_ms)
+        self._internal_topics = {t.name for sub in subs for t in sub.repartition_sources}
         self._tasks: dict[TaskId, Task] = {}
         self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
         self._inboxes: dict[TopicPartition, Inbox] = {}
@@ -121,15 +139,49 @@ class Worker:
             await self._prepare()
             if self.is_stopping:  # perhaps before every topic existed
                 return self.progress
-            async with Producer(self._client, linger_ms=0) as self._producer, self._consumer:
+            async with self._consumer:
+                self._committer = self._new_committer()
                 try:
+                    await self._committer.start()
                     await self._loop(until_caught_up)
                     await self._commit()
                     await self._upkeep.close(finish=True)
                 finally:
                     await self._upkeep.close(finish=False)
                     self._is_over = True  # nothing is left to commit when the group lets go
+                    await self._committer.close()
         return self.progress
+
+    async def _find_transactional_id(self) -> str | None:
+        """Who this worker is in transactions; None where the broker has none."""
+        if await has_transactions(self._client):
+            return transactional_id(
+                self._client, self.plan.application_id, self.config.group_instance_id
+            )
+        if self.config.processing_guarantee == "exactly_once":
+            raise TopologyError(
+                f"{self.plan.application_id}: the broker at {self._bootstrap_servers} has no "
+                "transactions that a group can fence, which exactly_once needs; run it with "
+                "processing_guarantee='at_least_once'"
+            )
+        return None
+
+    def _new_committer(self) -> Committer:
+        """The committer of the guarantee that was asked for, or else of the best there is."""
+        name = self._assignor.transactional_id
+        best: Guarantee = "exactly_once" if name else "at_least_once"
+        guarantee = self.config.processing_guarantee or best
+        interval_ms = self.config.commit_interval_ms
+        self._commit_interval_ms = (
+            COMMIT_INTERVAL_MS[guarantee] if interval_ms is None else interval_ms
+        )
+        return make_committer(
+            self._client,
+            self._consumer,
+            name,
+            guarantee=guarantee,
+            timeout_ms=self.config.max_poll_interval_ms,
+        )
 
     async def _prepare(self) -> None:
         sub_topologies = list(self._sub_topologies.values())
@@ -144,7 +196,11 @@ class Worker:
             await self._upkeep.begin()
         self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
         wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
-        self._assignor = TaskAssignor(sources, [t for t in wanted if isinstance(t, str)])
+        self._assignor = TaskAssignor(
+            sources,
+            [topic for topic in wanted if isinstance(topic, str)],
+            await self._find_transactional_id(),
+        )
         self._consumer = Consumer(
             self._client,
             group_id=self.plan.application_id,
@@ -152,6 +208,7 @@ class Worker:
             enable_auto_commit=False,
             assignors=(self._assignor,),
             session_timeout_ms=self.config.session_timeout_ms,
+            max_poll_interval_ms=self.config.max_poll_interval_ms,
             group_instance_id=self.config.group_instance_id,
             isolation_level="read_committed",
             allow_auto_create_topics=False,  # an input that is deleted is not made anew
@@ -184,7 +241,7 @@ class Worker:
                 self._receive(partition, columns)
             worked = await self._round()
             at = time.monotonic()
-            if (at - committed_at) * 1000 >= self.config.commit_interval_ms:
+            if (at - committed_at) * 1000 >= self._commit_interval_ms:
                 await self._commit()
                 committed_at = time.monotonic()
             idle = until_caught_up and not worked and self._has_assignment
@@ -278,40 +335,23 @@ class Worker:
     async def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
             self.progress.records_out += len(output.columns)
-            await self._producer.send_columns(
-                output.topic, output.columns, partitions=output.partitions
-            )
+            await self._committer.send(output.topic, output.columns, output.partitions)
 
     # Commit and assignment
 
     async def _commit(self) -> None:
-        """Outputs, then changelogs, then the offsets they came from.
-
-        A changelog may tell that a window is closed; its final rows are in the log by then.
-        """
+        """Commits what all tasks have made, with the offsets that it came from."""
         commits: list[tuple[Task, TaskCommit]] = []
         for sub, tasks in self._tasks_by_sub():
             made = [(task, task.commit()) for task in tasks]
             await self._send_outputs(sub, [commit.outputs for _, commit in made])
             commits += made
-        await self._producer.flush()
-        for task, commit in commits:
-            for changes in commit.changelog:
-                await self._producer.send_columns(
-                    changes.topic, changes.columns, partition=task.partition
-                )
-        await self._producer.flush()
-        offsets = {
-            tp: entry
-            for task, commit in commits
-            for tp, entry in self._offsets(task, commit)
-            if self._committed.get(tp) != entry
-        }
-        if offsets:
-            await self._consumer.commit(offsets)
-            self._committed |= offsets
-            self._upkeep.committed(offsets)
-            self.progress.commits += 1
+        changes = [(task.partition, output) for task, each in commits for output in each.changelog]
+        offsets = dict(entry for task, each in commits for entry in self._offsets(task, each))
+        moved = {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
+        self.progress.commits += await self._committer.commit(changes, offsets, moved)
+        self._committed |= moved
+        self._upkeep.committed(moved)
 
     def _offsets(
         self, task: Task, commit: TaskCommit
@@ -336,12 +376,14 @@ class Worker:
         try:
             await self._commit()
             self._suspended = self._tasks
-        except ApiError:
+        except (ApiError, BrokerUnavailable):
+            await self._committer.abort()
             self._suspended = {}
         self._let_go()
 
-    def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Drops everything: others may have these tasks, and write their changelogs, already."""
+    async def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Drops everything: others may have these tasks already."""
+        await self._committer.abort()
         self._suspended = {}
         self._assignor.owned = frozenset()
         self._let_go()
@@ -366,12 +408,13 @@ class Worker:
             for task_id in sorted(self._partitions.keys() - kept.keys())
         }
         self._suspended = {}
+        await self._abort_orphans()
+        committed = await self._consumer.committed(partitions)  # before the changelogs' ends
         self.progress.records_restored += await restore_tasks(
             self._client, new.values(), lambda: self.is_stopping
         )
         if self.is_stopping:  # perhaps before all was restored
             return
-        committed = await self._consumer.committed(partitions)
         for task_id, task in new.items():
             for tp in self._partitions[task_id]:
                 if (entry := committed[tp]) is not None:
@@ -380,6 +423,14 @@ class Worker:
         self._tasks = dict(sorted((kept | new).items()))
         self._assignor.owned = frozenset(self._tasks)
         self._has_assignment = True
+
+    async def _abort_orphans(self) -> None:
+        """As the leader, ends what workers that are gone have left open."""
+        living, self._assignor.living = self._assignor.living, None
+        if living is not None and self._assignor.transactional_id is not None:
+            name = self.plan.application_id
+            for orphan in await abort_orphans(self._client, name, living):
+                log.info("%s: aborted the open transaction of %s, which is gone", name, orphan)
 
     def _by_task(
         self, partitions: Collection[TopicPartition]
@@ -419,9 +470,13 @@ class Worker:
             for topic in self._sub_topology_of
             for p in range(self._partitions_of[topic])
         ]
-        ends = await self._consumer.end_offsets(partitions)
         others = [tp for tp in partitions if tp not in self._inboxes]
         committed = await self._consumer.committed(others) if others else {}
+        # Ends come last: what follows from a committed record is in the log by then, though
+        # perhaps in a transaction whose markers are still on their way.
+        internal = [tp for tp in partitions if tp.topic in self._internal_topics]
+        ends = await self._consumer.end_offsets(set(partitions).difference(internal))
+        ends |= await log_ends(self._client, internal)
         for tp, end in ends.items():
             entry = committed.get(tp)
             position = (

@@ -1,0 +1,244 @@
+"""How outputs, changelogs and input offsets of a worker reach the log together.           [IO]
+
+                   exactly once                      at least once
+    outputs        in the transaction                at once, acknowledged before the rest
+    changelogs     in the transaction                in a small transaction of their own,
+    offsets        in the transaction                together with the offsets
+
+Either way a changelog and the offsets that it belongs to are committed together or not at all, and
+the group's coordinator refuses both from a worker that the group has gone on without. So a worker
+that was paused never overwrites the state of its successor: what it wrote is aborted, and a restore
+reads committed records only.
+
+A transaction begins with its first record and ends with the commit. It may last as long as a user
+function may block; a shorter timeout would abort a slow record's transaction at every attempt.
+
+Owns   the worker's producers.
+Never  commits offsets before what follows from them.
+Fails  with ApiError or BrokerUnavailable. `abort` is then due, and the tasks are to be made anew
+       from their last commit: whether the failed one went through is for the log to say.
+Source KIP-98, KIP-447 (one producer a worker, fenced by the group's metadata), KIP-664 (which
+       transactions are open).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Final, Literal, Protocol
+
+from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.clients.producer.producer import Producer
+from kafkalite.clients.producer.transactional import TransactionalProducer
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.errors import ApiError, KafkaliteError
+from kafkalite.streams.local.batch import Output
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Changes = Sequence[tuple[int, Output]]  # by partition, what a changelog is to hear
+Guarantee = Literal["at_least_once", "exactly_once"]
+
+GROUP_METADATA_SINCE: Final = 3  # the version of TxnOffsetCommit that names the group's member
+UNFINISHED: Final = ("Ongoing",)  # what a coordinator calls a transaction that nobody has ended
+ID_BYTES: Final = 16
+
+
+class Committer(Protocol):
+    """Writes what tasks make, and commits it."""
+
+    async def start(self) -> None:
+        """Makes it ready. Whatever an earlier producer of the same id left open is aborted."""
+
+    async def send(
+        self, topic: str, columns: Columns, partitions: Sequence[int] | None = None
+    ) -> None:
+        """Hands in outputs; by the hash of their keys without `partitions`."""
+
+    async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
+        """Commits everything handed in, `changes` and `offsets`; whether anything was to be done.
+
+        `moved` are the offsets that are not committed yet.
+        """
+
+    async def abort(self) -> None:
+        """Drops what is not committed; the next record begins anew."""
+
+    async def close(self) -> None:
+        """Aborts what is not committed, and disconnects."""
+
+
+class ExactlyOnce:
+    """One transaction from commit to commit."""
+
+    def __init__(
+        self, client: Client, consumer: Consumer, transactional_id: str, timeout_ms: int
+    ) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._is_open = False
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> TransactionalProducer:
+        return TransactionalProducer(
+            self._client, self._id, transaction_timeout_ms=self._timeout_ms, linger_ms=0
+        )
+
+    async def start(self) -> None:
+        """Gets the producer id, with an epoch of its own."""
+        await self._producer.start()
+
+    async def send(
+        self, topic: str, columns: Columns, partitions: Sequence[int] | None = None
+    ) -> None:
+        """Hands in outputs."""
+        self._begin()
+        await self._producer.send_columns(topic, columns, partitions=partitions)
+
+    async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
+        """Ends the transaction; without records and moved offsets there is none."""
+        if not (self._is_open or changes or moved):
+            return False
+        self._begin()
+        for partition, output in changes:
+            await self._producer.send_columns(output.topic, output.columns, partition=partition)
+        if wanted := moved or offsets:  # also unmoved ones are refused to a fenced worker
+            await self._producer.send_offsets(wanted, self._consumer.group_metadata())
+        await self._producer.commit()
+        self._is_open = False
+        return True
+
+    async def abort(self) -> None:
+        """Aborts by a new epoch: this works after every failure, and ends what a silent
+        coordinator may have begun."""
+        self._is_open = False
+        await self._producer.close(flush=False)
+        self._producer = self._new_producer()
+        await self._producer.start()
+
+    async def close(self) -> None:
+        """Aborts the open transaction."""
+        await self._producer.close(flush=False)
+
+    def _begin(self) -> None:
+        if not self._is_open:
+            self._producer.begin()
+            self._is_open = True
+
+
+class AtLeastOnce:
+    """Outputs at once; `state` commits changelogs and offsets together.
+
+    Without `state` (a broker without transactions) changelogs are written, then offsets are
+    committed: there a worker that was paused may write a changelog before it is refused.
+    """
+
+    def __init__(self, outputs: Producer, consumer: Consumer, state: ExactlyOnce | None) -> None:
+        self._outputs = outputs
+        self._consumer = consumer
+        self._state = state
+        self._is_state_started = False
+
+    async def start(self) -> None:
+        """Gets a producer id for the outputs; one for changelogs when there is one to write."""
+        await self._outputs.start()
+
+    async def send(
+        self, topic: str, columns: Columns, partitions: Sequence[int] | None = None
+    ) -> None:
+        """Hands in outputs, which leave at once."""
+        await self._outputs.send_columns(topic, columns, partitions=partitions)
+
+    async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
+        """Outputs first: a changelog may say that a window is closed."""
+        await self._outputs.flush()
+        if changes and self._state is not None:
+            if not self._is_state_started:
+                await self._state.start()
+                self._is_state_started = True
+            return await self._state.commit(changes, offsets, moved)
+        for partition, output in changes:
+            await self._outputs.send_columns(output.topic, output.columns, partition=partition)
+        await self._outputs.flush()
+        if moved:
+            await self._consumer.commit(moved)
+        return bool(moved)
+
+    async def abort(self) -> None:
+        """Aborts the changelogs; outputs that left stay."""
+        with suppress(ApiError):  # these records are made again
+            await self._outputs.flush()
+        if self._state is not None and self._is_state_started:
+            await self._state.abort()
+
+    async def close(self) -> None:
+        """Sends nothing more."""
+        await self._outputs.close(flush=False)
+        if self._state is not None and self._is_state_started:
+            await self._state.close()
+
+
+async def has_transactions(client: Client) -> bool:
+    """Whether the broker's transactions can be fenced by a group's metadata."""
+    connection = await client.connect_any()
+    try:
+        for key in (ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN):
+            connection.version_of(key)
+        return connection.version_of(ApiKey.TXN_OFFSET_COMMIT) >= GROUP_METADATA_SINCE
+    except ApiError:
+        return False
+
+
+def transactional_id(client: Client, application_id: str, instance_id: str | None) -> str:
+    """A worker's id, which `abort_orphans` knows for the application's.
+
+    A static member has the same one in every life, and so ends what its last life left open.
+    Any other worker has one that no other process has.
+    """
+    if instance_id is None:
+        return f"{application_id}-{client.random.getrandbits(8 * ID_BYTES):0{2 * ID_BYTES}x}"
+    return f"{application_id}-{blake2b(instance_id.encode(), digest_size=ID_BYTES).hexdigest()}"
+
+
+def make_committer(
+    client: Client,
+    consumer: Consumer,
+    name: str | None,
+    *,
+    guarantee: Guarantee,
+    timeout_ms: int,
+) -> Committer:
+    """The committer of a guarantee; `name` None: the broker has no transactions."""
+    whole = None
+    if name is not None:
+        whole = ExactlyOnce(client, consumer, name, timeout_ms)
+    if guarantee == "exactly_once":
+        assert whole is not None, "exactly once needs transactions"
+        return whole
+    return AtLeastOnce(Producer(client, linger_ms=0), consumer, whole)
+
+
+async def abort_orphans(client: Client, application_id: str, living: Collection[str]) -> list[str]:
+    """Aborts the open transactions of the application's workers that are not among the `living`.
+
+    Else readers would wait for a dead worker's transaction until it times out. A worker that was
+    only paused is fenced by this; the group had gone on without it anyhow. A broker that lists no
+    transactions leaves them to their timeout.
+    """
+    ours = re.compile(re.escape(application_id) + f"-[0-9a-f]{{{2 * ID_BYTES}}}")
+    async with Admin(client) as admin:
+        try:
+            listed = await admin.list_transactions(states=UNFINISHED)
+        except KafkaliteError:
+            return []
+        names = [found.transactional_id for found in listed]
+        orphans = [name for name in names if ours.fullmatch(name) and name not in living]
+        for name in orphans:
+            await admin.fence_producer(name)
+    return orphans

@@ -1,0 +1,203 @@
+"""What a worker commits, against a real broker: all of it or nothing, and nothing once fenced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.clients.producer.transactional import TransactionalProducer
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.embedded import EmbeddedBroker
+from kafkalite.errors import ApiError
+from kafkalite.streams import Streams, string
+from kafkalite.streams.local.batch import Output
+from kafkalite.streams.local.committer import (
+    Committer,
+    Guarantee,
+    abort_orphans,
+    has_transactions,
+    make_committer,
+    transactional_id,
+)
+from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.restore import restore_tasks
+from kafkalite.streams.local.task import Task
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap_servers
+
+
+def row(key: bytes) -> Columns:
+    return Columns([key], [key], [1])
+
+
+async def make_topics(address: str, *names: str) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topics([NewTopic(name, 1) for name in names])
+
+
+async def read(address: str, topic: str) -> list[bytes | None]:
+    """The committed keys."""
+    partition = TopicPartition(topic, 0)
+    found: list[bytes | None] = []
+    async with Consumer(address, isolation_level="read_committed") as consumer:
+        (end,) = (await consumer.end_offsets([partition])).values()
+        consumer.assign([partition])
+        consumer.seek_to_beginning([partition])
+        while (consumer.position(partition) or 0) < end:
+            for columns in (await consumer.poll(500)).values():
+                found += columns.keys
+    return found
+
+
+@asynccontextmanager
+async def member(address: str, group: str, guarantee: Guarantee) -> AsyncIterator[Committer]:
+    """A committer of a consumer that has its place in the group."""
+    consumer = Consumer(
+        address,
+        group_id=group,
+        group_instance_id="one",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    async with Client(address) as client, consumer:
+        consumer.subscribe([f"{group}-in"])
+        while not consumer.assignment:
+            await consumer.poll(100)
+        name = transactional_id(client, group, None)
+        committer = make_committer(client, consumer, name, guarantee=guarantee, timeout_ms=60_000)
+        await committer.start()
+        try:
+            yield committer
+        finally:
+            await committer.close()
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_worker_that_was_replaced_changes_no_state(address: str, guarantee: Guarantee) -> None:
+    group = guarantee.replace("_", "-")
+    offsets = {TopicPartition(f"{group}-in", 0): OffsetAndMetadata(7)}
+
+    async def write(committer: Committer, name: bytes) -> None:
+        await committer.send(f"{group}-out", row(name))
+        await committer.commit([(0, Output(f"{group}-log", row(name), None))], offsets, offsets)
+
+    async def scenario() -> None:
+        await make_topics(address, f"{group}-in", f"{group}-out", f"{group}-log")
+        async with member(address, group, guarantee) as old:
+            await write(old, b"before")
+            async with member(address, group, guarantee) as new:
+                await write(new, b"new")
+                with pytest.raises(ApiError, match="FENCED_INSTANCE_ID"):
+                    await write(old, b"zombie")
+                await old.abort()
+                assert await read(address, f"{group}-log") == [b"before", b"new"]
+                zombies = [b"zombie"] if guarantee == "at_least_once" else []
+                assert await read(address, f"{group}-out") == [b"before", b"new", *zombies]
+                await write(new, b"and on")
+                assert await read(address, f"{group}-log") == [b"before", b"new", b"and on"]
+
+    asyncio.run(scenario())
+
+
+def test_what_was_not_committed_leaves_no_trace_and_the_next_record_begins_anew(
+    address: str,
+) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "undone-in", "undone-out")
+        async with member(address, "undone", "exactly_once") as committer:
+            await committer.send("undone-out", row(b"lost"))
+            await committer.abort()
+            assert not await committer.commit([], {}, {}), "nothing is open"
+            await committer.send("undone-out", row(b"kept"))
+            assert await committer.commit([], {}, {})
+        assert await read(address, "undone-out") == [b"kept"]
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_workers_transaction_is_aborted_and_a_living_ones_is_not(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "orphan-out", "orphan-too-out")
+        async with Client(address) as client, Consumer(address, group_id="orphan") as consumer:
+
+            async def begun(application: str, topic: str, timeout_ms: int = 60_000) -> str:
+                name = transactional_id(client, application, None)
+                committer = make_committer(
+                    client, consumer, name, guarantee="exactly_once", timeout_ms=timeout_ms
+                )
+                await committer.start()
+                open_ones.append(committer)
+                await committer.send(topic, row(b"open"))
+                async with Admin(client) as admin:
+                    while name not in {t.transactional_id for t in await admin.list_transactions()}:
+                        await asyncio.sleep(0.01)
+                return name
+
+            open_ones: list[Committer] = []
+            try:
+                dead = await begun("orphan", "orphan-out")
+                living = await begun("orphan", "orphan-out")
+                await begun("orphan-too", "orphan-too-out")
+                assert await abort_orphans(client, "orphan", {living}) == [dead]
+                assert await abort_orphans(client, "orphan", {living}) == []
+                assert await open_ones[1].commit([], {}, {})
+                assert await read(address, "orphan-out") == [b"open"]
+            finally:
+                for committer in open_ones:
+                    await committer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_static_member_has_one_id_in_all_its_lives_and_others_a_new_one(address: str) -> None:
+    client = Client(address)
+    assert transactional_id(client, "app", "a") == transactional_id(client, "app", "a")
+    names = {transactional_id(client, "app", who) for who in ("a", "b", None, None)}
+    assert len(names) == 4
+
+    async def scenario() -> None:
+        async with client:
+            assert await has_transactions(client)
+
+    asyncio.run(scenario())
+
+
+def test_state_is_restored_beyond_a_transaction_that_is_open(address: str) -> None:
+    """What was committed behind an open transaction belongs to the committed offsets, too."""
+    app = Streams("behind", key=string(), value=string())
+    app.stream("behind-in").to_table(name="rows")
+
+    async def scenario() -> None:
+        await make_topics(address, "behind-in", "behind-rows-changelog")
+        (sub,) = compile_topology(app.plan())
+        task = Task(sub, 0)
+        async with (
+            Client(address) as client,
+            TransactionalProducer(client, "hangs") as hangs,
+            TransactionalProducer(client, "commits") as commits,
+        ):
+            hangs.begin()
+            await hangs.send_columns("behind-rows-changelog", row(b"a"))
+            await hangs.flush()
+            async with commits.transaction():
+                await commits.send_columns("behind-rows-changelog", row(b"b"))
+            restoring = asyncio.create_task(restore_tasks(client, [task], lambda: False))
+            while not restoring.done() and len(asyncio.all_tasks()) < 3:
+                await asyncio.sleep(0)
+            await hangs.abort()
+            assert await restoring == 1
+        assert [key for key, _ in task.store("rows").all()] == ["b"]
+
+    asyncio.run(scenario())
