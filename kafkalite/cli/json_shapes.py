@@ -73,7 +73,10 @@ SHAPES: Final = {
     "kafkalite perf produce": f"{{{_RATES}, mb_per_second, {_PERF}}}",
     "kafkalite perf consume": f"{{{_RATES}, mb_per_second, first_record_ms, {_PERF}}}",
     "kafkalite registry start": "{url, log}",
-    "kafkalite-streams run": "{application_id, records, written, restored, seconds}",
+    "kafkalite-streams run": (
+        "{application_id, records, written, restored, dropped: [{reason, operator, records}], "
+        "seconds}"
+    ),
     "kafkalite-streams reset": (
         "{application_id, executed, offsets: [{topic, partition, from, to}], topics, state_dir}"
     ),

@@ -129,6 +129,8 @@ def run(
         return
     ending = "caught up" if until_caught_up else "stopped"
     typer.echo(f"{streams.application_id}: {ending}: {_summary(progress)}")
+    for line in progress.drops.lines():
+        typer.echo(f"{streams.application_id}: {line}")
 
 
 def _figures(streams: Streams, progress: Progress) -> dict[str, object]:
@@ -137,6 +139,7 @@ def _figures(streams: Streams, progress: Progress) -> dict[str, object]:
         "records": progress.records,
         "written": progress.records_out,
         "restored": progress.records_restored,
+        "dropped": progress.drops.document(),
         "seconds": progress.seconds,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -148,3 +149,24 @@ def test_a_topic_that_another_broker_lacks_is_an_error_with_the_command(
         f"kafkalite: topic 'no-such-topic' does not exist at {bootstrap}; the topology reads it. "
         f"To create it: kafkalite topics create no-such-topic -b {bootstrap}"
     )
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_what_it_left_out_and_warns_of_it_meanwhile(
+    tmp_path: Path, bootstrap: str
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(
+        "from kafkalite.streams import Streams, string\n"
+        'app = Streams("dropping", value=string(), on_error="skip")\n'
+        'app.stream("dropping-in").map(int, name="number").map(str).to("dropping-out")\n'
+    )
+    produce = [sys.executable, "-m", "kafkalite.cli", "produce", "dropping-in", "-b", bootstrap]
+    produce.append("--create")
+    subprocess.run(produce, input="1\nx\ny\n", text=True, check=True, timeout=60)
+    run = ("run", str(path), "-b", bootstrap, "--until-caught-up")
+    ran = command(*run)
+    assert ran.returncode == 0, ran.stderr
+    assert "dropping: 2 records skipped by on_error=\"skip\", at 'number'\n" in ran.stdout
+    assert "records left out: " in ran.stderr
+    assert json.loads(command(*run, "--json").stdout)["dropped"] == []

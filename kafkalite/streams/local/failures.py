@@ -23,6 +23,7 @@ from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Place
+from kafkalite.streams.local.drops import Drops, Reason
 
 DROPPED: Final = "dropped-records-total"
 FAILED: Final = "failed-records-total"
@@ -34,8 +35,14 @@ class Failures:
     """Decides over the failures of one task's operators."""
 
     def __init__(
-        self, plan: p.Plan, partition: int, metrics: Counter[str], outputs: list[Output]
+        self,
+        plan: p.Plan,
+        partition: int,
+        metrics: Counter[str],
+        outputs: list[Output],
+        drops: Drops,
     ) -> None:
+        self._drops = drops
         self._plan = plan
         self._partition = partition
         self._metrics = metrics
@@ -55,6 +62,8 @@ class Failures:
             raise ProcessingError(f"{node.name!r}: {where}: {reason(error, node)}") from error
         self._metrics[DROPPED] += 1
         self._metrics[FAILED] += 1
+        has_letter = policy == "dlq" and place is not None
+        self._drops.add(Reason.DLQ if has_letter else Reason.SKIP, node.name)
         if policy == "dlq" and place is not None:
             self._metrics[DEAD_LETTERS] += 1
             self._outputs.append(self._dead_letter(node, error, place))

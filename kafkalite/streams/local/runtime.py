@@ -25,6 +25,7 @@ from kafkalite.serde.serde import Codec, Serde, SerdeContext
 from kafkalite.serde.windowed import WindowedSerde
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Output, Push
+from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import Failures
 from kafkalite.streams.local.order import Merging, Ordering, outputs_in_order
 from kafkalite.streams.local.state import StateStore
@@ -80,6 +81,7 @@ class Runtime:
     registry: SchemaRegistry | None
     is_cached: bool  # updates of tables wait for the commit
     partition_counts: Mapping[str, int]
+    drops: Drops = field(default_factory=Drops)
     metrics: Counter[str] = field(default_factory=Counter)
     outputs: list[Output] = field(default_factory=list)
     stores: dict[str, StateStore] = field(default_factory=dict)
@@ -93,7 +95,9 @@ class Runtime:
     _codecs: dict[tuple[Serde, bool], Codec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.failures = Failures(self.sub_topology.plan, self.partition, self.metrics, self.outputs)
+        self.failures = Failures(
+            self.sub_topology.plan, self.partition, self.metrics, self.outputs, self.drops
+        )
 
     def compile(self) -> None:
         """Makes the operators, those below first."""

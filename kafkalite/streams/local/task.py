@@ -28,6 +28,7 @@ from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import Runtime, SubTopology
+from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.inputs import Input, Reader
 from kafkalite.streams.local.runtime import Stateful
 from kafkalite.streams.local.state import StoreView
@@ -68,7 +69,8 @@ class Task:
     """One partition of a sub-topology.
 
     With `cached`, a table's updates go on once per key and commit; without, once per key and
-    batch. `partition_counts` are of the topics that partitioners are asked for.
+    batch. `partition_counts` are of the topics that partitioners are asked for. `drops` counts the
+    records that are left out.
     """
 
     def __init__(
@@ -79,12 +81,13 @@ class Task:
         *,
         cached: bool = True,
         partition_counts: Mapping[str, int] | None = None,
+        drops: Drops | None = None,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
         self.state = TaskState.RESTORING
         counts = {} if partition_counts is None else partition_counts
-        self._runtime = Runtime(sub_topology, partition, registry, cached, counts)
+        self._runtime = Runtime(sub_topology, partition, registry, cached, counts, drops or Drops())
         self._runtime.compile()
         self._operators = {
             node.name: self._runtime.stateful[node]

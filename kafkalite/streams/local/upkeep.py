@@ -3,6 +3,7 @@
     check       before internal topics are made: is this the topology that the state belongs to?
     begin       once they are there
     committed   after each commit
+    turn        in each turn of the worker's loop
     close       at the end of a run
 
 Owns   the order of these; each job has a module of its own.
@@ -11,6 +12,8 @@ Fails  with TopologyError from `check` and `begin`: see topology_log.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 
 from kafkalite.clients.admin.client import Admin
@@ -18,17 +21,27 @@ from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import TopicPartition
 from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.purge import Purge
 from kafkalite.streams.local.topology_log import TopologyLog
 from kafkalite.streams.plan import Plan
+
+log = logging.getLogger(__name__)
 
 
 class Upkeep:
     """The upkeep of one worker."""
 
     def __init__(
-        self, client: Client, plan: Plan, subs: Sequence[SubTopology], purge_interval_ms: int
+        self,
+        client: Client,
+        plan: Plan,
+        subs: Sequence[SubTopology],
+        purge_interval_ms: int,
+        drops: Drops,
     ) -> None:
+        self._plan = plan
+        self._drops = drops
         self._admin = Admin(client)
         self._log = TopologyLog(client, self._admin, plan, subs)
         repartitions = {topic.name for sub in subs for topic in sub.repartition_sources}
@@ -45,6 +58,11 @@ class Upkeep:
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """These offsets went through, and all that they stand for."""
         self._purge.committed(offsets)
+
+    def turn(self) -> None:
+        """Warns about records that were left out, at most once a minute."""
+        if words := self._drops.warning(asyncio.get_running_loop().time()):
+            log.warning("%s: %s", self._plan.application_id, words)
 
     async def close(self, *, finish: bool) -> None:
         """The run is over; `finish`: as it should be, with all committed."""

@@ -40,6 +40,7 @@ from kafkalite.streams.local.committer import (
     transactional_id,
 )
 from kafkalite.streams.local.compile import SubTopology, compile_topology
+from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.restore import log_ends, restore_tasks
 from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
@@ -85,6 +86,7 @@ class Progress:
     records_out: int = 0
     records_restored: int = 0
     commits: int = 0
+    drops: Drops = field(default_factory=Drops)  # records that were left out
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -118,7 +120,9 @@ class Worker:
         if not self._sub_topologies:
             raise TopologyError(f"{plan.application_id}: the topology reads no topic")
         subs = tuple(self._sub_topologies.values())
-        self._upkeep = Upkeep(self._client, plan, subs, config.purge_interval_ms)
+        self._upkeep = Upkeep(
+            self._client, plan, subs, config.purge_interval_ms, self.progress.drops
+        )
         self._internal_topics = {t.name for sub in subs for t in sub.repartition_sources}
         self._tasks: dict[TaskId, Task] = {}
         self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
@@ -240,6 +244,7 @@ class Worker:
             for partition, columns in polled.items():
                 self._receive(partition, columns)
             worked = await self._round()
+            self._upkeep.turn()
             at = time.monotonic()
             if (at - committed_at) * 1000 >= self._commit_interval_ms:
                 await self._commit()
@@ -404,6 +409,7 @@ class Worker:
                 task_id.partition,
                 self._registry,
                 partition_counts=self._partitions_of,
+                drops=self.progress.drops,
             )
             for task_id in sorted(self._partitions.keys() - kept.keys())
         }

@@ -16,6 +16,7 @@ from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch
+from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED, convert
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.state import Layout, StateStore
@@ -86,13 +87,13 @@ def null_needs(node: p.Node, runtime: Runtime) -> Needs:
     return Needs(value=not raw, raw_value=raw)
 
 
-def without_nulls(batch: Batch, runtime: Runtime, *, values: bool) -> Batch:
+def without_nulls(batch: Batch, node: p.Node, runtime: Runtime, *, values: bool) -> Batch:
     """The records with a key, and a value if those are wanted; the others count as dropped."""
     assert batch.raw_keys is not None
     if not all(batch.raw_keys) and None in batch.raw_keys:
-        batch = _drop(batch, batch.raw_keys, runtime)
+        batch = _drop(batch, batch.raw_keys, Reason.NULL_KEY, node, runtime)
     if values and has_none(column := batch.nulls()):
-        batch = _drop(batch, column, runtime)
+        batch = _drop(batch, column, Reason.NULL_VALUE, node, runtime)
     return batch
 
 
@@ -101,9 +102,13 @@ def has_none(column: Sequence[Any]) -> bool:
     return any(map(is_, column, repeat(None, len(column))))
 
 
-def _drop(batch: Batch, column: Sequence[Any], runtime: Runtime) -> Batch:
+def _drop(
+    batch: Batch, column: Sequence[Any], reason: Reason, node: p.Node, runtime: Runtime
+) -> Batch:
     keep = [value is not None for value in column]
-    runtime.metrics[DROPPED] += len(keep) - sum(keep)
+    dropped = len(keep) - sum(keep)
+    runtime.metrics[DROPPED] += dropped
+    runtime.drops.add(reason, node.name, dropped)
     return batch.where(keep)
 
 

@@ -85,7 +85,7 @@ class Rows:
 
         Those without a key are dropped, with `values` those without a value too.
         """
-        batch = without_nulls(self.keys(batch), self.runtime, values=values)
+        batch = without_nulls(self.keys(batch), self.node, self.runtime, values=values)
         batch, arguments = self.arguments(batch)
         assert batch.raw_keys is not None
         return batch, Segment(

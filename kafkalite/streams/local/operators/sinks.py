@@ -16,6 +16,7 @@ from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.calling import records
+from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import convert
 from kafkalite.streams.local.operators.changed import without_null_keys
 from kafkalite.streams.local.runtime import (
@@ -88,7 +89,9 @@ class Sink:
     def write(self, topic: str, batch: Batch) -> None:
         """Writes the batch into `topic`, without the records that the serdes refuse."""
         if self.drops_null_keys:
+            there = len(batch)
             batch = without_null_keys(batch)
+            self.runtime.drops.add(Reason.NULL_KEY, self.node.name, there - len(batch))
         failed: set[int] = set()
         keys: Sequence[bytes | None] | None = batch.raw_keys
         if self.needs.key:

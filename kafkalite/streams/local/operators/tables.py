@@ -104,7 +104,7 @@ def _(node: p.TableSource | p.ToTable, runtime: Runtime) -> Push:
     def run(batch: Batch) -> None:
         if rows is not None:
             batch = rows.keys(batch)
-        batch = without_nulls(batch, runtime, values=False)
+        batch = without_nulls(batch, node, runtime, values=False)
         if not len(batch):
             return
         assert batch.values is not None

@@ -23,6 +23,7 @@ from typing import Final
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push
+from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.grouping import grouping, is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
@@ -86,11 +87,20 @@ class WindowedAggregate:
         judge = _judge_tumbling if window.is_tumbling else _judge
         groups, late, missed = judge(window, timestamps, before)
         self.runtime.metrics[DROPPED] += missed
+        self._count_drops(timestamps, late, missed)
         if late:
             self.runtime.metrics[LATE] += len(late)
             if self.forward_late is not None:
                 self.forward_late(batch.take(late))
         return _groups(whole, groups)
+
+    def _count_drops(self, timestamps: Sequence[int], late: Sequence[int], missed: int) -> None:
+        """Records that were late for all their windows, and times that others were for some."""
+        drops, name = self.runtime.drops, self.rows.node.name
+        reason = Reason.LATE if self.forward_late is None else Reason.LATE_KEPT
+        drops.add(reason, name, len(late))
+        missed -= sum(len(self.window.starts(timestamps[index])) for index in late)
+        drops.add(Reason.EXPIRED, name, missed)
 
     # Closing
 
