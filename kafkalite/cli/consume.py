@@ -347,6 +347,7 @@ def _drop_reached(reading: Reading) -> None:
 async def _print(reading: Reading, polled: dict[TopicPartition, Columns]) -> None:
     """Prints the wanted records, and seeks back to the first one that was not printed."""
     for index, (tp, columns) in enumerate(polled.items()):
+        columns = _records(tp, columns)
         offsets = columns.offsets
         assert offsets is not None
         count = len(columns)
@@ -374,6 +375,15 @@ def _put_back(reading: Reading, unprinted: list[tuple[TopicPartition, Columns]])
     for tp, columns in unprinted:
         assert columns.offsets is not None
         reading.consumer.seek(tp, columns.offsets[0])
+
+
+def _records(tp: TopicPartition, columns: Columns) -> Columns:
+    """The records of `columns`, without the watermarks that stand in a repartition topic."""
+    if not tp.topic.endswith("-repartition"):
+        return columns
+    from kafkalite.streams.local.watermarks import without_markers
+
+    return without_markers(columns)[0]
 
 
 async def _write(reading: Reading, tp: TopicPartition, columns: Columns) -> bool:

@@ -28,7 +28,6 @@ class BatchRun:
         self.tasks = [self.make(sub) for sub in self.subs]
         self.offsets: dict[str, int] = {}
         self.changelog: dict[str, list[Columns]] = {}
-        self.metadata = [""] * len(self.subs)
         self.out: dict[str, list[Record]] = {}
 
     def make(self, sub: Any) -> Task:
@@ -89,22 +88,20 @@ class BatchRun:
 
     def commit(self) -> None:
         """Commits every task, those that feed others first."""
-        for number, task in enumerate(self.tasks):
+        for task in self.tasks:
             self.settle()
             commit = task.commit()
             self.route(commit.outputs)
             for change in commit.changelog:
                 self.changelog.setdefault(change.topic, []).append(change.columns)
-            self.metadata[number] = commit.metadata
 
     def restart(self) -> None:
-        """Throws the tasks away and makes them again from changelogs and metadata."""
+        """Throws the tasks away and makes them again from changelogs."""
         self.tasks = [self.make(sub) for sub in self.subs]
-        for task, metadata in zip(self.tasks, self.metadata, strict=True):
+        for task in self.tasks:
             for store, topic in task.changelog_topics.items():
                 for columns in self.changelog.get(topic, []):
                     task.restore(store, columns)
-            task.restore_metadata(metadata)
 
     def rows(self, topic: str) -> list[tuple[Any, Any, int]]:
         return [(r.key, r.value, r.timestamp) for r in self.out.get(topic, [])]

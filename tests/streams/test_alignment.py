@@ -12,9 +12,7 @@ from kafkalite.streams.local.alignment import (
     SLICE_RECORDS_MAX,
     Inbox,
     Pace,
-    merge_by_time,
 )
-from kafkalite.streams.local.batch import Output
 
 times = st.lists(st.integers(0, 50), max_size=30)
 
@@ -109,25 +107,3 @@ def test_slices_shrink_for_slow_functions_and_grow_for_fast_ones() -> None:
     assert pace.records == SLICE_RECORDS_MAX
     pace.ran(10, 1)  # too few to tell
     assert pace.records == SLICE_RECORDS_MAX
-
-
-@given(st.lists(st.lists(times, min_size=1, max_size=3), min_size=1, max_size=4))
-def test_merging_keeps_each_tasks_order_and_goes_by_its_stream_time(
-    tasks: list[list[list[int]]],
-) -> None:
-    made: list[list[Output]] = []
-    expected: list[tuple[int, int]] = []  # the stream time that was reached, which record
-    for batches in tasks:
-        made.append([])
-        reached = -1
-        for batch in batches:
-            part = columns(batch, len(expected))
-            made[-1].append(Output("t", part, [len(made)] * len(part)))
-            for t in batch:
-                reached = max(reached, t)
-                expected.append((reached, len(expected)))
-    merged = merge_by_time("t", made)
-    numbers = [int(value) for value in merged.columns.values]
-    assert numbers == [number for _, number in sorted(expected)]
-    task_of = [task + 1 for task, batches in enumerate(tasks) for batch in batches for _ in batch]
-    assert merged.partitions == [task_of[number] for number in numbers]

@@ -90,7 +90,7 @@ def test_a_worker_that_was_replaced_changes_no_state(address: str, guarantee: Gu
     offsets = {TopicPartition(f"{group}-in", 0): OffsetAndMetadata(7)}
 
     async def write(committer: Committer, name: bytes) -> None:
-        await committer.send(f"{group}-out", row(name))
+        await committer.send(Output(f"{group}-out", row(name), None))
         await committer.commit([(0, Output(f"{group}-log", row(name), None))], offsets, offsets)
 
     async def scenario() -> None:
@@ -117,10 +117,10 @@ def test_what_was_not_committed_leaves_no_trace_and_the_next_record_begins_anew(
     async def scenario() -> None:
         await make_topics(address, "undone-in", "undone-out")
         async with member(address, "undone", "exactly_once") as committer:
-            await committer.send("undone-out", row(b"lost"))
+            await committer.send(Output("undone-out", row(b"lost"), None))
             await committer.abort()
             assert not await committer.commit([], {}, {}), "nothing is open"
-            await committer.send("undone-out", row(b"kept"))
+            await committer.send(Output("undone-out", row(b"kept"), None))
             assert await committer.commit([], {}, {})
         assert await read(address, "undone-out") == [b"kept"]
 
@@ -139,7 +139,7 @@ def test_a_dead_workers_transaction_is_aborted_and_a_living_ones_is_not(address:
                 )
                 await committer.start()
                 open_ones.append(committer)
-                await committer.send(topic, row(b"open"))
+                await committer.send(Output(topic, row(b"open"), None))
                 async with Admin(client) as admin:
                     while name not in {t.transactional_id for t in await admin.list_transactions()}:
                         await asyncio.sleep(0.01)

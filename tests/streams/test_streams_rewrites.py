@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.errors import TopologyError, UnsupportedOnBackend
+from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import (
     avro,
     bytes_,
@@ -130,14 +130,6 @@ class TestSubTopologies:
         strange = p.Plan("app", (*plan.nodes, Strange(name="odd", parents=plan.nodes)))
         with pytest.raises(UnsupportedOnBackend, match="'odd': Strange cannot run here"):
             compiling.compile_topology(strange)
-
-    def test_stream_times_must_fit_a_commit(self) -> None:
-        app = StreamsBuilder("app")
-        groups = app.stream("in").group_by_key()
-        for size in range(1, compiling.WINDOWED_MAX + 2):
-            groups.window(tumbling(size)).count()
-        with pytest.raises(TopologyError, match="141 windowed aggregates, at most 140"):
-            compiling.compile_topology(app.plan())
 
 
 class TestSerdes:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgpack import packb
 
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, SerdeError
@@ -31,6 +32,7 @@ from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.inputs import first_not_before
 from kafkalite.streams.local.operators.rows import WAITING_MAX
+from kafkalite.streams.local.state.store import NOTE_KEY
 from kafkalite.streams.local.task import Output, Task, TaskState, join
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -56,6 +58,12 @@ def merged() -> Task:
 
 def values_of(outputs: list[Output]) -> list[Any]:
     return [value for output in outputs for value in output.columns.values]
+
+
+def rows_of(changelog: Columns) -> dict[bytes, bytes | None]:
+    rows = dict(zip(changelog.keys, changelog.values, strict=True))
+    rows.pop(NOTE_KEY, None)
+    return rows
 
 
 def windowed_count(**options: Any) -> Task:
@@ -131,22 +139,6 @@ class TestOrder:
 
 
 class TestRestoring:
-    def test_the_newest_stream_time_of_any_input_counts(self) -> None:
-        """An input without new records keeps the metadata of an older commit."""
-        task = windowed_count()
-        task.enqueue("in", columns((b"a", b"", 100)))
-        task.process(10, 0)
-        newest = task.commit().metadata
-        older = newest.replace("=100", "=5")
-        assert older != newest
-        for order in ((newest, older), (older, newest)):
-            task = windowed_count()
-            for metadata in order:
-                task.restore_metadata(metadata)
-            task.enqueue("in", columns((b"a", b"", 89)))
-            task.process(10, 0)
-            assert task.metrics["late-records-total"] == 1
-
     @pytest.mark.parametrize(
         ("key", "value"),
         [
@@ -202,7 +194,7 @@ class TestCommit:
         assert list(output.columns.timestamps) == [0, 2]  # in order of time
         (changes,) = commit.changelog
         assert changes.topic == "app-n-changelog"
-        assert dict(zip(changes.columns.keys, changes.columns.values, strict=True)) == {
+        assert rows_of(changes.columns) == {
             b"a" + bytes(8): (2).to_bytes(8, "big"),
             b"b" + bytes(8): (1).to_bytes(8, "big"),
         }
@@ -222,7 +214,7 @@ class TestCommit:
         task.enqueue("in", columns((b"a", b"", 1), (b"b", b"", 50)))
         task.process(10, 0)
         (changes,) = task.commit().changelog
-        assert len(changes.columns) == 1
+        assert len(rows_of(changes.columns)) == 1
 
     def test_a_closed_window_is_removed_from_the_changelog(self) -> None:
         task = windowed_count()
@@ -266,41 +258,50 @@ class TestCommit:
 
 
 class TestRestore:
-    def test_stream_times_travel_in_the_metadata(self) -> None:
+    def test_stream_time_is_left_in_the_store(self) -> None:
         task = windowed_count()
-        assert task.commit().metadata == ""
-        task.enqueue("in", columns((b"a", b"", 55)))
+        assert task.commit().changelog == []
+        task.enqueue("in", columns((b"a", b"", 5), (b"a", b"", 55)))
         task.process(10, 0)
-        metadata = task.commit().metadata
-        assert metadata.startswith("1:")
-        assert metadata.endswith("=55")
+        (changes,) = task.commit().changelog
+        assert list(changes.columns.keys).count(NOTE_KEY) == 1
         again = windowed_count()
-        again.restore_metadata(metadata)
+        again.restore("n", changes.columns.where([key == NOTE_KEY for key in changes.columns.keys]))
         again.enqueue("in", columns((b"a", b"", 10)))
         again.process(10, 0)
         assert again.metrics["dropped-records-total"] == 1
 
-    def test_without_metadata_the_changelog_tells_how_far_time_came(self) -> None:
+    def test_without_a_note_the_changelog_tells_how_far_time_came(self) -> None:
         task = windowed_count()
         task.enqueue("in", columns((b"a", b"", 55)))
         task.process(10, 0)
         again = windowed_count()
-        again.restore("n", task.commit().changelog[0].columns)
-        again.restore_metadata("")
+        rows = task.commit().changelog[0].columns
+        again.restore("n", rows.where([key != NOTE_KEY for key in rows.keys]))
         again.enqueue("in", columns((b"a", b"", 10)))
         again.process(10, 0)
         assert again.metrics["dropped-records-total"] == 1
 
-    def test_windows_that_time_has_passed_are_not_restored(self) -> None:
+    def test_a_note_that_has_not_changed_is_not_written_again(self) -> None:
         task = windowed_count()
         task.enqueue("in", columns((b"a", b"", 5)))
         task.process(10, 0)
-        commit = task.commit()
+        task.commit()
+        assert task.commit().changelog == []
+
+    def test_windows_that_time_has_passed_are_not_restored(self) -> None:
+        task, ahead = windowed_count(), windowed_count()
+        task.enqueue("in", columns((b"a", b"", 5)))
+        ahead.enqueue("in", columns((b"a", b"", 500)))
+        rows = []
+        for each in (task, ahead):
+            each.process(10, 0)
+            rows.append(each.commit().changelog[0].columns)
         again = windowed_count()
-        again.restore("n", commit.changelog[0].columns)
-        again.restore_metadata(commit.metadata.replace("=5", "=500"))
+        again.restore("n", rows[0])
+        again.restore("n", rows[1].where([key == NOTE_KEY for key in rows[1].keys]))
         (changes,) = again.commit().changelog
-        assert list(changes.columns.values) == [None]
+        assert changes.columns.values[0] is None
         assert values_of(again.drain()) == []
 
     def test_headers_of_open_windows_survive(self) -> None:
@@ -311,16 +312,17 @@ class TestRestore:
         commit = task.commit()
         again = windowed_count()
         again.restore("n", commit.changelog[0].columns)
-        again.restore_metadata(commit.metadata)
         again.enqueue("in", columns((b"z", b"", 10), first=2))
         again.process(10, 0)
         (final,) = (output for output in again.drain() if output.topic == "final")
         assert final.columns.headers == [(("h", b"1"),), ()]
 
-    def test_foreign_metadata_is_named(self) -> None:
-        for metadata in ("2:x=1", "noise", "1:x=y"):
-            with pytest.raises(ProcessingError, match="task 0_0: the commit's metadata '.*cannot"):
-                windowed_count().restore_metadata(metadata)
+    @pytest.mark.parametrize("note", [b"noise", b"", packb([2, 1, {}]), packb([1, "x", {}])])
+    def test_a_foreign_note_is_named(self, note: bytes) -> None:
+        task = windowed_count()
+        task.restore("n", Columns([NOTE_KEY], [note], [0], range(1)))
+        with pytest.raises(ProcessingError, match="store 'n': its note of times cannot be read"):
+            task.enqueue("in", columns((b"a", b"", 10)))
 
     def test_comes_before_the_first_record(self) -> None:
         task = windowed_count()
@@ -328,7 +330,7 @@ class TestRestore:
         task.enqueue("in", columns((b"a", b"", 5)))
         assert task.state is TaskState.RUNNING
         with pytest.raises(AssertionError, match="task 0_0: RUNNING"):
-            task.restore_metadata("")
+            task.restore("n", columns((b"a" + bytes(8), None, 0)))
 
     @pytest.mark.parametrize("value", [None, json(), msgpack(), avro(name="Row")])
     def test_rows_are_kept_by_the_stores_serde(self, value: Any, batch_run: Any) -> None:

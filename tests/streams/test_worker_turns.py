@@ -173,38 +173,6 @@ class TestCommit:
 
         asyncio.run(scenario())
 
-    def test_what_a_commit_makes_for_a_repartition_topic_leaves_merged_by_time(self) -> None:
-        async def scenario() -> None:
-            app = Streams("app", key=string(), value=string())
-            counts = app.stream("in").group_by_key().count().to_stream()
-            counts.group_by(lambda n: "all", name="all").count().to_stream().to("out")
-            turns = Turns(app, **{"in": 2, "app-in-group_by_key-count-changelog": 2})
-            await turns.assign(("in", 0), ("in", 1))
-            for partition, times in ((0, (1, 50)), (1, (2, 40))):
-                turns.receive("in", *times, partition=partition)
-            while await turns._round():
-                pass
-            await turns._commit()
-            (sent,) = turns.producer.sent["app-all-repartition"]
-            assert sent.timestamps == [40, 50]
-
-        asyncio.run(scenario())
-
-    def test_updates_of_a_row_go_to_a_repartition_topic_in_the_order_they_came(self) -> None:
-        async def scenario() -> None:
-            app = Streams("app", key=string(), value=string())
-            app.stream("in").select_key(lambda v: v).to_table(name="t")
-            turns = Turns(app, **{"in": 2})
-            await turns.assign(("in", 0), ("in", 1))
-            for partition, times in ((0, (50, 10)), (1, (20, 60, 30))):
-                turns.receive("in", *times, partition=partition)
-            while await turns._round():
-                pass
-            sent = [c.timestamps for c in turns.producer.sent["app-t-repartition"]]
-            assert [time for timestamps in sent for time in timestamps] == [20, 50, 10, 60, 30]
-
-        asyncio.run(scenario())
-
 
 class TestStop:
     def test_when_all_is_over_the_group_may_take_the_tasks_without_another_flush(self) -> None:
@@ -265,8 +233,8 @@ class TestStop:
             turns.receive("in", 1, 9)
             turns.receive("in", 2, 9, partition=1)
             await turns._round()
-            (sent,) = turns.producer.sent["app-all-repartition"]
-            assert sent.timestamps == [1, 2, 9, 9]
+            sent = turns.producer.sent["app-all-repartition"]
+            assert [columns.timestamps for columns in sent] == [[1, 9], [2, 9]]
 
         asyncio.run(scenario())
 

@@ -1,9 +1,9 @@
 """Event-time alignment: the tasks of one sub-topology advance together.                  [P]
 
-A reader of a repartition topic takes its stream time from the newest record it sees. If one
-upstream task ran days ahead of another, the other's records would all be late. So the tasks that
-feed a repartition topic run in rounds: up to the earliest point to which each of them has data,
-and what a round makes leaves merged by the stream time of its makers.
+A reader of a repartition topic keeps its windows open until every task that writes it has passed
+them (watermarks.py). If one of them ran days ahead of another, days of windows would be open. So
+the tasks of one worker that feed a repartition topic run in rounds: up to the earliest point to
+which each of them has data.
 
     partition 0   1 2 4 7 9           round until 5:   0: 1 2 4    1: 1 3 5
     partition 1   1 3 5               next round waits until partition 1 has more or is at its end
@@ -19,13 +19,11 @@ Owns   the records of a partition that wait for their round, and their bound.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from typing import Final
 
-from kafkalite.core.types import Columns, concat
-from kafkalite.streams.local.batch import Output
+from kafkalite.core.types import Columns
 
 NO_LIMIT: Final = 1 << 62
 BATCHES_MAX: Final = 16  # of an inbox; each has the bytes of a fetch or two
@@ -118,33 +116,3 @@ class Inbox:
 def first_after(timestamps: Sequence[int], until: int) -> int:
     """The index of the first timestamp later than `until`, or the length."""
     return next((i for i, t in enumerate(timestamps) if t > until), len(timestamps))
-
-
-def merge_by_time(topic: str, made: Sequence[Sequence[Output]]) -> Output:
-    """What several tasks made for `topic`, merged by the stream time that each had reached.
-
-    Each task's own records stay in their order, whatever their timestamps: an update of a row must
-    not overtake the one before it.
-    """
-    outputs = [output for mine in made for output in mine]
-    merged = concat(output.columns for output in outputs)
-    partitions: list[int] | None = None
-    if outputs[0].partitions is not None:
-        partitions = [partition for output in outputs for partition in output.partitions or ()]
-    if len(made) == 1:
-        return Output(topic, merged, partitions)
-    reached = [time for mine in made for time in accumulate(_timestamps(mine), max)]
-    order = sorted(range(len(merged)), key=reached.__getitem__)
-    headers = merged.headers
-    columns = Columns(
-        [merged.keys[i] for i in order],
-        [merged.values[i] for i in order],
-        [merged.timestamps[i] for i in order],
-        None,
-        None if headers is None else [headers[i] for i in order],
-    )
-    return Output(topic, columns, partitions and [partitions[i] for i in order])
-
-
-def _timestamps(outputs: Iterable[Output]) -> Iterable[int]:
-    return chain.from_iterable(output.columns.timestamps for output in outputs)

@@ -133,6 +133,7 @@ class Batch:
     """Records side by side. Columns that are not needed are None, those that are have one length.
 
     `olds`: of a table's updates, the rows they replace. `headers` None: no record has any.
+    `times`: the stream time by which each record is judged; None: that of whoever judges.
     """
 
     timestamps: Sequence[int]
@@ -143,6 +144,7 @@ class Batch:
     raw_values: Sequence[bytes | None] | None = None
     olds: Sequence[Any] | None = None
     headers: Sequence[Headers] | None = None
+    times: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -184,7 +186,8 @@ class Batch:
         olds = None if self.olds is None else change(self.olds)
         headers = None if self.headers is None else change(self.headers)
         timestamps = change(self.timestamps)
-        return Batch(timestamps, origin, keys, raw_keys, values, raw_values, olds, headers)
+        times = None if self.times is None else change(self.times)
+        return Batch(timestamps, origin, keys, raw_keys, values, raw_values, olds, headers, times)
 
     def nulls(self) -> Sequence[Any]:
         """A column that is None where the value is: the objects, or else the bytes."""
@@ -201,7 +204,8 @@ class Output:
     """Records for a topic, as bytes. `partitions` None: by the hash of the key.
 
     `sink` is the operator that wrote them; sinks of equal serdes share a name. `order` is filled
-    where several sinks write one topic.
+    where several sinks write one topic. With `partition` all go there, `markers` of them no
+    records but watermarks.
     """
 
     topic: str
@@ -209,3 +213,5 @@ class Output:
     partitions: Sequence[int] | None
     sink: str = ""
     order: Sequence[int] = ()
+    partition: int | None = None
+    markers: int = 0

@@ -35,7 +35,7 @@ from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, KafkaliteError
 from kafkalite.streams.local.batch import Output
 
@@ -54,10 +54,8 @@ class Committer(Protocol):
     async def start(self) -> None:
         """Makes it ready. Whatever an earlier producer of the same id left open is aborted."""
 
-    async def send(
-        self, topic: str, columns: Columns, partitions: Sequence[int] | None = None
-    ) -> None:
-        """Hands in outputs; by the hash of their keys without `partitions`."""
+    async def send(self, output: Output) -> None:
+        """Hands in records."""
 
     async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
         """Commits everything handed in, `changes` and `offsets`; whether anything was to be done.
@@ -94,12 +92,10 @@ class ExactlyOnce:
         """Gets the producer id, with an epoch of its own."""
         await self._producer.start()
 
-    async def send(
-        self, topic: str, columns: Columns, partitions: Sequence[int] | None = None
-    ) -> None:
-        """Hands in outputs."""
+    async def send(self, output: Output) -> None:
+        """Hands in records."""
         self._begin()
-        await self._producer.send_columns(topic, columns, partitions=partitions)
+        await _send(self._producer, output)
 
     async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
         """Ends the transaction; without records and moved offsets there is none."""
@@ -149,11 +145,9 @@ class AtLeastOnce:
         """Gets a producer id for the outputs; one for changelogs when there is one to write."""
         await self._outputs.start()
 
-    async def send(
-        self, topic: str, columns: Columns, partitions: Sequence[int] | None = None
-    ) -> None:
-        """Hands in outputs, which leave at once."""
-        await self._outputs.send_columns(topic, columns, partitions=partitions)
+    async def send(self, output: Output) -> None:
+        """Hands in records, which leave at once."""
+        await _send(self._outputs, output)
 
     async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
         """Outputs first: a changelog may say that a window is closed."""
@@ -182,6 +176,12 @@ class AtLeastOnce:
         await self._outputs.close(flush=False)
         if self._state is not None and self._is_state_started:
             await self._state.close()
+
+
+async def _send(producer: Producer, output: Output) -> None:
+    await producer.send_columns(
+        output.topic, output.columns, partition=output.partition, partitions=output.partitions
+    )
 
 
 async def has_transactions(client: Client) -> bool:

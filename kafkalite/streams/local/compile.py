@@ -10,12 +10,15 @@ Fails  with UnsupportedOnBackend for a node this engine cannot run, with Topolog
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Final
 
-from kafkalite.errors import TopologyError, UnsupportedOnBackend
+from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import plan as p
+from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.operators import sinks, stateless, tables, windowed
 from kafkalite.streams.local.runtime import Runtime, compile_node
+from kafkalite.streams.local.watermarks import Flow
 from kafkalite.streams.rewrites import InternalTopic, Store, SubTopology, sub_topologies
 
 __all__ = [
@@ -25,10 +28,10 @@ __all__ = [
     "Store",
     "SubTopology",
     "compile_topology",
+    "flows_of",
 ]
 
 OPERATORS: Final = (stateless, sinks, tables, windowed)  # imported for what they register
-WINDOWED_MAX: Final = 140  # aggregates of a sub-topology whose stream times fit a commit's metadata
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:
@@ -38,10 +41,24 @@ def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:
         for node in sub.nodes:
             if compile_node.dispatch(type(node)) is compile_node.dispatch(object):
                 raise UnsupportedOnBackend(f"{node.name!r}: {type(node).__name__} cannot run here")
-        windows = [n for n in sub.nodes if isinstance(n, p.Aggregate) and n.window is not None]
-        if len(windows) > WINDOWED_MAX:
-            raise TopologyError(
-                f"sub-topology {sub.id} has {len(windows)} windowed aggregates, at most "
-                f"{WINDOWED_MAX} are possible: put a repartition() between them"
-            )
     return result
+
+
+def flows_of(sub_topologies: Iterable[SubTopology], tasks: Collection[TaskId]) -> dict[str, Flow]:
+    """Who writes each repartition topic, and how late its readers take records."""
+    subs = tuple(sub_topologies)
+    writers = {
+        topic: tuple(task for task in sorted(tasks) if task.sub_topology == sub.id)
+        for sub in subs
+        for topic in sub.repartition_sinks
+    }
+    graces: dict[str, int | None] = {
+        topic.name: _least_grace(sub) for sub in subs for topic in sub.repartition_sources
+    }
+    return {topic: Flow(tasks, graces.get(topic)) for topic, tasks in writers.items()}
+
+
+def _least_grace(sub: SubTopology) -> int | None:
+    """The least grace in ms among the windows of a sub-topology; None where it has none."""
+    windows = [node.window for node in sub.nodes if isinstance(node, p.Aggregate)]
+    return min((window.grace_ms for window in windows if window is not None), default=None)

@@ -1,10 +1,11 @@
 """A task's inputs: fetched batches in, runs of records in order of time out.              [P]
 
-    fetched   | batch | batch | batch |       bytes, as they were enqueued
+    fetched   | batch | batch | batch |       bytes, as they were enqueued, watermarks among them
     head      decoded: the columns that the operators need, no others
     run       the head's records up to where another input has an earlier one
 
-Owns   what is buffered, and the offset up to which each topic was processed.
+Owns   what is buffered, the offset up to which each topic was processed, and the times of the
+       tasks that wrote it, as of there.
 Fails  through the error policy of the source when a key, value or timestamp cannot be read; the
        records before it are processed first.
 Source Kafka Streams' PartitionGroup, RecordQueue.
@@ -23,6 +24,7 @@ from kafkalite.streams.local.batch import Batch, Fetched
 from kafkalite.streams.local.calling import check_timestamp
 from kafkalite.streams.local.failures import attempt, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
+from kafkalite.streams.local.watermarks import Clock, Placed, without_markers
 
 Failed = list[tuple[int, Exception]]
 
@@ -39,8 +41,13 @@ class Reader:
         self.key_codec = runtime.codec(node.key, is_key=True)
         self.value_codec = runtime.codec(node.value, is_key=False)
 
-    def read(self, topic: str, columns: Columns) -> tuple[Batch, Failed]:
-        """The columns that are needed, and the records that could not be read, by index."""
+    def read(
+        self, topic: str, columns: Columns, clock: Clock | None, markers: Sequence[Placed]
+    ) -> tuple[Batch, Sequence[int], Failed]:
+        """The columns that are needed, and the records that could not be read, by index.
+
+        Between them the timestamps of all records of `columns`.
+        """
         needs = self.needs
         failed: Failed = []
         keys = self._decode(self.key_codec, topic, columns.keys, failed) if needs.key else None
@@ -66,11 +73,13 @@ class Reader:
             values if needs.value else None,
             columns.values if needs.raw_value else None,
             headers=columns.headers,
+            times=None if clock is None else clock.judged(timestamps, markers),
         )
         if failed:
             bad = {index for index, _ in failed}
             batch = batch.where([index not in bad for index in range(len(columns))])
-        return batch, sorted(dict(reversed(failed)).items())  # the first failure of each record
+        failed = sorted(dict(reversed(failed)).items())  # the first failure of each record
+        return batch, timestamps, failed
 
     def _decode(
         self, codec: Codec, topic: str, column: Sequence[Any], failed: Failed
@@ -102,12 +111,30 @@ class Reader:
 
 
 class Input:
-    """One topic's partition on its way into a task."""
+    """One topic's partition on its way into a task.
 
-    def __init__(self, topic: str, order: int, reader: Reader) -> None:
+    `clock` knows the tasks that write the topic, None where nobody asks. Where it `is_timed`, each
+    record is judged by the time of its own task. `is_idle`: others say that it has had nothing for
+    long; of a repartition topic (`is_internal`) its writers say so themselves.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        order: int,
+        reader: Reader,
+        clock: Clock | None = None,
+        *,
+        is_internal: bool = False,
+        is_timed: bool = False,
+    ) -> None:
         self.topic = topic
         self.order = order  # among inputs whose heads have one timestamp
         self.reader = reader
+        self.clock = clock
+        self.is_internal = is_internal
+        self.is_timed = is_timed
+        self.is_idle = False
         self.next_offset: int | None = None  # None until something was processed
         self._fetched: deque[Columns] = deque()
         self._columns: Columns | None = None  # of the head
@@ -115,6 +142,9 @@ class Input:
         self._position = 0  # of the next record in the head
         self._done = 0  # how many of the head's columns are behind that
         self._failed: Failed = []  # records of the head that are not in the batch
+        self._markers: deque[Placed] = deque()  # of the head, not passed yet
+        self._timestamps: Sequence[int] = ()  # of the head's columns
+        self._end_offset = 0  # behind the head and its markers
 
     def put(self, columns: Columns) -> None:
         """Buffers a fetched batch; it has offsets."""
@@ -127,6 +157,13 @@ class Input:
         """Records that are not processed yet."""
         head = 0 if self._columns is None else len(self._columns) - self._done
         return head + sum(map(len, self._fetched))
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing waits, and nothing is to be expected soon."""
+        if self.buffered:
+            return False
+        return self.clock is not None and self.clock.is_idle if self.is_internal else self.is_idle
 
     def head_timestamp(self) -> int | None:
         """The timestamp of the next record; None when there is none."""
@@ -154,9 +191,18 @@ class Input:
         return end - first
 
     def _open(self, columns: Columns) -> None:
-        batch, self._failed = self.reader.read(self.topic, columns)
-        self._columns, self._position, self._done = columns, 0, 0
-        self._head = batch if len(batch) else None
+        assert columns.offsets is not None
+        self._end_offset = columns.offsets[-1] + 1
+        if self.clock is not None:
+            columns, markers = without_markers(columns)
+            self._markers.extend(markers)
+        self._columns, self._position, self._done, self._timestamps = columns, 0, 0, ()
+        if len(columns):
+            clock = self.clock if self.is_timed else None
+            batch, self._timestamps, self._failed = self.reader.read(
+                self.topic, columns, clock, self._markers
+            )
+            self._head = batch if len(batch) else None
         if self._head is None:
             self._finish()
 
@@ -164,8 +210,8 @@ class Input:
         """The head is processed to its end."""
         assert self._columns is not None
         self._report(len(self._columns))
-        assert self._columns.offsets is not None
-        self.next_offset = self._columns.offsets[-1] + 1
+        self._let_time_pass(len(self._columns))
+        self.next_offset = self._end_offset
         self._head = self._columns = None
 
     def _pass(self, head: Batch, position: int) -> None:
@@ -173,7 +219,20 @@ class Input:
         (place,) = head.origin.places([position])
         assert place is not None
         self._report(place.at)
+        self._let_time_pass(place.at)
         self._done, self.next_offset = place.at, place.offset
+
+    def _let_time_pass(self, end: int) -> None:
+        """The clock goes past the head's records before index `end`, and the markers there."""
+        clock, timestamps, first = self.clock, self._timestamps, self._done
+        if clock is None:
+            return
+        while self._markers and self._markers[0][0] <= end:
+            start, marker = self._markers.popleft()
+            clock.pass_records(timestamps[first:start])
+            clock.meet(marker)
+            first = start
+        clock.pass_records(timestamps[first:end])
 
     def _report(self, end: int) -> None:
         """Hands the failures of records before index `end` to the error policy."""

@@ -262,6 +262,7 @@ def met(parts: Sequence[Batch]) -> Batch:
         ordered.pick([part.values for part in parts]),
         ordered.pick([part.raw_values for part in parts]),
         headers=ordered.headers(parts),
+        times=ordered.pick([part.times for part in parts]),
     )
 
 

@@ -65,8 +65,11 @@ class Stateful(Protocol):
     def tick(self, now_ms: int) -> None:
         """Looks at the wall clock."""
 
+    def advance(self, stream_time: int) -> None:
+        """All inputs have come so far in stream time, where operators do not go by records."""
+
     def stream_time(self) -> int | None:
-        """What must survive a restart besides the store; None for nothing."""
+        """Must survive a restart besides the store's rows; None where time changes nothing."""
 
     def resume(self, stream_time: int) -> None:
         """Goes on from where `stream_time()` said, after the store was restored."""
@@ -87,6 +90,7 @@ class Runtime:
     stores: dict[str, StateStore] = field(default_factory=dict)
     stateful: dict[p.Node, Stateful] = field(default_factory=dict)
     now_ms: int = 0
+    is_timed: bool = False  # operators are told the stream time, and do not go by their records
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _merges: list[Merging] = field(default_factory=list)  # those above first
     _push: dict[p.Node, Push] = field(default_factory=dict)

@@ -1,13 +1,17 @@
 """A task: one sub-topology over one partition, as a machine.                              [P]
 
-    restore, restore_metadata      state as the last commit left it
+    restore                        state as the last commit left it
     enqueue, process, tick         records in, in order of their timestamps
+    note_idle                      which inputs have had nothing for long
     drain                          what has been made so far
     commit                         the rest of it, the changes of state, the offsets to go on from
 
-What a commit returns belongs together: outputs and changelog are written, then the offsets with
-the metadata, in one transaction where there is one. The metadata carries the operators' stream
-times, so that a window that was closed stays closed.
+What a commit returns belongs together: outputs and changelog are written, then the offsets, in one
+transaction where there is one. Stores with windows carry a note of the stream times, so that a
+window that was closed stays closed.
+
+Where several tasks write one of its repartition topics, stream time is what all of them have
+reached (watermarks.py); else operators go by their records, as in Kafka Streams.
 
 Owns   the operators and stores of the task, its buffered records.
 Never  reads a clock or a topic.
@@ -17,33 +21,44 @@ Source Kafka Streams' StreamTask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
-from zlib import crc32
+from typing import Any, Final
+
+import msgpack
 
 from kafkalite.core.types import Columns, concat
 from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.serde.registry import SchemaRegistry
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.inputs import Input, Reader
 from kafkalite.streams.local.runtime import Stateful
-from kafkalite.streams.local.state import StoreView
+from kafkalite.streams.local.stamping import Piece, Stamper
+from kafkalite.streams.local.state import StateStore, StoreView
+from kafkalite.streams.local.watermarks import (
+    EXTERNAL,
+    MARKER_KEY,
+    NEVER,
+    Clock,
+    Flow,
+    reached_by_all,
+)
 
 __all__ = ["Output", "Task", "TaskCommit", "TaskState"]
 
-METADATA_VERSION: Final = "1"
-METADATA_CHARS_MAX: Final = 4096  # Kafka's offset.metadata.max.bytes
+NOTE_VERSION: Final = 1
 JOINED_RECORDS: Final = 1_000  # outputs smaller than this leave together
 
 
 class TaskState(Enum):
     """Where a task is in its life."""
 
-    RESTORING = "takes in the changelogs and the metadata of the last commit"
+    RESTORING = "takes in the changelogs as of the last commit"
     RUNNING = "takes in records"
     FAILED = "is over; its state is not what any commit says"
 
@@ -62,15 +77,15 @@ class TaskCommit:
     outputs: list[Output]
     changelog: list[Output]
     offsets: dict[str, int]
-    metadata: str
 
 
 class Task:
     """One partition of a sub-topology.
 
     With `cached`, a table's updates go on once per key and commit; without, once per key and
-    batch. `partition_counts` are of the topics that partitioners are asked for. `drops` counts the
-    records that are left out.
+    batch. `partition_counts` are of the topics that partitioners are asked for, and of repartition
+    topics. `flows` tells who writes these, by topic; None: one task does, without watermarks.
+    `drops` counts the records that are left out.
     """
 
     def __init__(
@@ -82,21 +97,32 @@ class Task:
         cached: bool = True,
         partition_counts: Mapping[str, int] | None = None,
         drops: Drops | None = None,
+        flows: Mapping[str, Flow] | None = None,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
         self.state = TaskState.RESTORING
         counts = {} if partition_counts is None else partition_counts
         self._runtime = Runtime(sub_topology, partition, registry, cached, counts, drops or Drops())
+        self._flows = {} if flows is None else flows
+        read = [self._flows.get(topic.name) for topic in sub_topology.repartition_sources]
+        self._runtime.is_timed = any(flow is not None and flow.is_shared for flow in read)
         self._runtime.compile()
         self._operators = {
-            node.name: self._runtime.stateful[node]
+            node: self._runtime.stateful[node]
             for node in sub_topology.nodes
             if node in self._runtime.stateful
         }
+        me = TaskId(sub_topology.id, partition)
+        self._stampers = {
+            topic: Stamper(me, self._flows[topic], counts[topic])
+            for topic in sub_topology.repartition_sinks
+            if topic in self._flows
+        }
         self._readers = {node: Reader(node, self._runtime) for node in sub_topology.sources}
         self._inputs: dict[str, Input] = {}
-        self._stream_times: dict[str, int] = {}
+        self._clocks: dict[str, list[Any]] = {}  # as restored, of inputs that have not come yet
+        self._reached = NEVER
 
     def __str__(self) -> str:
         """As Kafka Streams writes it: `0_3`."""
@@ -130,37 +156,46 @@ class Task:
                 f"cannot be restored: {error}; rows of another shape need another name"
             ) from error
 
-    def restore_metadata(self, metadata: str) -> None:
-        """Takes over the metadata of an input's last commit; an empty one tells nothing.
-
-        Inputs without new records keep metadata of an older commit. Stream time only grows, so the
-        newest that any of them tells is the one.
-        """
-        assert self.state is TaskState.RESTORING, f"task {self}: {self.state.name}"
-        if not metadata:
-            return
-        version, _, times = metadata.partition(":")
-        try:
-            if version != METADATA_VERSION:
-                raise ValueError(f"version {version!r}, expected {METADATA_VERSION!r}")
-            for name, time in (entry.split("=") for entry in times.split(",") if entry):
-                self._stream_times[name] = max(self._stream_times.get(name, -1), int(time))
-        except ValueError as error:
-            raise ProcessingError(
-                f"task {self}: the commit's metadata {metadata[:80]!r} cannot be read: {error}"
-            ) from None
-
     # Records
 
     def enqueue(self, topic: str, batch: Columns) -> None:
         """Buffers a fetched batch of bytes with offsets."""
         self._start()
-        if (found := self._inputs.get(topic)) is None:
-            if (source := self.sub_topology.source_of(topic)) is None:
-                raise ProcessingError(f"task {self} does not read topic {topic!r}")
-            found = Input(topic, len(self._inputs), self._readers[source])
-            self._inputs[topic] = found
-        found.put(batch)
+        self._input(topic).put(batch)
+
+    def note_idle(self, idle: Mapping[str, bool]) -> None:
+        """Whether each topic that the task reads has had nothing for long: all of them, though the
+        writers of a repartition topic say so themselves. Idle inputs hold nobody's time back; a
+        task whose inputs are all idle says so to its readers."""
+        self._start()
+        for topic, is_idle in idle.items():
+            self._input(topic).is_idle = is_idle
+        self._advance()
+
+    def _input(self, topic: str) -> Input:
+        """The input from `topic`, made when it is first asked for."""
+        if (found := self._inputs.get(topic)) is not None:
+            return found
+        if (source := self.sub_topology.source_of(topic)) is None:
+            raise ProcessingError(f"task {self} does not read topic {topic!r}")
+        is_timed = self._runtime.is_timed
+        clock = None
+        if topic in self._flows:
+            clock = Clock(self._flows[topic].writers)
+        elif is_timed:
+            clock = Clock((EXTERNAL,), EXTERNAL)
+        if clock is not None and topic in self._clocks:
+            clock.load(self._clocks[topic])
+        order = len(self._inputs)
+        found = self._inputs[topic] = Input(
+            topic,
+            order,
+            self._readers[source],
+            clock,
+            is_internal=topic in self._flows,
+            is_timed=is_timed,
+        )
+        return found
 
     def buffered(self, topic: str) -> int:
         """How many records of `topic` are enqueued and not yet processed."""
@@ -175,6 +210,8 @@ class Task:
             while done < records_max and (run := self._next_run()) is not None:
                 chosen, before = run
                 done += chosen.run(before, records_max - done)
+                self._advance()
+            self._advance()  # past markers behind the last record
         except Exception:
             self._become(TaskState.FAILED)
             raise
@@ -186,6 +223,21 @@ class Task:
         self._start()
         self._runtime.now_ms = now_ms
         self._each(lambda operator: operator.tick(now_ms))
+
+    def _advance(self) -> None:
+        """Tells operators how far stream time has come, where they do not go by their records."""
+        if not self._runtime.is_timed:
+            return
+        inputs = self._inputs.values()
+        reached = reached_by_all((e.clock, e.is_at_rest) for e in inputs if e.clock is not None)
+        if reached > self._reached:
+            self._reached = reached
+            self._each(lambda operator: operator.advance(reached))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do, and nothing to be expected soon."""
+        return all(each.is_at_rest for each in self._inputs.values())
 
     def _next_run(self) -> tuple[Input, int | None] | None:
         """The input with the earliest record, and the timestamp that ends its turn."""
@@ -208,19 +260,44 @@ class Task:
         self._runtime.outputs.clear()
         outputs = join(made)
         self._runtime.metrics["records-out-total"] += sum(len(o.columns) for o in outputs)
+        if self._stampers:
+            outputs = [piece for output in outputs for piece in self._stamped(output)]
+            if self._inputs and self.is_idle:
+                now_ms = self._runtime.now_ms
+                outputs += self._markers(lambda stamper: stamper.rest(now_ms))
         return outputs
+
+    def _stamped(self, output: Output) -> Iterator[Output]:
+        """An output to a repartition topic, with watermarks."""
+        if (stamper := self._stampers.get(output.topic)) is None:
+            yield output
+            return
+        for partition, columns in stamper.stamp(output.columns, output.partitions):
+            markers = columns.keys.count(MARKER_KEY)
+            yield Output(output.topic, columns, None, output.sink, (), partition, markers)
+
+    def _markers(self, tell: Callable[[Stamper], list[Piece]]) -> list[Output]:
+        """What the stampers tell besides records."""
+        return [
+            Output(topic, columns, None, "", (), partition, len(columns))
+            for topic, stamper in self._stampers.items()
+            for partition, columns in tell(stamper)
+        ]
 
     def commit(self) -> TaskCommit:
         """Everything that follows from the records processed so far and has not been drained."""
         self._start()
         self._each(lambda operator: operator.flush())
+        self._note_times()
         changelog = self._changelog()
         offsets = {
             topic: each.next_offset
             for topic, each in self._inputs.items()
             if each.next_offset is not None
         }
-        return TaskCommit(self.drain(), changelog, offsets, self._metadata())
+        outputs = self.drain()
+        outputs += self._markers(Stamper.catch_up)
+        return TaskCommit(outputs, changelog, offsets)
 
     def _changelog(self) -> list[Output]:
         changes = []
@@ -237,16 +314,34 @@ class Task:
                 changes.append(changelog)
         return changes
 
-    def _metadata(self) -> str:
-        times = {
-            _short(name): time
-            for name, operator in self._operators.items()
-            if (time := operator.stream_time()) is not None
-        }
-        entries = ",".join(f"{name}={time}" for name, time in times.items())
-        metadata = f"{METADATA_VERSION}:{entries}" if entries else ""
-        assert len(metadata) <= METADATA_CHARS_MAX, f"task {self}: {len(metadata)} characters"
-        return metadata
+    def _note_times(self) -> None:
+        """Leaves the stream times in the stores of the operators that go by them."""
+        live = {t: each.clock.dump() for t, each in self._inputs.items() if each.clock}
+        clocks = self._clocks | live
+        for node, operator in self._operators.items():
+            time = operator.stream_time()
+            if time is not None and (time != NEVER or clocks):
+                self._store_of(node).note = msgpack.packb([NOTE_VERSION, time, clocks])
+
+    def _store_of(self, node: p.Node) -> StateStore:
+        store = self._runtime.store_of(node)
+        assert store is not None, f"{node.name}: stream time without a store"
+        return self._runtime.stores[store.name]
+
+    def _noted_time(self, node: p.Node) -> int:
+        """The stream time that the note of the node's store tells; its clocks are kept."""
+        if self._runtime.store_of(node) is None or (note := self._store_of(node).note) is None:
+            return NEVER
+        try:
+            version, time, clocks = msgpack.unpackb(note)
+            if version != NOTE_VERSION:
+                raise ValueError(f"version {version!r}, expected {NOTE_VERSION!r}")
+            self._clocks |= clocks
+            return int(time)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise ProcessingError(
+                f"task {self}: store {node.name!r}: its note of times cannot be read: {error}"
+            ) from None
 
     # Life
 
@@ -257,8 +352,8 @@ class Task:
         if self.state is TaskState.FAILED:
             raise ProcessingError(f"task {self} has failed: make a new one from its last commit")
         self._become(TaskState.RUNNING)
-        for name, operator in self._operators.items():
-            operator.resume(self._stream_times.get(_short(name), -1))
+        for node, operator in self._operators.items():
+            operator.resume(self._noted_time(node))
 
     def _become(self, state: TaskState) -> None:
         assert state in LEGAL[self.state], f"task {self}: {self.state.name} -> {state.name}"
@@ -273,11 +368,6 @@ class Task:
         except Exception:
             self._become(TaskState.FAILED)
             raise
-
-
-def _short(name: str) -> str:
-    """An operator in metadata, where 4096 characters must do for all."""
-    return f"{crc32(name.encode()):08x}"
 
 
 def join(outputs: list[Output]) -> list[Output]:

@@ -1,9 +1,8 @@
 """The worker: a member of the topology's consumer group that runs the tasks it is given.  [IO]
 
 One turn of its loop: poll columns into inboxes, run a round of tasks, send what they made. At the
-end of a commit interval the committer brings outputs, changelogs and offsets into the log; the
-operators' stream times are in the offsets' metadata. A task that is new to this member restores
-its state from its changelogs first.
+end of a commit interval the committer brings outputs, changelogs and offsets into the log. A task
+that is new to this member restores its state from its changelogs first.
 
 Owns   one client, consumer and committer; this member's tasks; when to commit.
 Never  keeps the loop longer than a slice of records, so that heartbeats go out in time; writes
@@ -29,8 +28,8 @@ from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
-from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace, merge_by_time
-from kafkalite.streams.local.assignor import TaskAssignor, TaskId
+from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace
+from kafkalite.streams.local.assignor import TaskAssignor, TaskId, tasks_of
 from kafkalite.streams.local.committer import (
     Committer,
     Guarantee,
@@ -39,12 +38,13 @@ from kafkalite.streams.local.committer import (
     make_committer,
     transactional_id,
 )
-from kafkalite.streams.local.compile import SubTopology, compile_topology
+from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.restore import log_ends, restore_tasks
 from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
 from kafkalite.streams.local.upkeep import Upkeep
+from kafkalite.streams.local.watermarks import Flow
 from kafkalite.streams.plan import Plan
 
 log: Final = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class WorkerConfig:
     session_timeout_ms: int = 45_000
     max_poll_interval_ms: int = 300_000
     group_instance_id: str | None = None
+    idle_ms: int = 5_000  # without a record an input holds the stream time of others no longer
     purge_interval_ms: int = 30_000  # how often committed records leave repartition topics
     on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
 
@@ -129,8 +130,11 @@ class Worker:
         self._inboxes: dict[TopicPartition, Inbox] = {}
         self._pace: dict[int, Pace] = defaultdict(Pace)  # by sub-topology
         self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
+        self._received_at: dict[TopicPartition, float] = {}
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # by this assignment
         self._has_assignment = False  # perhaps of no task
+        self._ends: dict[TopicPartition, int] = {}  # as of the last look whether all is caught up
+        self._flows: dict[str, Flow] = {}
         self.is_stopping = self._is_over = False
 
     def stop(self) -> None:
@@ -199,6 +203,7 @@ class Worker:
             )
             await self._upkeep.begin()
         self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
+        self._flows = flows_of(sub_topologies, tasks_of(sources, self._partitions_of))
         wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
         self._assignor = TaskAssignor(
             sources,
@@ -262,6 +267,7 @@ class Worker:
         if inbox is None:  # revoked while its records were on the way
             return
         inbox.put(columns)
+        self._received_at[partition] = time.monotonic()
         if inbox.is_full:
             self._consumer.pause([partition])
 
@@ -269,10 +275,27 @@ class Worker:
         """Runs every task a bit, those that must keep together as one; whether anything ran."""
         worked = False
         for sub, tasks in self._tasks_by_sub():
+            self._note_idle(tasks)
             for together in [tasks] if sub.feeds_repartition else [[task] for task in tasks]:
                 worked |= await self._run_together(together, self._pace[sub.id])
-            await self._send_outputs(sub, [task.drain() for task in tasks])
+            await self._send(output for task in tasks for output in task.drain())
         return worked
+
+    def _note_idle(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            task.note_idle({tp.topic: self._is_idle(tp) for tp in self._inputs(task)})
+
+    def _is_idle(self, partition: TopicPartition) -> bool:
+        """Whether nothing is to be expected of an input: it has been at its end for long, or is at
+        the end up to which this worker runs."""
+        if self._inboxes[partition].records:
+            return False
+        end = self._ends.get(partition)
+        if end is not None and (self._consumer.position(partition) or 0) >= end:
+            return True
+        since = self._received_at.setdefault(partition, time.monotonic())
+        idle_ms = (time.monotonic() - since) * 1000
+        return self._consumer.lag(partition) == 0 and idle_ms >= self.config.idle_ms
 
     def _tasks_by_sub(self) -> list[tuple[SubTopology, list[Task]]]:
         """The tasks of each sub-topology."""
@@ -328,29 +351,20 @@ class Worker:
     def _inputs(self, task: Task) -> tuple[TopicPartition, ...]:
         return self._partitions[TaskId(task.sub_topology.id, task.partition)]
 
-    async def _send_outputs(self, sub: SubTopology, made: Sequence[Sequence[Output]]) -> None:
-        """Sends what each task made; what goes to a repartition topic leaves merged by time."""
-        internal = sub.repartition_sinks
-        await self._send(o for mine in made for o in mine if o.topic not in internal)
-        for topic in internal:
-            for_topic = [[o for o in mine if o.topic == topic] for mine in made]
-            if any(for_topic):
-                await self._send([merge_by_time(topic, [mine for mine in for_topic if mine])])
-
     async def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
-            self.progress.records_out += len(output.columns)
-            await self._committer.send(output.topic, output.columns, output.partitions)
+            self.progress.records_out += len(output.columns) - output.markers
+            await self._committer.send(output)
 
     # Commit and assignment
 
     async def _commit(self) -> None:
         """Commits what all tasks have made, with the offsets that it came from."""
         commits: list[tuple[Task, TaskCommit]] = []
-        for sub, tasks in self._tasks_by_sub():
-            made = [(task, task.commit()) for task in tasks]
-            await self._send_outputs(sub, [commit.outputs for _, commit in made])
-            commits += made
+        for task in self._tasks.values():
+            commit = task.commit()
+            await self._send(commit.outputs)
+            commits.append((task, commit))
         changes = [(task.partition, output) for task, each in commits for output in each.changelog]
         offsets = dict(entry for task, each in commits for entry in self._offsets(task, each))
         moved = {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
@@ -369,7 +383,7 @@ class Worker:
                 position = self._consumer.position(tp)
                 offset = offset if position is None else position
             if offset is not None:
-                yield tp, OffsetAndMetadata(offset, metadata=commit.metadata)
+                yield tp, OffsetAndMetadata(offset)
 
     async def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commits while the group still waits; if it no longer does, drops the state, now ahead.
@@ -395,7 +409,7 @@ class Worker:
 
     def _let_go(self) -> None:
         self._tasks, self._inboxes = {}, {}
-        self._committed, self._waiting_since = {}, {}
+        self._committed, self._waiting_since, self._received_at = {}, {}, {}
         self._has_assignment = False
 
     async def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -410,6 +424,7 @@ class Worker:
                 self._registry,
                 partition_counts=self._partitions_of,
                 drops=self.progress.drops,
+                flows=self._flows,
             )
             for task_id in sorted(self._partitions.keys() - kept.keys())
         }
@@ -421,10 +436,6 @@ class Worker:
         )
         if self.is_stopping:  # perhaps before all was restored
             return
-        for task_id, task in new.items():
-            for tp in self._partitions[task_id]:
-                if (entry := committed[tp]) is not None:
-                    task.restore_metadata(entry.metadata)
         self._skip_to_the_end(tp for tp in partitions if committed[tp] is None)
         self._tasks = dict(sorted((kept | new).items()))
         self._assignor.owned = frozenset(self._tasks)
@@ -483,6 +494,7 @@ class Worker:
         internal = [tp for tp in partitions if tp.topic in self._internal_topics]
         ends = await self._consumer.end_offsets(set(partitions).difference(internal))
         ends |= await log_ends(self._client, internal)
+        self._ends = dict(ends)
         for tp, end in ends.items():
             entry = committed.get(tp)
             position = (
@@ -490,4 +502,13 @@ class Worker:
             )
             if (position or 0) < end:
                 return False
-        return not any(inbox.records for inbox in self._inboxes.values())
+        if any(inbox.records for inbox in self._inboxes.values()):
+            return False
+        return not await self._tell_of_rest()
+
+    async def _tell_of_rest(self) -> bool:
+        """Lets tasks tell their readers that they are idle; whether any had something to tell."""
+        self._note_idle(self._tasks.values())
+        outputs = [output for task in self._tasks.values() for output in task.drain()]
+        await self._send(outputs)
+        return bool(outputs)

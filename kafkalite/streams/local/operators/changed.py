@@ -8,10 +8,16 @@ from typing import Any
 from kafkalite.streams.local.batch import Batch
 
 
-def with_values(batch: Batch, values: Sequence[Any]) -> Batch:
+def with_values(batch: Batch, values: Sequence[Any] | None) -> Batch:
     """The batch with other values; their bytes are gone."""
     return Batch(
-        batch.timestamps, batch.origin, batch.keys, batch.raw_keys, values, headers=batch.headers
+        batch.timestamps,
+        batch.origin,
+        batch.keys,
+        batch.raw_keys,
+        values,
+        headers=batch.headers,
+        times=batch.times,
     )
 
 
@@ -25,6 +31,7 @@ def with_keys(batch: Batch, keys: Sequence[Any]) -> Batch:
         batch.values,
         batch.raw_values,
         headers=batch.headers,
+        times=batch.times,
     )
 
 
@@ -36,7 +43,7 @@ def with_pairs(batch: Batch, pairs: Sequence[tuple[Any, Any]]) -> Batch:
 
 def without_values(batch: Batch) -> Batch:
     """The batch for those who put new values in."""
-    return Batch(batch.timestamps, batch.origin, batch.keys, batch.raw_keys, headers=batch.headers)
+    return with_values(batch, None)
 
 
 def without_null_keys(batch: Batch) -> Batch:

@@ -62,6 +62,9 @@ class GroupAggregate:
     def tick(self, now_ms: int) -> None:
         """The wall clock changes nothing."""
 
+    def advance(self, stream_time: int) -> None:
+        """Stream time changes nothing."""
+
     def stream_time(self) -> None:
         """It has none."""
 

@@ -58,7 +58,7 @@ def store_keys(node: p.Node, runtime: Runtime) -> Callable[[Batch], Batch]:
             lambda index, error: runtime.failures.at(node, error, batch, index),
         )
         encoded = Batch(batch.timestamps, batch.origin, batch.keys, keys, batch.values,
-                        batch.raw_values, batch.olds, batch.headers)  # fmt: skip
+                        batch.raw_values, batch.olds, batch.headers, batch.times)  # fmt: skip
         return encoded.where([i not in bad for i in range(len(batch))]) if bad else encoded
 
     return run

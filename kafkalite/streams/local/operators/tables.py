@@ -191,6 +191,7 @@ def as_update(batch: Batch, values: Sequence[Any], olds: Sequence[Any] | None) -
         None,
         olds,
         batch.headers,
+        batch.times,
     )
 
 
@@ -251,7 +252,7 @@ def _(node: p.TableGroupBy, runtime: Runtime) -> Push:
         if taken:
             batch = batch.take(taken)
             forward(Batch(batch.timestamps, batch.origin, keys, None, changes,
-                          headers=batch.headers))  # fmt: skip
+                          headers=batch.headers, times=batch.times))  # fmt: skip
 
     return run
 

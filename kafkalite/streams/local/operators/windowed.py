@@ -5,6 +5,9 @@
                   record's own timestamp counts first
     closed        the window leaves the store, its final rows go out by (window end, key bytes)
 
+Where several tasks write the input (watermarks.py), the operator is told how far stream time has
+come, and each record comes with the time by which it is judged.
+
 A batch is cut into windows by columns: with ascending timestamps by bisection into slices, else by
 grouping the indexes. Judging record by record is only needed when one of them may be late.
 
@@ -17,8 +20,9 @@ Source Kafka Streams' KStreamWindowAggregate, KTableSuppressProcessor.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, islice, repeat
+from operator import sub
 from typing import Final
 
 from kafkalite.streams import plan as p
@@ -63,7 +67,13 @@ class WindowedAggregate:
                 self._earliest = start
             self.rows.add(self.store.bucket(start), segment, batch, ascending=ascending)
         self.rows.after(batch)
-        self._close_windows(batch)
+        if not self.runtime.is_timed:
+            self._close_windows(batch)
+
+    def advance(self, stream_time: int) -> None:
+        """Closes the windows that end before `stream_time`, all of whose records have come."""
+        self.time = max(self.time, stream_time)
+        self._close_windows()
 
     # Cutting a batch into windows
 
@@ -72,20 +82,14 @@ class WindowedAggregate:
     ) -> Iterator[tuple[int, Segment]]:
         """The segments of the batch by window, ascending. Advances stream time."""
         timestamps = whole.timestamps
-        before = self.time
-        oldest = timestamps[0] if ascending else min(timestamps)
-        newest = timestamps[-1] if ascending else max(timestamps)
-        self.time = max(before, newest)
         window = self.window
-        # In ascending order no record makes a later one late.
-        judged_at = before if ascending else self.time
-        on_time = window.close_time(window.first_start(oldest)) > judged_at
-        if on_time and ascending:
+        times, are_on_time = self._times(batch, ascending=ascending)
+        if are_on_time and ascending:
             return _slices(window, whole)
-        if on_time and window.is_tumbling:
+        if are_on_time and window.is_tumbling:
             return _groups(whole, _by_start(window, timestamps))
         judge = _judge_tumbling if window.is_tumbling else _judge
-        groups, late, missed = judge(window, timestamps, before)
+        groups, late, missed = judge(window, timestamps, times)
         self.runtime.metrics[DROPPED] += missed
         self._count_drops(timestamps, late, missed)
         if late:
@@ -101,6 +105,24 @@ class WindowedAggregate:
         drops.add(reason, name, len(late))
         missed -= sum(len(self.window.starts(timestamps[index])) for index in late)
         drops.add(Reason.EXPIRED, name, missed)
+
+    def _times(self, batch: Batch, *, ascending: bool) -> tuple[Iterable[int], bool]:
+        """The stream time by which each record is judged, and whether surely none is late."""
+        timestamps, window, before = batch.timestamps, self.window, self.time
+        oldest = timestamps[0] if ascending else min(timestamps)
+        first_close = window.close_time(window.first_start(oldest))
+        if not self.runtime.is_timed:
+            newest = timestamps[-1] if ascending else max(timestamps)
+            self.time = max(before, newest)
+            times = islice(accumulate(timestamps, max, initial=before), 1, None)
+            # In ascending order no record makes a later one late.
+            return times, first_close > (before if ascending else self.time)
+        if batch.times is None:  # updates of a table
+            return repeat(before, len(batch)), first_close > before
+        if first_close <= before:
+            return map(max, batch.times, repeat(before)), False
+        in_grace = max(map(sub, batch.times, timestamps)) <= window.grace_ms
+        return batch.times, in_grace or first_close > max(batch.times)
 
     # Closing
 
@@ -149,13 +171,15 @@ class WindowedAggregate:
             self.time = max(self.time, self.window.close_time(max(self.store.buckets)))
             self._close_windows()
 
-    def stream_time(self) -> int | None:
-        """The newest timestamp so far."""
-        return None if self.time == NEVER else self.time
+    def stream_time(self) -> int:
+        """The stream time so far."""
+        return self.time
 
     def resume(self, stream_time: int) -> None:
         """Goes on after a restart: what was closed stays closed."""
-        self.time = max(self.time, stream_time, self.store.newest)
+        self.time = max(self.time, stream_time)
+        if not self.runtime.is_timed:
+            self.time = max(self.time, self.store.newest)
         for start in list(self.store.buckets):
             if self.window.close_time(start) <= self.time:
                 self.store.close(start, self.time)
@@ -212,16 +236,13 @@ def _by_start(window: TimeWindow, timestamps: Sequence[int]) -> dict[int, list[i
 
 
 def _judge_tumbling(
-    window: TimeWindow, timestamps: Sequence[int], before: int
+    window: TimeWindow, timestamps: Sequence[int], times: Iterable[int]
 ) -> tuple[dict[int, list[int]], list[int], int]:
     """As `_judge`, where every record has one window."""
     size, held_open_ms = window.size_ms, window.size_ms + window.grace_ms
     groups: dict[int, list[int]] = {}
     late: list[int] = []
-    time = before
-    for index, timestamp in enumerate(timestamps):
-        if timestamp > time:
-            time = timestamp
+    for index, (timestamp, time) in enumerate(zip(timestamps, times, strict=True)):
         start = timestamp - timestamp % size
         if start + held_open_ms <= time:
             late.append(index)
@@ -233,9 +254,9 @@ def _judge_tumbling(
 
 
 def _judge(
-    window: TimeWindow, timestamps: Sequence[int], before: int
+    window: TimeWindow, timestamps: Sequence[int], times: Iterable[int]
 ) -> tuple[dict[int, list[int]], list[int], int]:
-    """Record by record, from stream time `before` on.
+    """Record by record, each by its stream time.
 
     The indexes of records by window; those that are in none because all of theirs are closed; how
     many closed windows were missed in all.
@@ -244,9 +265,7 @@ def _judge(
     groups: dict[int, list[int]] = {}
     late: list[int] = []
     missed = 0
-    time = before
-    for index, timestamp in enumerate(timestamps):
-        time = max(time, timestamp)
+    for index, (timestamp, time) in enumerate(zip(timestamps, times, strict=True)):
         is_in_none = True
         for start in window.starts(timestamp):
             if start + held_open_ms > time:

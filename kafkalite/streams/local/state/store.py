@@ -9,6 +9,9 @@ What changed is written once per row and commit, however often it changed.
                                  do not tell them (a mean's sum and count); null: no row
                         timestamp, headers   of the row
 
+A store with windows may also keep a note of its operator's under NOTE_KEY, which is shorter than
+the key of any row.
+
 Owns   rows, timestamps, what the changelog has not seen yet.
 Never  decodes a key unless somebody looks at it.
 Source Kafka Streams' KeyValueStore, WindowStore, WindowKeySchema.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kafkalite.core.types import Columns, Headers, Windowed
@@ -28,6 +31,7 @@ from kafkalite.streams.aggregates import MISSING, Aggregate, Partials
 from kafkalite.streams.windows import TimeWindow
 
 START: Final = struct.Struct(">q")
+NOTE_KEY: Final = b"note"
 NO_WINDOW: Final = 0  # the start of the only bucket of a store without windows
 
 
@@ -150,6 +154,8 @@ class StateStore:
         self._key_codec = key_codec
         self._value_codec = value_codec
         self._tombstones: dict[bytes, int] = {}  # changelog keys of closed windows
+        self._note: bytes | None = None
+        self._is_note_logged = True
         if window is None:
             self.bucket(NO_WINDOW)
 
@@ -159,6 +165,17 @@ class StateStore:
             partials = tuple(aggregate.partials() for aggregate in self.layout.aggregates)
             bucket = self.buckets[start] = Bucket(start, partials)
         return bucket
+
+    @property
+    def note(self) -> bytes | None:
+        """What the operator wants to find again after a restart besides rows."""
+        return self._note
+
+    @note.setter
+    def note(self, note: bytes) -> None:
+        assert self.window is not None, f"{self.name}: a store without windows has no note"
+        if note != self._note:
+            self._note, self._is_note_logged = note, False
 
     def close(self, start: int, stream_time: int) -> None:
         """Removes a window; the changelog hears of it if it knows it."""
@@ -176,6 +193,12 @@ class StateStore:
         stamps = list(self._tombstones.values())
         headers: list[Headers] = [()] * len(keys)
         self._tombstones = {}
+        if not self._is_note_logged:
+            self._is_note_logged = True
+            keys.append(NOTE_KEY)
+            values.append(self._note)
+            stamps.append(max(0, self.newest))
+            headers.append(())
         for bucket in self.buckets.values():
             if not bucket.unlogged:
                 continue
@@ -199,6 +222,8 @@ class StateStore:
 
         SerdeError, with the record's index, for one that is no row of this store.
         """
+        if self.window is not None and NOTE_KEY in columns.keys:
+            columns = self._take_notes(columns)
         stored = self._value_codec.deserialize(self.changelog_topic, columns.values)
         headers = columns.headers or [()] * len(columns)
         index = 0
@@ -208,9 +233,19 @@ class StateStore:
         except (LookupError, TypeError, ValueError, struct.error) as error:
             raise SerdeError(f"{type(error).__name__}: {error}", index) from error
 
+    def _take_notes(self, columns: Columns) -> Columns:
+        """Keeps the last note among the rows, which stand there without a value then."""
+        values = list(columns.values)
+        for index, key in enumerate(columns.keys):
+            if key == NOTE_KEY:
+                self._note, values[index] = values[index], None
+        return replace(columns, values=values)
+
     def _put_back(
         self, record_key: bytes | None, stored: Any, stamp: int, headers: Headers
     ) -> None:
+        if stored is None and record_key == NOTE_KEY and self.window is not None:
+            return
         key, start = self._split(record_key)
         self.newest = max(self.newest, stamp)
         if (bucket := self.buckets.get(start)) is not None:
