@@ -116,7 +116,7 @@ class BrokerMetrics:
         self.batches_in += 1
         self.records_in += record_count
         self.bytes_in += byte_count
-        of_topic = self.of_topic(topic)
+        of_topic = self.topics.get(topic) or self.of_topic(topic)
         of_topic.records_in += record_count
         of_topic.bytes_in += byte_count
 

@@ -148,9 +148,10 @@ class Waiting:
         self._is_answering = False
         if self._finished:
             self._finish_now()
-        for partition in self._fresh:
-            partition.fresh = None
-        self._fresh.clear()
+        if self._fresh:
+            for partition in self._fresh:
+                partition.fresh = None
+            self._fresh.clear()
 
     def _finish(self, operations: Iterable[Operation[TopicPartition]]) -> None:
         """Calls the tokens of what has waited, after whatever runs now."""

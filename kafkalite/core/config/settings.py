@@ -415,6 +415,18 @@ class LogConfig:
     unclean_leader_election_enable: bool = False
     producer_id_expiration_ms: int = 86_400_000  # the broker's, as is the next
     producer_id_expiration_check_interval_ms: int = 600_000
+    # Every append asks for these, so they are worked out once.
+    is_compacted: bool = field(init=False, repr=False, compare=False)
+    roll_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """`is_compacted`: the last value of a key outlives the others, so that every record needs a
+        key. `roll_ms`: the age at which a segment is closed, in time for max.compaction.lag.ms, as
+        the active segment is never compacted."""
+        is_compacted = "compact" in self.cleanup_policy
+        bound = self.max_compaction_lag_ms if is_compacted else LONG_MAX
+        object.__setattr__(self, "is_compacted", is_compacted)
+        object.__setattr__(self, "roll_ms", min(self.segment_ms, bound))
 
     @classmethod
     def of(cls, topic: Mapping[str, Any], broker: BrokerConfig) -> LogConfig:
@@ -431,18 +443,6 @@ class LogConfig:
         return cls(**read)
 
     @property
-    def is_compacted(self) -> bool:
-        """Whether the last value of a key outlives the others, so that every record needs one."""
-        return "compact" in self.cleanup_policy
-
-    @property
     def is_deleted(self) -> bool:
         """Whether old segments go by age, size and count."""
         return "delete" in self.cleanup_policy
-
-    @property
-    def roll_ms(self) -> int:
-        """The age at which a segment is closed: in time for max.compaction.lag.ms, as the active
-        segment is never compacted."""
-        bound = self.max_compaction_lag_ms if self.is_compacted else LONG_MAX
-        return min(self.segment_ms, bound)

@@ -30,7 +30,7 @@ from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.handlers.slices import Answering, in_slices
 from kafkalite.core.log.validation import Validated, validated
-from kafkalite.core.log.values import MemoryRecords
+from kafkalite.core.log.values import Appended, MemoryRecords
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.compiler import LARGE_RECORDS_BYTES
@@ -90,9 +90,19 @@ def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Pending[ProduceResponse] | None:
     """Appends each partition's batch by itself: one refused does not keep back the others."""
-    slices = _slices(_Production(broker, request, context))
-    answer = in_slices(broker, ApiKey.PRODUCE, context, slices, keeps_peer=True, is_large=False)
-    return cast("ProduceResponse | Pending[ProduceResponse] | None", answer)
+    topics = request.topic_data
+    production = _Production(broker, request, context)
+    if len(topics) == 1 and len(topics[0].partition_data) == 1:
+        topic, data = topics[0].name, topics[0].partition_data[0]
+        answer = _append(production, topic, data, _refusal(request, topic, context))
+        if answer is not None:  # as nearly always: no slices are needed
+            return _response(production, (TopicProduceResponse(topic, (answer,)),))
+        slices = _one_aside(production, topic, data)
+    else:
+        production.repeated = _repeated(request)
+        slices = _slices(production)
+    answered = in_slices(broker, ApiKey.PRODUCE, context, slices, keeps_peer=True, is_large=False)
+    return cast("ProduceResponse | Pending[ProduceResponse] | None", answered)
 
 
 class _Production:
@@ -114,7 +124,7 @@ class _Production:
         self.request = request
         self.context = context
         self.wanted: Wanted = {}  # what must still be replicated
-        self.repeated = _repeated(request)
+        self.repeated: Collection[tuple[str, int]] = ()  # partitions that are named more than once
         self.work = 0  # of this slice, in bytes that are checked and written
         self.decompressed_bytes = 0  # of all batches
         self.record_errors = RECORD_ERRORS_MAX  # that the answer has still room for
@@ -123,30 +133,40 @@ class _Production:
 def _repeated(request: ProduceRequest) -> Collection[tuple[str, int]]:
     """The partitions that the request names more than once."""
     topics = request.topic_data
-    if len(topics) == 1 and len(topics[0].partition_data) == 1:
-        return ()
     named = Counter((topic.name, data.index) for topic in topics for data in topic.partition_data)
     return {where for where, times in named.items() if times > 1}
 
 
 def _slices(production: _Production) -> Answering:
     """Appends the batches one after the other, so that each partition keeps their order."""
-    request, context = production.request, production.context
     responses = []
-    for topic in request.topic_data:
-        refusal = _refusal(request, topic.name, context)
+    for topic in production.request.topic_data:
+        refusal = _refusal(production.request, topic.name, production.context)
         answers = []
         for data in topic.partition_data:
             if production.work >= WORK_PER_SLICE:
                 production.work = 0
                 yield
             production.work += WORK_OF_BATCH
-            if refusal is not None:
-                answers.append(_refused(data.index, refusal))
-            else:
-                answers.append((yield from _append(production, topic.name, data)))
+            answer = _append(production, topic.name, data, refusal)
+            if answer is None:
+                answer = yield from _append_aside(production, topic.name, data)
+            answers.append(answer)
         responses.append(TopicProduceResponse(topic.name, tuple(answers)))
-    response = ProduceResponse(tuple(responses))
+    return _response(production, tuple(responses))
+
+
+def _one_aside(production: _Production, topic: str, data: PartitionProduceData) -> Answering:
+    """The same of a request with one batch, which `_append` has found to be too large."""
+    answer = yield from _append_aside(production, topic, data)
+    return _response(production, (TopicProduceResponse(topic, (answer,)),))
+
+
+def _response(
+    production: _Production, responses: tuple[TopicProduceResponse, ...]
+) -> ProduceResponse | Pending[ProduceResponse] | None:
+    """What the producer is answered, once the batches are replicated or at once."""
+    request, response = production.request, ProduceResponse(responses)
     if request.acks == ACKS_NONE:
         _raise_first_error(response)
         return None
@@ -166,40 +186,89 @@ def _refusal(request: ProduceRequest, topic: str, context: RequestContext) -> Ap
 
 
 def _append(
-    production: _Production, topic: str, data: PartitionProduceData
-) -> Generator[Any, None, PartitionProduceResponse]:
-    """One partition's batch."""
+    production: _Production, topic: str, data: PartitionProduceData, refusal: ApiError | None
+) -> PartitionProduceResponse | None:
+    """One partition's batch, checked and appended at once. None, and nothing is done: checking it
+    takes too long for that."""
     broker, acks = production.broker, production.request.acks
-    records: Buffer | None = None
+    if refusal is not None:
+        return _refused(data.index, refusal)
+    partition = records = None
     try:
         partition = broker.partition(topic, data.index)
         records = _checked(production, partition, data.records)
-        try:
-            checked = _validated_at_once(production, partition, records)
-        except RecordsTooLarge:
-            checked = yield from _validated_aside(production, partition, records)
-            partition = broker.partition(topic, data.index)  # which may have changed meanwhile
-            _checked(production, partition, records)
+        if len(records) > BYTES_AT_ONCE:
+            return None
+        now_ms = broker.wall_ms()
+        production.work += len(records)
+        if len(records) > ATTRIBUTES_POSITION and records[ATTRIBUTES_POSITION] & CODEC:
+            checked = _decompressed(production, partition, records, now_ms)
+        else:
+            checked = partition.validated(records, acks, now_ms)
+        appended = partition.append_validated(checked, now_ms)
+    except RecordsTooLarge:
+        return None
+    except ApiError as error:
+        return _not_appended(production, data, error, partition, records)
+    return _appended(production, partition, data, checked, appended)
+
+
+def _append_aside(
+    production: _Production, topic: str, data: PartitionProduceData
+) -> Generator[Any, None, PartitionProduceResponse]:
+    """The same of a large batch, which is checked in a thread. It may have passed some checks."""
+    broker, acks = production.broker, production.request.acks
+    partition = records = None
+    try:
+        partition = broker.partition(topic, data.index)
+        records = _checked(production, partition, data.records)
+        checked = yield from _validated_aside(production, partition, records)
+        partition = broker.partition(topic, data.index)  # which may have changed meanwhile
+        _checked(production, partition, records)
         appended = partition.append(checked, acks, broker.wall_ms())
     except ApiError as error:
-        broker.note_storage_error(error)
-        start = NO_OFFSET
-        if records is not None and error.error_code in OF_THE_BATCH and is_one_batch(records):
-            start = partition.log.log_start_offset
-        answer = _refused(data.index, error, start, production.record_errors)
-        production.record_errors -= len(answer.record_errors)
-        return answer
+        return _not_appended(production, data, error, partition, records)
+    return _appended(production, partition, data, checked, appended)
+
+
+def _not_appended(
+    production: _Production,
+    data: PartitionProduceData,
+    error: ApiError,
+    partition: Partition | None,
+    records: Buffer | None,
+) -> PartitionProduceResponse:
+    """What the producer of a refused batch is told."""
+    production.broker.note_storage_error(error)
+    start = NO_OFFSET
+    if partition is not None and records is not None and error.error_code in OF_THE_BATCH:
+        start = partition.log.log_start_offset if is_one_batch(records) else NO_OFFSET
+    answer = _refused(data.index, error, start, production.record_errors)
+    production.record_errors -= len(answer.record_errors)
+    return answer
+
+
+def _appended(
+    production: _Production,
+    partition: Partition,
+    data: PartitionProduceData,
+    checked: Validated,
+    appended: Appended,
+) -> PartitionProduceResponse:
+    """Tells readers of a batch that is in the log now; what its producer is told."""
+    broker, last_offset = production.broker, appended.last_offset
     if not appended.duplicate:
-        fresh = None
+        fresh, size = None, len(cast(Buffer, data.records))
         if partition.watchers and len(checked.records) < FRESH_BYTES_MAX:
-            before = appended.last_offset + 1
-            fresh = MemoryRecords(checked.records, appended.base_offset, before)
-        broker.appended(partition, len(records), fresh)
-        record_count = appended.last_offset - appended.base_offset + 1
-        broker.metrics.appended(topic, record_count, len(records))
-    must_wait = acks == ACKS_ALL or partition.log.flush_is_due
-    if must_wait and partition.log.high_watermark <= appended.last_offset:
-        production.wanted[partition.topic_partition] = appended.last_offset + 1
+            fresh = MemoryRecords(checked.records, appended.base_offset, last_offset + 1)
+        broker.appended(partition, size, fresh)
+        record_count = last_offset - appended.base_offset + 1
+        broker.metrics.appended(partition.topic_partition.topic, record_count, size)
+    log = partition.log
+    if log.high_watermark <= last_offset and (
+        production.request.acks == ACKS_ALL or log.flush_is_due
+    ):
+        production.wanted[partition.topic_partition] = last_offset + 1
     return PartitionProduceResponse(
         data.index,
         ErrorCode.NONE,
@@ -229,19 +298,17 @@ def _checked(production: _Production, partition: Partition, records: object) -> 
     return records
 
 
-def _validated_at_once(production: _Production, partition: Partition, records: Buffer) -> Validated:
-    """The batch as it will be stored. ApiError; RecordsTooLarge where checking it takes too long
-    for one slice, as only decompressing it shows."""
-    size = len(records)
-    if size > BYTES_AT_ONCE:
-        raise RecordsTooLarge(ErrorCode.MESSAGE_TOO_LARGE, f"{size} bytes")
-    allowance = Allowance(min(BYTES_AT_ONCE, _bytes_left(production, partition)))
-    allowed = allowance.bytes_left
-    now_ms, acks = production.broker.wall_ms(), production.request.acks
+def _decompressed(
+    production: _Production, partition: Partition, records: Buffer, now_ms: int
+) -> Validated:
+    """A compressed batch as it will be stored. ApiError; RecordsTooLarge where checking it takes
+    too long for one slice, as only decompressing it shows."""
+    allowed = min(BYTES_AT_ONCE, _bytes_left(production, partition))
+    allowance = Allowance(allowed)
     try:
-        checked = partition.validated(records, acks, now_ms, allowance)
+        checked = partition.validated(records, production.request.acks, now_ms, allowance)
     finally:
-        production.work += size + allowed - allowance.bytes_left
+        production.work += allowed - allowance.bytes_left
     production.decompressed_bytes += allowed - allowance.bytes_left
     return checked
 

@@ -38,6 +38,8 @@ class BrokerService:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.metrics = broker.metrics
+        # Whoever waited for what the requests answered since have done gets its answer.
+        self.settle = broker.waiting.settle
 
     def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
         """The response to one request; `Pending` if it must wait, None if it wants none."""
@@ -75,10 +77,6 @@ class BrokerService:
             if parts.fits(message):
                 return (yield from parts.answer(message, partial(_handle, route, broker, context)))
         return route.handler(broker, message, context)
-
-    def settle(self) -> None:
-        """Whoever waited for what the requests answered since have done gets its answer."""
-        self._broker.waiting.settle()
 
 
 def _handle(route: Route, broker: Broker, context: RequestContext, part: Any) -> Any:

@@ -110,7 +110,8 @@ class _Index:
 
     def is_full(self, bytes_max: int) -> bool:
         """Whether another entry would make the index larger than `segment.index.bytes`."""
-        return self.size_bytes + self._entry.size > bytes_max
+        size = self._written if self._data is None else len(self._data)
+        return size + self._entry.size > bytes_max
 
     def data(self) -> bytearray:
         """The entries, loaded if they are not."""

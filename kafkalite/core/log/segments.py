@@ -124,7 +124,9 @@ class Segments:
             return False
         waited_ms = segment.waited_ms(now_ms, max_timestamp)
         roll_ms = config.roll_ms
-        return waited_ms > roll_ms - self._jitter_ms(roll_ms) or segment.is_full(
+        if config.segment_jitter_ms:
+            roll_ms -= self._jitter_ms(roll_ms)
+        return waited_ms > roll_ms or segment.is_full(
             size, last_offset, config.segment_bytes, config.segment_index_bytes
         )
 

@@ -144,7 +144,8 @@ class FrameReceiver:
         if self._large_bytes:
             if not self._large_has_room:
                 self._make_room_for_large()
-            self._allowed = self.large_room_bytes
+            elif self._end == self._allowed:
+                self._allowed = self.large_room_bytes
             return self._view[self._end : self._allowed]
         if self._end == len(self._view):
             self._new_chunk(1)
@@ -260,9 +261,9 @@ class ServerConnection(FrameReceiver):
         if self._end - body < SHORT.size:
             return False
         known = FLEXIBLE_SINCE.get(SHORT.unpack_from(self._view, body)[0])
-        name = known[0].name if known else "unknown"
         allowed = request_bytes_max(known[0]) if known else REQUEST_BYTES_SMALL
         if size > allowed:
+            name = known[0].name if known else "unknown"
             raise WireError(f"a request of {size} bytes ({name}); {allowed} are allowed")
         return True
 

@@ -62,9 +62,11 @@ class Partition:
         self.log, self.replication = log, replication
         log.health.on_change = self.changed
 
-    def validated(self, records: Buffer, acks: int, now_ms: int, allowance: Allowance) -> Validated:
-        """A producer's batch as `append` will store it. ApiError says why it will not be stored,
-        RecordsTooLarge that checking it takes more than the `allowance`."""
+    def validated(
+        self, records: Buffer, acks: int, now_ms: int, allowance: Allowance | None = None
+    ) -> Validated:
+        """A producer's batch as `append` or, at once, `append_validated` will store it. ApiError
+        says why it will not be stored, RecordsTooLarge that it needs more than the `allowance`."""
         config = self.log.config
         self.replication.check_produce(acks, config.min_insync_replicas)
         return validated(
@@ -75,8 +77,14 @@ class Partition:
         self, records: Batch, acks: int, now_ms: int, *, from_client: bool = True
     ) -> Appended:
         """Appends one batch as the leader. ApiError says why it was not stored."""
+        self.replication.check_produce(acks, self.log.config.min_insync_replicas)
+        return self.append_validated(records, now_ms, from_client=from_client)
+
+    def append_validated(
+        self, records: Batch, now_ms: int, *, from_client: bool = True
+    ) -> Appended:
+        """The same, where nothing has changed since `validated` asked whether it may be done."""
         replication, log = self.replication, self.log
-        replication.check_produce(acks, log.config.min_insync_replicas)
         appended = log.append_as_leader(
             records, replication.leader_epoch, now_ms, from_client=from_client
         )

@@ -100,7 +100,8 @@ class PartitionReplication:
                 ErrorCode.INVALID_REQUIRED_ACKS,
                 f"{self.topic_partition}: acks {acks}, expected -1, 0 or 1",
             )
-        self.check_leader()
+        if self.role is not Role.LEADER:
+            self.check_leader()
         needed = min(min_insync_replicas, self.replica_count)
         if acks == ACKS_ALL and len(self.in_sync_replicas) < needed:
             raise ApiError(

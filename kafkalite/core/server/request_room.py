@@ -16,7 +16,6 @@ Fails  not at all.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -44,7 +43,7 @@ class RequestRoom(Generic[H]):
     capacity: int
     per_host: int = 1 << 62
     taken: int = 0
-    _of_host: Counter[str] = field(default_factory=Counter)  # what it holds
+    _of_host: dict[str, int] = field(default_factory=dict)  # what it holds
     _shares: dict[H, _Share] = field(default_factory=dict)
     _waiting: dict[H, _Wish] = field(default_factory=dict)  # in the order of their coming
     _arrived: dict[H, int] = field(default_factory=dict)  # of a holder's request, when last seen
@@ -72,7 +71,7 @@ class RequestRoom(Generic[H]):
         share = self._shares.get(holder)
         if share is not None and byte_count <= share.byte_count:
             return True
-        is_behind = any(wish.host == host for wish in self._waiting.values())
+        is_behind = self._waiting and any(wish.host == host for wish in self._waiting.values())
         if is_behind or not (self._has_room() and self._has_share(host)):
             self._waiting[holder] = _Wish(host, byte_count, whole)
             return False
@@ -82,9 +81,9 @@ class RequestRoom(Generic[H]):
     def give_back(self, holder: H) -> None:
         """The request of `holder` is answered, or will never come."""
         self._waiting.pop(holder, None)
-        self._arrived.pop(holder, None)
         share = self._shares.pop(holder, None)
         if share is not None:
+            self._arrived.pop(holder, None)
             self._count(share.host, -share.byte_count)
 
     def let_in(self, now: float) -> list[H]:
@@ -126,7 +125,7 @@ class RequestRoom(Generic[H]):
         return self.taken < self.capacity
 
     def _has_share(self, host: str) -> bool:
-        return self._of_host[host] < self.per_host
+        return self._of_host.get(host, 0) < self.per_host
 
     def _all_wait(self, host: str | None) -> bool:
         """Whether all holders, or those of `host`, wait, so that none of them will give back."""
@@ -144,6 +143,7 @@ class RequestRoom(Generic[H]):
 
     def _count(self, host: str, byte_count: int) -> None:
         self.taken += byte_count
-        self._of_host[host] += byte_count
-        if not self._of_host[host]:
-            del self._of_host[host]
+        if held := self._of_host.get(host, 0) + byte_count:
+            self._of_host[host] = held
+        else:
+            self._of_host.pop(host, None)

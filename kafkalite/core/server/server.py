@@ -104,6 +104,7 @@ class Server:
         self.metrics: BrokerMetrics  # the service's
         self.connections: set[_Connection] = set()
         self.connections_by_host: Counter[str] = Counter()
+        self._loop: asyncio.AbstractEventLoop  # from `bind` on: asking for it is a system call
         self._accepting: list[Acceptor] = []
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
@@ -116,7 +117,8 @@ class Server:
         self._room_check: asyncio.TimerHandle | None = None  # while others wait
         self._in_turn = False
         self._goes_on_later = False  # with those that are due, in the next turn of the loop
-        self._turn_ends = self._worked_until = 0.0
+        self._worked_until = 0.0
+        self.turn_ends = 0.0  # when connections have had their part of this turn of the loop
 
     async def bind(self, host: str, port: int, listener: str = DEFAULT_LISTENER) -> tuple[str, int]:
         """Takes an address without accepting yet; returns it, port 0 replaced by a free one.
@@ -124,7 +126,7 @@ class Server:
         Peers that come in there are said to have come by `listener`. OSError when the address is
         taken or is not ours.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
 
         def make() -> _Connection:
             return _Connection(self, loop, listener)
@@ -144,7 +146,7 @@ class Server:
         for each in self._accepting:
             each.start()
         if self.limits.connections_max_idle_ms != NEVER:
-            self._check_for_idle(asyncio.get_running_loop())
+            self._check_for_idle(self._loop)
 
     def stop_accepting(self) -> None:
         """Closes the listening sockets; connections go on."""
@@ -196,25 +198,23 @@ class Server:
     def reserve(self, connection: _Connection, byte_count: int, whole: int) -> bool:
         """Whether `connection` may have a buffer of `byte_count` bytes now for its large request,
         which has `whole`; if not, it is told to go on later."""
-        loop = asyncio.get_running_loop()
         room = self.small_room if whole <= self._small_bytes else self.room
-        if room.take(connection, byte_count, whole, loop.time(), connection.client_host):
+        if room.take(connection, byte_count, whole, self._loop.time(), connection.client_host):
             return True
         if self._room_check is None:
-            self._check_for_room(loop)
+            self._check_for_room(self._loop)
         return self._let_in(room, connection)
 
     def unreserve(self, connection: _Connection) -> None:
         """The large request of `connection` is answered, or will never come."""
         for room in (self.small_room, self.room):
             room.give_back(connection)
-            self._let_in(room)
+            if room.is_wanted:
+                self._let_in(room)
 
     def _let_in(self, room: RequestRoom[_Connection], asking: _Connection | None = None) -> bool:
         """Tells those who waited and have room now; whether `asking`, who knows, is among them."""
-        if not room.is_wanted:
-            return False
-        let_in = room.let_in(asyncio.get_running_loop().time())
+        let_in = room.let_in(self._loop.time())
         for connection in let_in:
             if connection is not asking:
                 connection.receive_on()
@@ -245,34 +245,31 @@ class Server:
         if not (self._in_turn or self._goes_on_later):
             self._take_turns()
 
-    def is_over_time(self) -> bool:
-        """Whether connections have had their part of this turn of the loop."""
-        return perf_counter() > self._turn_ends
-
     def _take_turns(self) -> None:
         """Lets those work who are due. Calls that follow closely on one another share the time of
         one turn: the loop has told of several connections."""
         self._in_turn = True
         began = perf_counter()
         if self._goes_on_later or began - self._worked_until > PAUSE_SECONDS:
-            self._turn_ends = began + TURN_SECONDS
+            self.turn_ends = began + TURN_SECONDS
         self._goes_on_later = False
+        due, settle = self._due, self.service.settle
         try:
             for _ in range(CONNECTIONS_PER_TURN):
-                if not self._due:  # also where others spoke before this turn, and all was done
+                if not due:  # also where others spoke before this turn, and all was done
                     return
-                connection = self._due.popleft()
-                connection.work(is_last=not self._due)
-                if not self._due:
-                    self.service.settle()  # may make others due
-                if self.is_over_time():
+                connection = due.popleft()
+                connection.work(is_last=not due)
+                if not due:
+                    settle()  # may make others due
+                if perf_counter() > self.turn_ends:
                     break
-            self.service.settle()
+            settle()
         finally:
             self._in_turn = False
             self._worked_until = perf_counter()
         self._goes_on_later = True
-        asyncio.get_running_loop().call_soon(self._take_turns)
+        self._loop.call_soon(self._take_turns)
 
     def _check_for_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         idle_seconds = self.limits.connections_max_idle_ms / 1_000
@@ -293,6 +290,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_closing = False
         self._has_reserved = False  # room for the large request that is being received, or waits
+        self._reserved_bytes = 0  # that it was given
         self._metrics = server.metrics
         self._last_active = loop.time()
         self._peer = self.client_host = "?"
@@ -318,10 +316,12 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, byte_count: int) -> None:
         self._last_active = self._loop.time()
         self._frames.buffer_updated(byte_count)
-        if self._can_go_on():
-            self._server.go_on(self)
-        else:
+        if not self._can_go_on():
             self._read(False)  # enough: what has come is answered first
+        elif self._frames.large_bytes:  # more of the large request must come
+            self._read(self._has_room())
+        else:
+            self._server.go_on(self)
 
     def eof_received(self) -> bool:
         return False  # the transport closes, after what is unsent
@@ -380,10 +380,13 @@ class _Connection(asyncio.BufferedProtocol):
     def _has_room(self) -> bool:
         """Whether what comes next may be received; if not, `receive_on` tells when."""
         wanted = self._frames.large_room_bytes
-        if not wanted:
+        if wanted <= self._reserved_bytes:
             return True
         self._has_reserved = True
-        return self._server.reserve(self, wanted, self._frames.large_bytes)
+        if not self._server.reserve(self, wanted, self._frames.large_bytes):
+            return False
+        self._reserved_bytes = wanted
+        return True
 
     def _answer_some(self) -> bool | None:
         """Answers REQUESTS_PER_TURN requests at the most, and none after the turn's time is up.
@@ -399,7 +402,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._end_reservation()
             if not self._can_go_on():
                 return None
-            if self._server.is_over_time():
+            if perf_counter() > self._server.turn_ends:
                 return True
         return True
 
@@ -407,6 +410,7 @@ class _Connection(asyncio.BufferedProtocol):
         """The large request is answered, or nobody needs its bytes any more."""
         if self._has_reserved and not self._frames.large_bytes:
             self._has_reserved = False
+            self._reserved_bytes = 0
             self._server.unreserve(self)
 
     def large_arrived_bytes(self) -> int:

@@ -1,0 +1,148 @@
+"""What the ordinary requests cost: Python functions and system calls, counted and not timed.
+
+A connection of a real broker is handed bytes, and its transport keeps what would be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafkalite.core.protocol.codec import Request
+from kafkalite.core.protocol.connection import ClientConnection
+from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kafkalite.core.protocol.records import encode
+from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
+from kafkalite.core.server import server
+from kafkalite.core.types import DEFAULT_LISTENER, Columns
+from kafkalite.node import Node, start_node
+
+
+class Options:
+    """A socket that takes every option."""
+
+    def setsockopt(self, *_: Any) -> None:
+        pass
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "socket": Options()})
+        self.sent: list[bytes] = []
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: Any) -> None:
+        self.sent.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class Peer:
+    """One connection, and the bytes of its requests."""
+
+    def __init__(self, node: Node) -> None:
+        self.wire = Wire()
+        loop = asyncio.get_running_loop()
+        self.connection = server._Connection(node._server, loop, DEFAULT_LISTENER)
+        self.connection.connection_made(self.wire)
+        self.frames = ClientConnection("test")
+
+    def frame(self, request: Request[Any], version: int) -> bytes:
+        parts = self.frames.send(request, version)[1]
+        return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+
+    def receive(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            room = self.connection.get_buffer(-1)
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            self.connection.buffer_updated(count)
+            rest = rest[count:]
+
+    async def make_topic(self, name: str) -> None:
+        topic = CreatableTopic(name, 1, 1, (), ())
+        self.receive(self.frame(CreateTopicsRequest((topic,)), 5))
+        while not self.wire.sent:
+            await asyncio.sleep(0.001)
+
+
+def calls(act: Callable[[], None]) -> Counter[str]:
+    """The Python functions that `act` calls, by name, itself left out."""
+    counted: Counter[str] = Counter()
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            counted[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def batch(value_bytes: int) -> bytes:
+    return encode(Columns([None], [b"v" * value_bytes], [1_000]))
+
+
+def produce(records: bytes, acks: int = 1) -> ProduceRequest:
+    data = (TopicProduceData("t", (PartitionProduceData(0, records),)),)
+    return ProduceRequest(None, acks, 5_000, data)
+
+
+async def produced(directory: Path, record_bytes: int) -> Counter[str]:
+    """The calls of a second Produce request with a batch of one record."""
+    node = await start_node(directory, listen="127.0.0.1:0")
+    try:
+        peer = Peer(node)
+        await peer.make_topic("t")
+        frame = peer.frame(produce(batch(record_bytes)), 9)
+        peer.receive(frame)
+        count = len(peer.wire.sent)
+        counted = calls(lambda: peer.receive(frame))
+        assert len(peer.wire.sent) == count + 1
+        peer.connection.connection_lost(None)
+        return counted
+    finally:
+        await node.close()
+
+
+@pytest.fixture(autouse=True)
+def endless_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a turn ends with its requests."""
+    monkeypatch.setattr(server, "TURN_SECONDS", 3_600)
+
+
+def test_a_small_batch_takes_few_calls(tmp_path: Path) -> None:
+    counted = asyncio.run(produced(tmp_path, 100))
+    assert counted.total() <= 115, counted.most_common()
+
+
+def test_a_large_batch_takes_few_more(tmp_path: Path) -> None:
+    counted = asyncio.run(produced(tmp_path, 100_000))
+    assert counted.total() <= 165, counted.most_common()
