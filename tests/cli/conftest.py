@@ -1,4 +1,4 @@
-"""The command as a process of its own, against the session's broker, or any other by its address.
+"""Commands as processes of their own, against the session's broker, or any other by its address.
 
 `KAFKALITE_TEST_BOOTSTRAP=127.0.0.1:9092 pytest tests/cli` runs the same tests against another
 broker, Apache Kafka's for example; what looks into our broker's own files or process is skipped.
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from warm import Kitchen
 
+Program = Callable[..., "Ran"]
 COMMAND = [sys.executable, "-m", "kafkalite.cli"]
 SECONDS_MAX = 60
 
@@ -65,24 +66,47 @@ def kitchen() -> Iterator[Kitchen]:
 
 
 @pytest.fixture(scope="session")
-def kafkalite(bootstrap: str, kitchen: Kitchen) -> Callable[..., Ran]:
-    """`kafkalite("topics", "list", stdin=b"", code=0)`: runs a command to its end."""
+def program(bootstrap: str, kitchen: Kitchen) -> Callable[[str], Program]:
+    """What runs commands of the program of that name."""
 
-    def run(*arguments: str, stdin: bytes = b"", code: int = 0) -> Ran:
-        ended, out, err = kitchen.run(arguments, stdin, environment(bootstrap), SECONDS_MAX)
-        ran = Ran(ended, out, err.decode())
-        assert ran.code == code, (arguments, ran)
-        return ran
+    def named(name: str) -> Program:
+        def run(*arguments: str, stdin: bytes = b"", code: int = 0, **variables: str) -> Ran:
+            environ = environment(bootstrap) | variables
+            ended, out, err = kitchen.run((name, *arguments), stdin, environ, SECONDS_MAX)
+            ran = Ran(ended, out, err.decode())
+            assert ran.code == code, (name, *arguments, ran)
+            return ran
 
-    return run
+        return run
+
+    return named
 
 
 @pytest.fixture(scope="session")
-def refused(kafkalite: Callable[..., Ran]) -> Callable[..., str]:
-    """`refused("topics", "describe", "x")`: the one line on stderr of a command that fails."""
+def kafkalite(program: Callable[[str], Program]) -> Program:
+    """`kafkalite("topics", "list", stdin=b"", code=0, COLUMNS="80")`: runs a command to its end."""
+    return program("kafkalite")
 
-    def run(*arguments: str, stdin: bytes = b"") -> str:
-        ran = kafkalite(*arguments, stdin=stdin, code=1)
+
+@pytest.fixture(scope="session")
+def kafkalite_streams(program: Callable[[str], Program]) -> Program:
+    """`kafkalite_streams("describe", "app.py", ...)`: the same of `kafkalite-streams`."""
+    return program("kafkalite-streams")
+
+
+@pytest.fixture(scope="session")
+def kafkalite_spark(program: Callable[[str], Program]) -> Program:
+    """`kafkalite_spark("load", "orders", ...)`: the same of `kafkalite-spark`."""
+    return program("kafkalite-spark")
+
+
+@pytest.fixture(scope="session")
+def refused(kafkalite: Program) -> Callable[..., str]:
+    """`refused("topics", "describe", "x", program=kafkalite)`: the one line on stderr of a command
+    that fails."""
+
+    def run(*arguments: str, stdin: bytes = b"", program: Program = kafkalite) -> str:
+        ran = program(*arguments, stdin=stdin, code=1)
         assert ran.err.startswith("kafkalite: "), ran
         assert ran.err.count("\n") == 1, ran
         assert ran.out == b"", ran

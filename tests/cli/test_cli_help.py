@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from command_tree import TREE, commands
 
 from kafkalite.cli.app import COMMANDS, GROUPS, build
 from kafkalite.cli.json_shapes import SHAPES
-from kafkalite.cli.reference import page, programs
+from kafkalite.cli.reference import page
 
 Run = Callable[..., Any]
 ROOT = Path(__file__).parent.parent.parent
-AS_INSTALLED = "import sys; sys.argv[0] = 'kafkalite'; from kafkalite.cli import main; main()"
-AS_COMMAND = [sys.executable, "-c", AS_INSTALLED]
 
 
-def commands(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for name, below in command.commands.items():
-        if hasattr(below, "commands"):
-            yield from commands(below, *path, name)
-        else:
-            yield (*path, name), below
-
-
-TREE = {
-    (name, *path): command
-    for name, cli in programs().items()
-    for path, command in commands(typer.main.get_command(cli))
-}
 ALL = pytest.mark.parametrize("path", TREE, ids=" ".join)
 COMPLETION = ("kafkalite", "completion")
 
@@ -94,15 +79,12 @@ def test_help_is_shown(kafkalite: Run) -> None:
     assert kafkalite("--version").out.startswith(b"kafkalite ")
 
 
-def test_names_and_examples_are_whole_on_a_narrow_terminal() -> None:
-    environment = {**os.environ, "COLUMNS": "60"}
-    ran = subprocess.run(
-        [*AS_COMMAND, "topics", "create", "-h"], env=environment, capture_output=True, text=True
-    )
-    assert "--bootstrap-servers" in ran.stdout
-    assert "--replication-factor" in ran.stdout
+def test_names_and_examples_are_whole_on_a_narrow_terminal(kafkalite: Run) -> None:
+    lines = kafkalite("topics", "create", "-h", COLUMNS="60").lines
+    assert any("--bootstrap-servers" in line for line in lines)
+    assert any("--replication-factor" in line for line in lines)
     example = "    $ kafkalite topics create prices --config cleanup.policy=compact --if-not-exists"
-    assert example in ran.stdout.splitlines()
+    assert example in lines
 
 
 @pytest.mark.parametrize(
@@ -117,13 +99,12 @@ def test_names_and_examples_are_whole_on_a_narrow_terminal() -> None:
         (["groups", "reset-offsets", "x"], "either --to or --shift-by"),
     ],
 )
-def test_flags_that_make_no_sense_are_one_line(words: list[str], told: str) -> None:
-    ran = subprocess.run([*AS_COMMAND, *words], capture_output=True, text=True)
-    assert ran.returncode == 2
-    assert ran.stdout == ""
-    assert ran.stderr.startswith("kafkalite: ")
-    assert ran.stderr.count("\n") == 1, ran.stderr
-    assert told in ran.stderr
+def test_flags_that_make_no_sense_are_one_line(kafkalite: Run, words: list[str], told: str) -> None:
+    ran = kafkalite(*words, code=2)
+    assert ran.out == b""
+    assert ran.err.startswith("kafkalite: ")
+    assert ran.err.count("\n") == 1, ran.err
+    assert told in ran.err
 
 
 def test_help_imports_neither_clients_nor_codecs() -> None:
@@ -140,27 +121,31 @@ def test_help_imports_neither_clients_nor_codecs() -> None:
     assert done.stdout == "[]\n", done
 
 
-def completed(bootstrap: str, *words: str) -> list[str]:
-    environment = {
-        **os.environ,
-        "KAFKALITE_BOOTSTRAP_SERVERS": bootstrap,
-        "_KAFKALITE_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(["kafkalite", *words]),
-        "COMP_CWORD": str(len(words)),
-    }
-    done = subprocess.run(AS_COMMAND, env=environment, capture_output=True, text=True)
-    return done.stdout.split()
+@pytest.fixture
+def completed(kafkalite: Run) -> Callable[..., list[str]]:
+    """`completed("topics", "cr")`: what bash offers for the last word."""
+
+    def ask(*words: str, **variables: str) -> list[str]:
+        asked = {
+            "_KAFKALITE_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(["kafkalite", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+        return kafkalite(**asked, **variables).out.decode().split()
+
+    return ask
 
 
 def test_commands_flags_and_topics_are_completed(
-    bootstrap: str, kafkalite: Run, topic: str
+    completed: Callable[..., list[str]], kafkalite: Run, topic: str
 ) -> None:
-    assert completed(bootstrap, "top") == ["topics"]
-    assert completed(bootstrap, "topics", "de") == ["describe", "delete"]
-    assert "--until-end" in completed(bootstrap, "consume", "--u")
+    assert completed("top") == ["topics"]
+    assert completed("topics", "de") == ["describe", "delete"]
+    assert "--until-end" in completed("consume", "--u")
     kafkalite("topics", "create", topic)
-    assert completed(bootstrap, "consume", topic[:-1]) == [topic]
-    assert completed("127.0.0.1:1", "consume", topic[:-1]) == []
+    assert completed("consume", topic[:-1]) == [topic]
+    nobody = {"KAFKALITE_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+    assert completed("consume", topic[:-1], **nobody) == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -9,21 +9,24 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "kafkalite.cli", "server", "start"]
+Run = Callable[..., Any]
+COMMAND = [sys.executable, "-m", "kafkalite.cli"]
+ANY_PORT = "127.0.0.1:0"
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(*command: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*COMMAND, *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,17 +46,15 @@ def ready(process: subprocess.Popen[str]) -> str:
     return line.split()[4]
 
 
-def outcome(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30)
-    assert done.stdout == ""
-    return done.returncode, done.stderr
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_it_says_when_it_is_ready_and_stops_when_told(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with started("--data-dir", str(tmp_path / "d"), "--listen", "127.0.0.1:0") as process:
+    with started(
+        "server", "start", "--data-dir", str(tmp_path / "d"), "--listen", ANY_PORT
+    ) as process:
         host, _, port = ready(process).rpartition(":")
         socket.create_connection((host, int(port))).close()
         process.send_signal(number)
@@ -64,9 +65,10 @@ def test_it_says_when_it_is_ready_and_stops_when_told(
         assert (tmp_path / "d" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.slow
 def test_it_stops_at_the_end_of_stdin_if_asked_to(tmp_path: Path) -> None:
-    arguments = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--exit-with-parent")
-    with started(*arguments) as process:
+    arguments = ("--data-dir", str(tmp_path), "--listen", ANY_PORT, "--exit-with-parent")
+    with started("server", "start", *arguments) as process:
         ready(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -76,15 +78,16 @@ def test_it_stops_at_the_end_of_stdin_if_asked_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_in_one_directory_or_at_one_address(tmp_path: Path) -> None:
-    with started("--data-dir", str(tmp_path / "a"), "--listen", "127.0.0.1:0") as process:
+def test_two_in_one_directory_or_at_one_address(tmp_path: Path, refused: Run) -> None:
+    with started(
+        "server", "start", "--data-dir", str(tmp_path / "a"), "--listen", ANY_PORT
+    ) as process:
         address = ready(process)
-        code, log = outcome("--data-dir", str(tmp_path / "a"), "--listen", "127.0.0.1:0")
-        assert (code, log.count("\n")) == (1, 1)
+        log = refused("server", "start", "--data-dir", str(tmp_path / "a"), "--listen", ANY_PORT)
         assert f"{tmp_path / 'a'}: in use by process {process.pid}" in log
-        code, log = outcome("--data-dir", str(tmp_path / "b"), "--listen", address)
+        log = refused("server", "start", "--data-dir", str(tmp_path / "b"), "--listen", address)
         why = "the address is in use, port 0 takes a free one"
-        assert (code, log) == (1, f"kafkalite: cannot listen on {address}: {why}\n")
+        assert log == f"cannot listen on {address}: {why}"
 
 
 @pytest.mark.parametrize(
@@ -100,21 +103,20 @@ def test_two_in_one_directory_or_at_one_address(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
-    tmp_path: Path, arguments: list[str], words: str
+    tmp_path: Path, refused: Run, arguments: list[str], words: str
 ) -> None:
-    code, log = outcome("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", *arguments)
-    assert (code, log.count("\n")) == (1, 1), log
-    assert log.startswith("kafkalite: ")
-    assert words in log
+    where = ("--data-dir", str(tmp_path), "--listen", ANY_PORT)
+    assert words in refused("server", "start", *where, *arguments)
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--nonsense"], ["--data-dir"], ["--data-dir", "x", "--override", "nonsense"]]
 )
-def test_flags_that_make_no_sense_end_with_2(arguments: list[str]) -> None:
-    assert outcome(*arguments)[0] == 2
+def test_flags_that_make_no_sense_end_with_2(kafkalite: Run, arguments: list[str]) -> None:
+    assert kafkalite("server", "start", *arguments, code=2).out == b""
 
 
+@pytest.mark.slow
 def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
@@ -122,7 +124,7 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
         "super.users=User:me\n"
     )
     arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
-    with started(*arguments, "--override", "node.id=9") as process:
+    with started("server", "start", *arguments, "--override", "node.id=9") as process:
         ready(process)
         process.terminate()
         _, log = process.communicate(timeout=20)
@@ -132,15 +134,15 @@ def test_settings_come_from_a_file_and_flags_win(tmp_path: Path) -> None:
     assert "node.id=9" in (tmp_path / "d" / "meta.properties").read_text()
 
 
-@pytest.mark.slow
-def test_lines_of_the_file_that_are_wrong_are_named(tmp_path: Path) -> None:
+def test_lines_of_the_file_that_are_wrong_are_named(
+    tmp_path: Path, kafkalite: Run, refused: Run
+) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
         "# mine\nlog.retention.hour=3\nssl.keystore.pasword=hunter2\nlog.roll.hours=soon\n"
     )
     data = ("--data-dir", str(tmp_path / "d"))
-    code, log = outcome(*data, "--config", str(config))
-    assert code == 1
+    log = kafkalite("server", "start", *data, "--config", str(config), code=1).err
     unknown = "not a setting of brokers, ignored; did you mean"
     meant, hidden, wrong = log.splitlines()
     assert meant.endswith(f"{config}:2, 'log.retention.hour=3': {unknown} 'log.retention.hours'?")
@@ -151,27 +153,24 @@ def test_lines_of_the_file_that_are_wrong_are_named(tmp_path: Path) -> None:
         f"kafkalite: {config}:4, 'log.roll.hours=soon': "
         "Invalid value soon for configuration log.roll.hours: Not a number of type INT"
     )
-    code, log = outcome(*data, "--override", "num.partition=3")
-    assert code == 1
-    assert log == (
-        "kafkalite: num.partition: not a setting of a broker (value '3'); "
-        "did you mean 'num.partitions'?\n"
+    assert refused("server", "start", *data, "--override", "num.partition=3") == (
+        "num.partition: not a setting of a broker (value '3'); did you mean 'num.partitions'?"
     )
 
 
 @pytest.mark.slow
-def test_the_data_directory_may_be_the_file_s(tmp_path: Path) -> None:
+def test_the_data_directory_may_be_the_file_s(tmp_path: Path, refused: Run) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'd'}\n")
-    with started("--config", str(config), "--json") as process:
+    with started("server", "start", "--config", str(config), "--json") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert (told["data_dir"], told["pid"]) == (str(tmp_path / "d"), process.pid)
         host, _, port = told["address"].rpartition(":")
         socket.create_connection((host, int(port))).close()
     config.write_text("log.dirs=/a,/b\n")
-    code, log = outcome("--config", str(config))
-    assert (code, log) == (1, "kafkalite: log.dirs names 2 directories; give one of them\n")
+    log = refused("server", "start", "--config", str(config))
+    assert log == "log.dirs names 2 directories; give one of them"
 
 
 @pytest.mark.slow
@@ -185,13 +184,13 @@ def test_a_port_given_wins_over_the_one_that_the_file_advertises(
         f"advertised.listeners=PLAINTEXT://{advertised}\n"
     )
     arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
-    with started(*arguments, "--listen", "127.0.0.1:0", "--json") as process:
+    with started("server", "start", *arguments, "--listen", ANY_PORT, "--json") as process:
         assert process.stdout is not None
         address = json.loads(process.stdout.readline())["address"]
         assert address.startswith("127.0.0.1:")
         assert address != "127.0.0.1:9092"
     own = ("--override", "advertised.listeners=PLAINTEXT://far.example:7")
-    with started(*arguments, "--listen", "127.0.0.1:0", "--json", *own) as process:
+    with started("server", "start", *arguments, "--listen", ANY_PORT, "--json", *own) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["address"] == "far.example:7"
 
@@ -206,7 +205,7 @@ def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
         "inter.broker.listener.name=INTERNAL\n"
     )
     arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
-    with started(*arguments, "--json") as process:
+    with started("server", "start", *arguments, "--json") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["listeners"] == {
@@ -214,11 +213,11 @@ def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
             "EXTERNAL": "far.example:29092",
         }
         assert told["address"].startswith("127.0.0.1:")
-    with started(*arguments) as process:
+    with started("server", "start", *arguments) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.endswith(f" (EXTERNAL at far.example:29092, data in {tmp_path / 'd'})\n")
-    with started(*arguments, "--listen", "127.0.0.1:0", "--json") as process:
+    with started("server", "start", *arguments, "--listen", ANY_PORT, "--json") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["listeners"] == {"PLAINTEXT": told["address"]}
@@ -227,7 +226,6 @@ def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
         assert log.count("is of another listener than --listen 127.0.0.1:0, left out") == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "number", "words"),
     [
@@ -238,31 +236,30 @@ def test_several_listeners_are_told_when_it_is_ready(tmp_path: Path) -> None:
     ],
 )
 def test_a_protection_that_is_not_there_is_refused_with_the_file_s_line(
-    tmp_path: Path, lines: str, number: int, words: str
+    tmp_path: Path, refused: Run, lines: str, number: int, words: str
 ) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"# mine\nlisteners=PLAINTEXT://127.0.0.1:0\n{lines}")
-    code, log = outcome("--data-dir", str(tmp_path / "d"), "--config", str(config))
-    assert (code, log.count("\n")) == (1, 1), log
-    assert log.startswith(f"kafkalite: {config}:{number}, '")
+    log = refused("server", "start", "--data-dir", str(tmp_path / "d"), "--config", str(config))
+    assert log.startswith(f"{config}:{number}, '")
     assert words in log
     assert not (tmp_path / "d").exists()
 
 
-@pytest.mark.slow
-def test_a_setting_of_a_flag_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+def test_a_setting_of_a_flag_is_not_blamed_on_the_file(tmp_path: Path, refused: Run) -> None:
     config = tmp_path / "server.properties"
     config.write_text("listeners=PLAINTEXT://127.0.0.1:0\nauthorizer.class.name=\n")
     arguments = ("--data-dir", str(tmp_path / "d"), "--config", str(config))
-    code, log = outcome(*arguments, "--override", "authorizer.class.name=a.b.C")
-    assert (code, log.startswith("kafkalite: authorizer.class.name=a.b.C: ")) == (1, True)
-    code, log = outcome(*arguments, "--listen", "SSL://127.0.0.1:0")
-    assert (code, log.startswith("kafkalite: listeners 'SSL://127.0.0.1:0': ")) == (1, True)
+    log = refused("server", "start", *arguments, "--override", "authorizer.class.name=a.b.C")
+    assert log.startswith("authorizer.class.name=a.b.C: ")
+    log = refused("server", "start", *arguments, "--listen", "SSL://127.0.0.1:0")
+    assert log.startswith("listeners 'SSL://127.0.0.1:0': ")
 
 
+@pytest.mark.slow
 def test_metrics_and_health_say_where_they_are(tmp_path: Path) -> None:
-    arguments = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    with started(*arguments, "--json") as process:
+    arguments = ("--data-dir", str(tmp_path), "--listen", ANY_PORT, "--http", ANY_PORT)
+    with started("server", "start", *arguments, "--json") as process:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["http"]
         with urlopen(f"{url}/health", timeout=20) as response:
@@ -272,13 +269,14 @@ def test_metrics_and_health_say_where_they_are(tmp_path: Path) -> None:
         assert "kafkalite_loop_turn_seconds_count" in page
         process.terminate()
         assert process.wait(20) == 0
-    with started(*arguments) as process:
+    with started("server", "start", *arguments) as process:
         assert process.stdout is not None
         assert "(metrics at http://127.0.0.1:" in process.stdout.readline()
 
 
+@pytest.mark.slow
 def test_health_answers_while_the_logs_are_read_at_the_start(tmp_path: Path) -> None:
-    arguments = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
+    arguments = ("--data-dir", str(tmp_path), "--listen", ANY_PORT)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         http = f"127.0.0.1:{probe.getsockname()[1]}"
     held_up = (
@@ -316,8 +314,11 @@ def test_health_answers_while_the_logs_are_read_at_the_start(tmp_path: Path) -> 
         process.communicate()
 
 
+@pytest.mark.slow
 def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) -> None:
-    with started("--data-dir", str(tmp_path), "--listen", "0.0.0.0:0") as process:
+    with started(
+        "server", "start", "--data-dir", str(tmp_path), "--listen", "0.0.0.0:0"
+    ) as process:
         host = ready(process).rpartition(":")[0]
         assert host != "0.0.0.0"
         assert all(part.isdigit() for part in host.split("."))
@@ -326,10 +327,8 @@ def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) ->
 
 
 def test_a_registry_says_where_it_is(bootstrap: str) -> None:
-    command = [*COMMAND[:-2], "registry", "start", "-b", bootstrap, "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    arguments = ("-b", bootstrap, "--listen", ANY_PORT, "--json")
+    with started("registry", "start", *arguments) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["log"] == bootstrap

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ def test_a_broker_outlives_its_terminal(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_only_the_first_signal_counts(tmp_path: Path) -> None:
     with started(tmp_path) as process:
         process.send_signal(signal.SIGSTOP)  # so that both are there at once
@@ -109,6 +110,7 @@ def test_levels_decide_what_is_logged(tmp_path: Path) -> None:
     assert [line for line in log if " INFO kafkalite.cli.server: SIGTERM, stopped" in line]
 
 
+@pytest.mark.slow
 def test_in_json_every_line_is_an_object(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text("my.plugin=1\nnum.io.threads=3\n")
@@ -122,7 +124,6 @@ def test_in_json_every_line_is_an_object(tmp_path: Path) -> None:
     assert lines[-1]["ts"].endswith("Z")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -130,12 +131,14 @@ def test_in_json_every_line_is_an_object(tmp_path: Path) -> None:
         (["--data-dir", "/dev/null/x"], "/dev/null/x"),
     ],
 )
-def test_in_json_the_end_is_an_object_too(tmp_path: Path, arguments: list[str], words: str) -> None:
-    command = [*COMMAND, "--data-dir", str(tmp_path), "--log-format", "json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    (line,) = done.stderr.splitlines()
+def test_in_json_the_end_is_an_object_too(
+    kafkalite: Callable[..., Any], tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    where = ("--data-dir", str(tmp_path), "--listen", "127.0.0.1:0")
+    ran = kafkalite("server", "start", *where, "--log-format", "json", *arguments, code=1)
+    (line,) = ran.err.splitlines()
     told = json.loads(line)
-    assert (done.returncode, told["level"]) == (1, "CRITICAL")
+    assert told["level"] == "CRITICAL"
     assert words in told["message"]
     assert "error" not in told
 

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+Run = Callable[..., Any]
 GOOD = 'from kafkalite.streams import Streams\napp = Streams("a")\napp.stream("in").to("out")\n'
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kafkalite.cli.streams", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -35,58 +26,89 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
         (GOOD + 'other = Streams("b")\n', "several Streams objects (app, other)"),
     ],
 )
-def test_a_wrong_app_file_is_one_clear_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_wrong_app_file_is_one_clear_line(
+    refused: Run, kafkalite_streams: Run, tmp_path: Path, text: str, complaint: str
+) -> None:
     path = tmp_path / "app.py"
     path.write_text(text)
     for app in (str(path), os.path.relpath(path)):
-        ran = command("describe", app)
-        assert ran.returncode == 1
-        assert complaint in ran.stderr
-        assert len(ran.stderr.strip().splitlines()) == 1
+        assert complaint in refused("describe", app, program=kafkalite_streams)
 
 
-@pytest.mark.slow
-def test_a_missing_file_is_named() -> None:
-    ran = command("run", "no_such_app.py")
-    assert ran.returncode == 1
-    assert "no_such_app.py: no such file" in ran.stderr
+def test_a_missing_file_is_named(refused: Run, kafkalite_streams: Run) -> None:
+    told = refused("run", "no_such_app.py", program=kafkalite_streams)
+    assert told == "no_such_app.py: no such file"
 
 
-def test_describe_prints_the_topology_and_runs_nothing(tmp_path: Path) -> None:
+def test_describe_prints_the_topology_and_runs_nothing(
+    kafkalite_streams: Run, tmp_path: Path
+) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD)
-    ran = command("describe", str(path), "--format", "text")
-    assert ran.returncode == 0, ran.stderr
-    assert "in" in ran.stdout
-    assert "out" in ran.stdout
+    text = kafkalite_streams("describe", str(path), "--format", "text").out
+    assert b"in" in text
+    assert b"out" in text
 
 
-@pytest.mark.slow
-def test_a_named_object_is_taken_among_several(tmp_path: Path) -> None:
+def test_a_named_object_is_taken_among_several(
+    refused: Run, kafkalite_streams: Run, tmp_path: Path
+) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD + 'other = Streams("b")\nother.stream("x").to("y")\n')
-    assert command("describe", f"{path}:other").returncode == 0
-    ran = command("describe", f"{path}:third")
-    assert ran.returncode == 1
-    assert "no Streams object called 'third'" in ran.stderr
+    kafkalite_streams("describe", f"{path}:other")
+    told = refused("describe", f"{path}:third", program=kafkalite_streams)
+    assert "no Streams object called 'third'" in told
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_broker_that_is_not_there_is_named(kafkalite_streams: Run, tmp_path: Path) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD)
-    ran = command("run", str(path), "--bootstrap-servers", "127.0.0.1:1")
-    assert ran.returncode == 1
-    assert "127.0.0.1:1" in ran.stderr
-    assert "Traceback" not in ran.stderr
+    ran = kafkalite_streams("run", str(path), "--bootstrap-servers", "127.0.0.1:1", code=1)
+    assert "127.0.0.1:1" in ran.err
+    assert "Traceback" not in ran.err
 
 
-def test_no_address_where_one_is_given_starts_no_broker(tmp_path: Path) -> None:
+def test_what_is_there_runs_through_the_topology(
+    kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
+) -> None:
+    made = make_topic(1)
+    path = tmp_path / "app.py"
+    path.write_text(GOOD.replace('"in"', f'"{made}"').replace('"out"', f'"{made}-out"'))
+    kafkalite("topics", "create", f"{made}-out")
+    kafkalite("produce", made, stdin=b"one\ntwo\n")
+    told = kafkalite_streams("run", str(path), "--until-caught-up", "--json").json
+    assert (told["records"], told["written"]) == (2, 2)
+    assert kafkalite("consume", f"{made}-out", "--until-end").lines == ["one", "two"]
+
+
+def test_an_application_begins_anew(
+    kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
+) -> None:
+    made = make_topic(1)
+    path = tmp_path / "app.py"
+    path.write_text(GOOD.replace('"a"', f'"app-of-{made}"').replace('"in"', f'"{made}"'))
+    kafkalite("produce", made, stdin=b"one\n")
+    run = ("run", str(path), "--until-caught-up", "--json")
+    assert kafkalite_streams(*run).json["records"] == 1
+    assert kafkalite_streams("reset", str(path)).lines[:2] == [
+        f"app-of-{made} would be reset:",
+        f"  offset  {made}-0: 1 -> none",
+    ]
+    assert kafkalite_streams(*run).json["records"] == 0
+    assert kafkalite_streams("reset", str(path), "--execute", "--json").json["executed"] is True
+    assert kafkalite_streams(*run).json["records"] == 1
+
+
+def test_no_address_where_one_is_given_starts_no_broker(
+    kafkalite_streams: Run, tmp_path: Path
+) -> None:
     path, data = tmp_path / "app.py", tmp_path / "data"
     path.write_text(GOOD)
-    ran = command("run", str(path), "--bootstrap-servers", "", "--data-dir", str(data))
-    assert ran.returncode == 1
-    assert "no bootstrap server is given" in ran.stderr
+    nowhere = ("--bootstrap-servers", "", "--data-dir", str(data))
+    assert (
+        "no bootstrap server is given" in kafkalite_streams("run", str(path), *nowhere, code=1).err
+    )
     assert not data.exists()
 
 
@@ -139,21 +161,19 @@ def test_who_waits_for_a_topic_can_be_stopped(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_another_broker_lacks_is_an_error_with_the_command(
-    tmp_path: Path, bootstrap: str
+    kafkalite_streams: Run, tmp_path: Path, bootstrap: str
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text(GOOD.replace('"in"', '"no-such-topic"'))
-    ran = command("run", str(path), "--bootstrap-servers", bootstrap)
-    assert ran.returncode == 1
-    assert ran.stderr.splitlines()[-1] == (
+    ran = kafkalite_streams("run", str(path), "--bootstrap-servers", bootstrap, code=1)
+    assert ran.err.splitlines()[-1] == (
         f"kafkalite: topic 'no-such-topic' does not exist at {bootstrap}; the topology reads it. "
         f"To create it: kafkalite topics create no-such-topic -b {bootstrap}"
     )
 
 
-@pytest.mark.slow
 def test_a_run_ends_with_what_it_left_out_and_warns_of_it_meanwhile(
-    tmp_path: Path, bootstrap: str
+    kafkalite: Run, kafkalite_streams: Run, tmp_path: Path, bootstrap: str
 ) -> None:
     path = tmp_path / "app.py"
     path.write_text(
@@ -161,12 +181,9 @@ def test_a_run_ends_with_what_it_left_out_and_warns_of_it_meanwhile(
         'app = Streams("dropping", value=string(), on_error="skip")\n'
         'app.stream("dropping-in").map(int, name="number").map(str).to("dropping-out")\n'
     )
-    produce = [sys.executable, "-m", "kafkalite.cli", "produce", "dropping-in", "-b", bootstrap]
-    produce.append("--create")
-    subprocess.run(produce, input="1\nx\ny\n", text=True, check=True, timeout=60)
+    kafkalite("produce", "dropping-in", "--create", stdin=b"1\nx\ny\n")
     run = ("run", str(path), "-b", bootstrap, "--until-caught-up")
-    ran = command(*run)
-    assert ran.returncode == 0, ran.stderr
-    assert "dropping: 2 records skipped by on_error=\"skip\", at 'number'\n" in ran.stdout
-    assert "records left out: " in ran.stderr
-    assert json.loads(command(*run, "--json").stdout)["dropped"] == []
+    ran = kafkalite_streams(*run)
+    assert "dropping: 2 records skipped by on_error=\"skip\", at 'number'" in ran.lines
+    assert "records left out: " in ran.err
+    assert kafkalite_streams(*run, "--json").json["dropped"] == []

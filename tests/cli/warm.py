@@ -1,7 +1,7 @@
 """Commands as processes of their own that need not import anything: forks of one that has.
 
     kitchen = Kitchen()
-    kitchen.run(("topics", "list"), stdin=b"", environ=os.environ, seconds=60)
+    kitchen.run(("kafkalite", "topics", "list"), stdin=b"", environ=os.environ, seconds=60)
 
 A command alone takes half a second to start, on a busy machine several, and there are hundreds of
 them. A fork has file descriptors, an environment, signals and an exit code of its own as any
@@ -23,16 +23,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 
 REQUEST_BYTES_MAX = 1 << 17
-A_WRONG_FLAG = ["topics", "create", "t", "--partitions", "many"]  # typer imports what reads flags
+PROGRAMS = {
+    "kafkalite": "kafkalite.cli",
+    "kafkalite-streams": "kafkalite.cli.streams",
+    "kafkalite-spark": "kafkalite.cli.spark",
+}
+# typer imports what reads flags, and what shows help, when there is something to read or show.
+TRIED = (["topics", "create", "t", "--partitions", "many"], ["--help"])
 USED_BY_MOST = (
     "encodings.idna", "kafkalite.cli.log_dump", "kafkalite.cli.log_verify",
     "kafkalite.cli.records_in", "kafkalite.cli.records_out", "kafkalite.clients.admin.client",
     "kafkalite.clients.consumer.consumer", "kafkalite.clients.producer.producer",
-    "kafkalite.serde.registry_log", "rich.console", "rich.table", "rich.text",
+    "kafkalite.node", "kafkalite.serde.registry_log", "kafkalite.streams",
+    "rich.console", "rich.table", "rich.text",
 )  # fmt: skip
 
 
@@ -50,10 +57,11 @@ class Kitchen:
             )
 
     def run(
-        self, arguments: Iterable[str], stdin: bytes, environ: Mapping[str, str], seconds: float
+        self, command: Iterable[str], stdin: bytes, environ: Mapping[str, str], seconds: float
     ) -> tuple[int, bytes, bytes]:
-        """Runs one command to its end: its exit code, stdout and stderr."""
-        request = json.dumps({"arguments": list(arguments), "environ": dict(environ)}).encode()
+        """Runs one command, a program and its arguments, to its end: its exit code, stdout and
+        stderr."""
+        request = json.dumps({"command": list(command), "environ": dict(environ)}).encode()
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             given = [reading, out.fileno(), err.fileno()]
@@ -99,7 +107,7 @@ def fork_for_each_request(asked: socket.socket) -> None:
             os.environ.clear()
             os.environ.update(request["environ"])
             time.tzset()
-            sys.argv = ["kafkalite", *request["arguments"]]
+            sys.argv = request["command"]
             return
         for file in files:
             os.close(file)
@@ -112,11 +120,12 @@ def import_all() -> None:
     from kafkalite.cli import app, main
 
     app.build()
-    for used in USED_BY_MOST:
+    for used in (*PROGRAMS.values(), *USED_BY_MOST):
         import_module(used)
-    sys.argv = ["kafkalite", *A_WRONG_FLAG]
-    with suppress(SystemExit), redirect_stderr(io.StringIO()):
-        main()
+    for arguments in TRIED:
+        sys.argv = ["kafkalite", *arguments]
+        with suppress(SystemExit), redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            main()
     gc.freeze()  # no child shall look at it, and so copy it
 
 
@@ -131,12 +140,10 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    from kafkalite.cli import main
-
     place = int(sys.argv[1])
     import_all()
     fork_for_each_request(socket.socket(fileno=place))
     try:
-        main()
+        import_module(PROGRAMS[sys.argv[0]]).main()
     except SystemExit as ended:
         end(int(ended.code or 0))
