@@ -28,7 +28,7 @@ from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.describe import Format, describe
 from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none, topics_of
-from kafkalite.streams.durations import Duration
+from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.flow import Grouped, Stream, Table, UserFunction
 from kafkalite.streams.functions import function_of
 from kafkalite.streams.naming import check_name
@@ -36,13 +36,15 @@ from kafkalite.streams.naming import check_name
 __all__ = ["Grouped", "Stream", "StreamsBuilder", "Table"]
 
 RESETS: Final = ("earliest", "latest")
+MAX_FUTURE: Final = "1d"
 
 
 class StreamsBuilder(NotBuilt):
     """A topology under construction.
 
     `application_id` prefixes internal topics and names the consumer group; `key` and `value` are
-    the serdes where nothing else says one. `on_error="dlq"` needs a `dead_letter_topic`.
+    the serdes where nothing else says one. `on_error="dlq"` needs a `dead_letter_topic`. Records
+    further than `max_future` (a day) ahead of the wall clock count as errors.
     """
 
     not_built = frozenset({"global_table"})
@@ -56,6 +58,7 @@ class StreamsBuilder(NotBuilt):
         value: Serde | None = None,
         on_error: p.OnError = "fail",
         dead_letter_topic: str | None = None,
+        max_future: Duration | None = None,
     ) -> None:
         self.application_id = check_name(application_id, "application id")
         self._key = serde_or_none(key, "key=", application_id)
@@ -63,6 +66,9 @@ class StreamsBuilder(NotBuilt):
         if dead_letter_topic is not None:
             check_name(dead_letter_topic, f"{application_id}: dead_letter_topic")
         self._dead_letter_topic = dead_letter_topic
+        self._max_future_ms = not_negative(
+            MAX_FUTURE if max_future is None else max_future, f"{application_id}: max_future"
+        )
         self._draft = Draft(has_dead_letters=dead_letter_topic is not None)
         self._on_error = self._draft.policy(on_error, application_id) or "fail"
 
@@ -75,6 +81,7 @@ class StreamsBuilder(NotBuilt):
             self._value,
             self._on_error,
             self._dead_letter_topic,
+            self._max_future_ms,
             self._draft.numbered_names,
         )
 
@@ -90,12 +97,14 @@ class StreamsBuilder(NotBuilt):
         value: Serde | None = None,
         timestamp: UserFunction | None = None,
         offset_reset: Literal["earliest", "latest"] = "earliest",
+        max_future: Duration | None = None,
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> Stream:
         """One topic, several, or all that match a pattern, as a stream.
 
         `timestamp`: a function of the value that gives epoch ms; else the record's own is taken.
+        Records further than `max_future` ahead of the wall clock count as errors.
         """
         operator = f"stream({topics!r})"
         if offset_reset not in RESETS:
@@ -113,6 +122,7 @@ class StreamsBuilder(NotBuilt):
             value=serde_or_none(value, "value=", operator) or self._value or bytes_(),
             timestamp=None if timestamp is None else function_of(timestamp, operator),
             offset_reset=offset_reset,
+            max_future_ms=None if max_future is None else not_negative(max_future, operator),
         )
         return Stream(self._draft, self._draft.read(source, operator))
 

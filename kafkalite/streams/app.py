@@ -53,8 +53,9 @@ class Streams(StreamsBuilder):
     """An application: build a topology with it, then run, describe or test it.
 
     `Streams("flight-delays", key=string())`: the application id names the consumer group and the
-    internal topics; `key=` and `value=` are the default serdes. The settings are defaults for those
-    of `run`.
+    internal topics; `key=` and `value=` are the default serdes. Records further than `max_future`
+    (a day) ahead of the wall clock count as errors: one of them would close every window before
+    it. The settings are defaults for those of `run`.
     """
 
     not_built = StreamsBuilder.not_built | {"store"}
@@ -67,6 +68,7 @@ class Streams(StreamsBuilder):
         value: Serde | None = None,
         on_error: OnError = "fail",
         dead_letter_topic: str | None = None,
+        max_future: Duration | None = None,
         bootstrap_servers: str | None = None,
         **settings: Unpack[Settings],
     ) -> None:
@@ -76,6 +78,7 @@ class Streams(StreamsBuilder):
             value=value,
             on_error=on_error,
             dead_letter_topic=dead_letter_topic,
+            max_future=max_future,
         )
         check_settings(application_id, settings)
         self.bootstrap_servers = bootstrap_servers

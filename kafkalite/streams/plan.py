@@ -62,6 +62,7 @@ class Source(Node):
     value: Serde
     timestamp: Function | None = None
     offset_reset: Literal["earliest", "latest"] = "earliest"
+    max_future_ms: int | None = None  # None: as the application says
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -256,7 +257,10 @@ class ToStream(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A topology. `nodes` stand in the order in which they were made: parents before children."""
+    """A topology. `nodes` stand in the order in which they were made: parents before children.
+
+    `max_future_ms`: how far a record may be ahead of the wall clock; None: no source looks.
+    """
 
     application_id: str
     nodes: tuple[Node, ...] = field(repr=False)
@@ -264,6 +268,7 @@ class Plan:
     value: Serde | None = None
     on_error: OnError = "fail"
     dead_letter_topic: str | None = None
+    max_future_ms: int | None = None
     numbered_names: tuple[tuple[str, ...], ...] = ()  # only the order of making tells these apart
 
     def children(self) -> dict[Node, list[Node]]:

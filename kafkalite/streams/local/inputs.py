@@ -20,8 +20,9 @@ from typing import Any
 from kafkalite.core.types import Columns
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
+from kafkalite.streams.durations import spell
 from kafkalite.streams.local.batch import Batch, Fetched
-from kafkalite.streams.local.calling import check_timestamp
+from kafkalite.streams.local.calling import TIMESTAMP_MAX, check_timestamp
 from kafkalite.streams.local.failures import attempt, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.watermarks import Clock, Placed, without_markers
@@ -40,6 +41,7 @@ class Reader:
         self.needs: Needs = node_needs(node, runtime.needs(node), runtime)
         self.key_codec = runtime.codec(node.key, is_key=True)
         self.value_codec = runtime.codec(node.value, is_key=False)
+        self.max_future_ms = _max_future(node, runtime)
 
     def read(
         self, topic: str, columns: Columns, clock: Clock | None, markers: Sequence[Placed]
@@ -59,12 +61,7 @@ class Reader:
         if self.node.timestamp is not None:
             assert values is not None
             timestamps = self._extract(values, failed)
-        if min(timestamps) < 0:
-            failed += [
-                (index, ValueError(f"timestamp {timestamp} is negative"))
-                for index, timestamp in enumerate(timestamps)
-                if timestamp < 0
-            ]
+        timestamps = self._in_range(timestamps, failed)
         batch = Batch(
             timestamps,
             Fetched(topic, self.partition, columns),
@@ -80,6 +77,21 @@ class Reader:
             batch = batch.where([index not in bad for index in range(len(columns))])
         failed = sorted(dict(reversed(failed)).items())  # the first failure of each record
         return batch, timestamps, failed
+
+    def _in_range(self, timestamps: Sequence[int], failed: Failed) -> Sequence[int]:
+        """The timestamps; 0 in the place of those that no record may have, which have failed."""
+        future_ms, limit = self.max_future_ms, TIMESTAMP_MAX
+        if future_ms is not None:
+            limit = self.runtime.now_ms + future_ms
+        if min(timestamps) >= 0 and max(timestamps) <= limit:
+            return timestamps
+        for index, timestamp in enumerate(timestamps):
+            if timestamp < 0:
+                failed.append((index, ValueError(f"timestamp {timestamp} is negative")))
+            elif timestamp > limit:
+                assert future_ms is not None
+                failed.append((index, TooFarAhead(timestamp, future_ms)))
+        return [timestamp if 0 <= timestamp <= limit else 0 for timestamp in timestamps]
 
     def _decode(
         self, codec: Codec, topic: str, column: Sequence[Any], failed: Failed
@@ -108,6 +120,25 @@ class Reader:
         for index, timestamp in zip(there, found, strict=True):
             timestamps[index] = timestamp or 0
         return timestamps
+
+
+def _max_future(node: p.Source, runtime: Runtime) -> int | None:
+    """How far records of `node` may be ahead; internal topics hold what sources let through."""
+    sub = runtime.sub_topology
+    application, internal = sub.plan.max_future_ms, {t.name for t in sub.repartition_sources}
+    if application is None or not internal.isdisjoint(node.topics):
+        return None
+    return application if node.max_future_ms is None else node.max_future_ms
+
+
+class TooFarAhead(ValueError):
+    """A record from the future: its stream time would close every window before it."""
+
+    def __init__(self, timestamp: int, max_future_ms: int) -> None:
+        super().__init__(
+            f"timestamp {timestamp} is more than {spell(max_future_ms)} ahead of the wall clock "
+            "(max_future=)"
+        )
 
 
 class Input:
