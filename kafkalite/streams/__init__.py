@@ -23,17 +23,31 @@ from kafkalite.streams.aggregates import (
 )
 from kafkalite.streams.app import Streams
 from kafkalite.streams.driver import TopologyTestDriver
+from kafkalite.streams.expressions.expression import (
+    Expression,
+    coalesce,
+    col,
+    key,
+    lit,
+    struct,
+    timestamp,
+    value,
+    when,
+)
 from kafkalite.streams.record import Record
 from kafkalite.streams.windows import hopping, tumbling
 
 __all__ = [
     "Columns",
+    "Expression",
     "Record",
     "Streams",
     "TopologyTestDriver",
     "Windowed",
     "avro",
     "bytes_",
+    "coalesce",
+    "col",
     "collect",
     "collect_set",
     "count",
@@ -43,15 +57,21 @@ __all__ = [
     "hopping",
     "int64",
     "json",
+    "key",
     "last",
+    "lit",
     "max_",
     "mean",
     "min_",
     "msgpack",
     "reduce_",
     "string",
+    "struct",
     "sum_",
+    "timestamp",
     "top_k",
     "tumbling",
+    "value",
+    "when",
     "windowed",
 ]

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypeGuard
 
 from kafkalite.errors import TopologyError
+from kafkalite.streams.expressions.expression import Expression
 from kafkalite.streams.functions import Function, check_arguments, function_of
 
-Argument = Callable[[Any], Any] | str | None
+Argument = Callable[[Any], Any] | str | Expression | None
 Partials = dict[Any, Any]
 MISSING: Final[Any] = object()
 UNCHANGEABLE: Final = frozenset({int, float, str, bytes, bool, type(None)})
@@ -88,7 +89,7 @@ class Aggregate(ABC):
         """As a user would write it, as far as that can be told."""
         if self.argument is None:
             return f"{self.word}()"
-        return f"{self.word}({self.argument.field!r})" if self.argument.field else f"{self.word}(f)"
+        return f"{self.word}({self.argument if self.argument.known else 'f'})"
 
 
 class Subtractable(Aggregate):

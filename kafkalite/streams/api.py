@@ -29,9 +29,13 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.describe import Format, describe
 from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none, topics_of
 from kafkalite.streams.durations import Duration, not_negative
+from kafkalite.streams.expressions.check import Shape
+from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
+from kafkalite.streams.expressions.types import INT64
 from kafkalite.streams.flow import Grouped, Stream, Table, UserFunction
-from kafkalite.streams.functions import function_of
+from kafkalite.streams.functions import Function, function_of
 from kafkalite.streams.naming import check_name
+from kafkalite.streams.shapes import type_of_serde
 
 __all__ = ["Grouped", "Stream", "StreamsBuilder", "Table"]
 
@@ -113,14 +117,15 @@ class StreamsBuilder(NotBuilt):
         if pattern is not None and not isinstance(pattern.pattern, str):
             raise TopologyError(f"{operator}: expected a pattern of text, got one of bytes")
         listed = () if pattern else topics_of(topics, operator)
+        value_serde = serde_or_none(value, "value=", operator) or self._value or bytes_()
         source = p.Source(
             name=self._draft.name(_source_name(listed, pattern), p.Source, None, name),
             on_error=self._draft.policy(on_error, operator),
             topics=listed,
             pattern=pattern,
             key=serde_or_none(key, "key=", operator) or self._key or bytes_(),
-            value=serde_or_none(value, "value=", operator) or self._value or bytes_(),
-            timestamp=None if timestamp is None else function_of(timestamp, operator),
+            value=value_serde,
+            timestamp=None if timestamp is None else _timestamp(timestamp, operator, value_serde),
             offset_reset=offset_reset,
             max_future_ms=None if max_future is None else not_negative(max_future, operator),
         )
@@ -148,6 +153,12 @@ class StreamsBuilder(NotBuilt):
             named=name is not None,
         )
         return Table(self._draft, self._draft.read(source, operator))
+
+
+def _timestamp(given: UserFunction, operator: str, serde: Serde) -> Function:
+    """A function of the value, or an expression of it and the record's own timestamp."""
+    shape = Shape(type_of_serde(serde))
+    return function_of(given, operator, shape=shape, reads=(VALUE, TIMESTAMP), gives=INT64)
 
 
 def _source_name(topics: Sequence[str], pattern: re.Pattern[str] | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
 from kafkalite.streams.durations import spell
-from kafkalite.streams.functions import Function
+from kafkalite.streams.functions import Function, TopicOf
 from kafkalite.streams.rewrites import SubTopology, sub_topologies
 
 Format = Literal["text", "mermaid", "json"]
@@ -47,12 +47,12 @@ def detail(node: p.Node) -> str:
         case p.Final():
             return "" if node.idle_ms is None else f"stream.idle: {spell(node.idle_ms)}"
         case p.Branch():
-            functions = [_function(f) for f in node.predicates]
-            return ", ".join(functions + ["default"] * node.default)
+            functions = [*map(str, node.predicates), *["default"] * node.default]
+            return ", ".join(functions)
         case p.MapBatch():
             return _name(node.function)
     function = getattr(node, "function", None)
-    return _function(function) if isinstance(function, Function) else ""
+    return str(function) if isinstance(function, Function) else ""
 
 
 def kind(node: p.Node) -> str:
@@ -63,11 +63,9 @@ def kind(node: p.Node) -> str:
     return f"{words}_not" if negated else words
 
 
-def _function(function: Function) -> str:
-    return repr(function.field) if function.field else _name(function.call)
-
-
 def _name(function: object) -> str:
+    if isinstance(function, TopicOf):
+        return str(function)
     return getattr(function, "__name__", type(function).__name__)
 
 

@@ -14,9 +14,11 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.durations import Duration
-from kafkalite.streams.functions import Function
+from kafkalite.streams.expressions.check import Shape
+from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.hints import no_such
 from kafkalite.streams.naming import Names, check_name
+from kafkalite.streams.shapes import shape_of
 
 N = TypeVar("N", bound=p.Node)
 # Operators that change the key, or may own a store or an internal topic: see naming.py.
@@ -51,6 +53,7 @@ class Draft:
 
     def __init__(self, *, has_dead_letters: bool) -> None:
         self.nodes: list[p.Node] = []
+        self.shapes: dict[p.Node, Shape] = {}  # what is known of each node's output
         self._has_dead_letters = has_dead_letters
         self._names = Names()
         self._readers: dict[str | p.TopicPattern, p.Source] = {}  # who reads a topic, or pattern
@@ -58,6 +61,8 @@ class Draft:
     def add(self, node: N) -> N:
         """Takes `node` into the topology."""
         self.nodes.append(node)
+        inputs = (node.parent.parent,) if isinstance(node, p.Late) else node.parents
+        self.shapes[node] = shape_of(node, [self.shapes[each] for each in inputs])
         return node
 
     def read(self, source: p.Source, operator: str) -> p.Source:
@@ -138,5 +143,7 @@ def refuse_history(history: Duration | None, operator: str) -> None:
 def _identity(source: p.Source) -> tuple[Any, ...]:
     """What makes two sources the same, names apart."""
     values = [getattr(source, f.name) for f in fields(source) if f.name != "name"]
-    parts = ((v.passes, v.field or v.call) if isinstance(v, Function) else v for v in values)
+    parts = (
+        (v.passes, v.field or v.call) if isinstance(v, CallableFunction) else v for v in values
+    )
     return (type(source), *parts)

@@ -7,7 +7,7 @@ which of the changes the state there is survives:
     does not    another window, aggregate or serde under one name; inputs that went; a store or
                 repartition topic that only has another name; names that their order tells apart
 
-Functions cannot be compared. Names of fields are; what a lambda does is not seen.
+Functions cannot be compared. Names of fields and expressions are; what a lambda does is not seen.
 
 Owns   the form in which a fingerprint is kept (JSON), and the words for each difference.
 Fails  with ValueError for text that is no fingerprint.
@@ -56,7 +56,7 @@ class RepartitionPrint:
     key: str
     value: str
     partitions: int | None = None
-    by: str | None = None  # the field that is the key, where it is one
+    by: str | None = None  # the field or expression that is the key, where it is one
     path: str = ""
     is_numbered: bool = False
 
@@ -166,7 +166,7 @@ def _window(node: p.Node) -> str | None:
 
 
 def _field(node: p.Node) -> str | None:
-    return getattr(getattr(node, "function", None), "field", None)
+    return getattr(getattr(node, "function", None), "known", None)
 
 
 def _asked_partitions(subs: Iterable[SubTopology], topic: str) -> int | None:

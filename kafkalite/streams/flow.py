@@ -12,7 +12,8 @@ Source Kafka Streams' KStream, KGroupedStream, KTable, KGroupedTable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypedDict, Unpack
+from dataclasses import replace
+from typing import Any, Unpack
 
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
@@ -21,29 +22,29 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Aggregate, Count, reduce_, subtracts
 from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none
 from kafkalite.streams.durations import Duration, positive
-from kafkalite.streams.functions import Function, check_arguments, function_of
-from kafkalite.streams.naming import check_name
+from kafkalite.streams.expressions.check import Shape
+from kafkalite.streams.expressions.expression import Expression
+from kafkalite.streams.expressions.tree import INPUTS, KEY, VALUE
+from kafkalite.streams.fields import Fields
+from kafkalite.streams.functions import (
+    CallableFunction,
+    Function,
+    check_arguments,
+    fitted,
+    function_of,
+    partitioner_of,
+    predicate_of,
+    refuse_expression,
+    topic_of,
+)
+from kafkalite.streams.options import Options, TableOptions, check_options, is_row, of_pairs
 from kafkalite.streams.record import Record
 from kafkalite.streams.windows import TimeWindow
 
-UserFunction = Callable[..., Any] | str
+UserFunction = Callable[..., Any] | str | Expression
 
 
-class TableOptions(TypedDict, total=False):
-    """What every operator on tables with a user function takes."""
-
-    name: str | None
-    with_key: bool
-    on_error: p.OnError | None
-
-
-class Options(TableOptions, total=False):
-    """What every operator on streams with a user function takes."""
-
-    with_record: bool
-
-
-class Stream(NotBuilt):
+class Stream(Fields, NotBuilt):
     """Records one after the other. `to` and `for_each` are its ends."""
 
     not_built = frozenset({"map_async", "process", "process_values", "join", "join_as_of"})
@@ -57,11 +58,11 @@ class Stream(NotBuilt):
 
     def filter(self, predicate: UserFunction, **options: Unpack[Options]) -> Stream:
         """The records for which `predicate` is true."""
-        return self._each("filter", p.Filter, predicate, options)
+        return self._filter("filter", predicate, options, negate=False)
 
     def filter_not(self, predicate: UserFunction, **options: Unpack[Options]) -> Stream:
         """The records for which `predicate` is not true."""
-        return self._each("filter_not", p.Filter, predicate, options, negate=True)
+        return self._filter("filter_not", predicate, options, negate=True)
 
     def map(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """A new value for each; the key stays."""
@@ -87,11 +88,11 @@ class Stream(NotBuilt):
 
     def map_pairs(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """`function(key, value)` gives the new `(key, value)`."""
-        return self._each("map_pairs", p.MapPairs, function, _pairs(options))
+        return self._each("map_pairs", p.MapPairs, function, of_pairs(options))
 
     def flat_map_pairs(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """`function(key, value)` gives an iterable of `(key, value)`."""
-        return self._each("flat_map_pairs", p.MapPairs, function, _pairs(options), flat=True)
+        return self._each("flat_map_pairs", p.MapPairs, function, of_pairs(options), flat=True)
 
     def map_batch(
         self,
@@ -120,7 +121,7 @@ class Stream(NotBuilt):
         operator = self._operator("branch", options.get("name"))
         if not predicates:
             raise TopologyError(f"{operator}: expected at least one predicate")
-        functions = tuple(_function(f, operator, options) for f in predicates)
+        functions = tuple(self._predicate(f, operator, options) for f in predicates)
         branch = self._then(
             "branch",
             p.Branch,
@@ -153,7 +154,7 @@ class Stream(NotBuilt):
     def repartition(
         self,
         partitions: int | None = None,
-        partitioner: p.Partitioner | None = None,
+        partitioner: p.Partitioner | Expression | None = None,
         *,
         key: Serde | None = None,
         value: Serde | None = None,
@@ -161,54 +162,48 @@ class Stream(NotBuilt):
     ) -> Stream:
         """Through an internal topic. Without `partitions`: as many as its input has.
 
-        `partitioner(key, value, partitions)` gives the partition. Null keys are left out.
+        `partitioner(key, value, partitions)` gives the partition, or an expression a number whose
+        remainder does. Null keys are left out.
         """
         operator = self._operator("repartition", name)
         if partitions is not None and (type(partitions) is not int or partitions < 1):
             raise TopologyError(f"{operator}: partitions: expected 1 or more, got {partitions!r}")
-        if partitioner is not None:
-            check_arguments(partitioner, 3, operator, "key, value and number of partitions")
         return self._then(
             "repartition",
             p.Repartition,
             name,
             None,
             partitions=partitions,
-            partitioner=partitioner,
+            partitioner=partitioner_of(partitioner, operator, self._shape),
             key=serde_or_none(key, "key=", operator),
             value=serde_or_none(value, "value=", operator),
         )
 
     def to(
         self,
-        topic: str | Callable[[Record], str],
+        topic: str | Callable[[Record], str] | Expression,
         *,
         key: Serde | None = None,
         value: Serde | None = None,
-        partitioner: p.Partitioner | None = None,
+        partitioner: p.Partitioner | Expression | None = None,
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> None:
-        """Writes into `topic`, or into the topic that a function of the `Record` names.
+        """Writes into `topic`, or the topic that an expression or a function of the `Record` names.
 
-        `partitioner(key, value, partitions)` gives the partition; else the key's hash does.
+        `partitioner(key, value, partitions)` gives the partition, or an expression a number whose
+        remainder does; else the key's hash does.
         """
         operator = self._operator("to", name)
-        if callable(topic):
-            check_arguments(topic, 1, operator, "the record")
-        else:
-            check_name(topic, f"{operator}: topic")
-        if partitioner is not None:
-            check_arguments(partitioner, 3, operator, "key, value and number of partitions")
         self._then(
             "to",
             p.Sink,
             name,
             on_error,
-            topic=topic,
+            topic=topic_of(topic, operator, self._shape),
             key=serde_or_none(key, "key=", operator),
             value=serde_or_none(value, "value=", operator),
-            partitioner=partitioner,
+            partitioner=partitioner_of(partitioner, operator, self._shape),
         )
 
     # Tables
@@ -277,8 +272,43 @@ class Stream(NotBuilt):
     ) -> Stream:
         """A node with one user function."""
         name = options.get("name")
-        checked = _function(function, self._operator(word, name), options)
+        operator = self._operator(word, name)
+        refuse_expression(function, word, operator)
+        checked = self._function(function, operator, options)
         return self._then(word, kind, name, options.get("on_error"), function=checked, **fields)
+
+    def _filter(
+        self, word: str, predicate: UserFunction, options: Options, *, negate: bool
+    ) -> Stream:
+        name = options.get("name")
+        checked = self._predicate(predicate, self._operator(word, name), options, null_is=negate)
+        return self._then(
+            word, p.Filter, name, options.get("on_error"), function=checked, negate=negate
+        )
+
+    def _formula(
+        self, word: str, made: Expression, name: str | None, on_error: p.OnError | None
+    ) -> Stream:
+        return self._each(word, p.Map, made, {"name": name, "on_error": on_error})
+
+    def _function(self, given: UserFunction, operator: str, options: Options) -> Function:
+        check_options(operator, options, Options)
+        return function_of(
+            given,
+            operator,
+            with_key=options.get("with_key", False),
+            with_record=options.get("with_record", False),
+            shape=self._shape,
+        )
+
+    def _predicate(
+        self, given: UserFunction, operator: str, options: Options, *, null_is: bool = False
+    ) -> Function:
+        return predicate_of(self._function(given, operator, options), operator, null_is=null_is)
+
+    @property
+    def _shape(self) -> Shape:
+        return self._draft.shapes[self._node]
 
     def _then(
         self,
@@ -384,6 +414,7 @@ class Grouped(NotBuilt):
         operator = f"{word} {name!r}" if name else f"{word} of {self._node.name!r}"
         for label, part in zip(fields or ("the aggregate",), parts, strict=True):
             self._check(f"{operator}: {label}", part)
+        parts = tuple(self._fitted(f"{operator}: {part.word}", part) for part in parts)
         node = p.Aggregate(
             name=self._draft.name(word, p.Aggregate, self._node, name),
             parents=(self._node,),
@@ -396,6 +427,14 @@ class Grouped(NotBuilt):
             value=serde_or_none(value, "value=", operator),
         )
         return Table(self._draft, self._draft.add(node))
+
+    def _fitted(self, label: str, part: Aggregate) -> Aggregate:
+        """The aggregate, once its argument is known to fit the records."""
+        if part.argument is None:
+            return part
+        reads = (VALUE,) if self._subtracts else INPUTS
+        shape = self._draft.shapes[self._node]
+        return replace(part, argument=fitted(part.argument, label, shape, reads))
 
     def _check(self, label: str, part: object) -> None:
         """TopologyError unless `part` is an aggregate that these groups can have."""
@@ -410,7 +449,7 @@ class Grouped(NotBuilt):
             )
 
 
-class Table(NotBuilt):
+class Table(Fields, NotBuilt):
     """The latest row per key, and per window if it was aggregated over windows."""
 
     not_built = frozenset({"join", "suppress"})
@@ -422,7 +461,7 @@ class Table(NotBuilt):
 
     def filter(self, predicate: UserFunction, **options: Unpack[TableOptions]) -> Table:
         """The rows for which `predicate` is true. Named: with a store to look into."""
-        return self._rows("filter", p.TableFilter, predicate, options)
+        return self._rows("filter", p.TableFilter, predicate, options, negate=False)
 
     def filter_not(self, predicate: UserFunction, **options: Unpack[TableOptions]) -> Table:
         """The rows for which `predicate` is not true. Named: with a store to look into."""
@@ -458,8 +497,8 @@ class Table(NotBuilt):
             self._node,
             options.get("name"),
             options.get("on_error"),
-            function=function_of(function, operator, with_key=with_key),
-            select=None if value is None else function_of(value, operator, with_key=with_key),
+            function=self._function(function, operator, with_key=with_key),
+            select=None if value is None else self._function(value, operator, with_key=with_key),
             key=serde_or_none(key, "key=", operator),
             value=serde_or_none(value_serde, "value_serde=", operator),
         )
@@ -481,7 +520,9 @@ class Table(NotBuilt):
                 word, kind, node, None, step.on_error, function=step.function, **fields
             )
             if kind is p.Map:  # a row that became None is none
-                node = self._below("filter", p.Filter, node, None, function=Function(is_row))
+                node = self._below(
+                    "filter", p.Filter, node, None, function=CallableFunction(is_row)
+                )
         return Stream(self._draft, node)
 
     def late(self, *, name: str | None = None) -> Stream:
@@ -514,17 +555,30 @@ class Table(NotBuilt):
         name = options.get("name")
         operator = f"{word} {name!r}" if name else f"{word} of {self._node.name!r}"
         check_options(operator, options, TableOptions)
+        checked = self._function(function, operator, with_key=options.get("with_key", False))
+        if kind is p.TableFilter:
+            checked = predicate_of(checked, operator, null_is=fields["negate"])
         node = self._below(
             word,
             kind,
             self._node,
             name,
             options.get("on_error"),
-            function=function_of(function, operator, with_key=options.get("with_key", False)),
+            function=checked,
             named=name is not None,
             **fields,
         )
         return Table(self._draft, node)
+
+    def _formula(
+        self, word: str, made: Expression, name: str | None, on_error: p.OnError | None
+    ) -> Table:
+        return self._rows(word, p.TableMap, made, {"name": name, "on_error": on_error})
+
+    def _function(self, given: UserFunction, operator: str, *, with_key: bool) -> Function:
+        """A function of a row; the row that it replaced has no timestamp any more."""
+        shape = self._draft.shapes[self._node]
+        return function_of(given, operator, with_key=with_key, shape=shape, reads=(VALUE, KEY))
 
     def _below(
         self,
@@ -538,30 +592,3 @@ class Table(NotBuilt):
         policy = self._draft.policy(on_error, f"{word} of {parent.name!r}")
         called = self._draft.name(word, kind, parent, name)
         return self._draft.add(kind(name=called, parents=(parent,), on_error=policy, **fields))
-
-
-def _function(given: UserFunction, operator: str, options: Options) -> Function:
-    check_options(operator, options, Options)
-    return function_of(
-        given,
-        operator,
-        with_key=options.get("with_key", False),
-        with_record=options.get("with_record", False),
-    )
-
-
-def check_options(operator: str, options: object, known: type) -> None:
-    """TypeError for a keyword argument that the operator does not have."""
-    assert isinstance(options, dict)
-    for name in options.keys() - known.__annotations__.keys():
-        raise TypeError(f"{operator}: unexpected keyword argument {name!r}")
-
-
-def is_row(value: object) -> bool:
-    """Whether a table has a row where it has this value."""
-    return value is not None
-
-
-def _pairs(options: Options) -> Options:
-    """Functions of pairs always get the key, or the whole record."""
-    return {**options, "with_key": not options.get("with_record", False)}

@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from kafkalite.streams.expressions.tree import (
 from kafkalite.streams.expressions.types import BOOL, INT64_MAX, INT64_MIN, SCALARS, Type
 from kafkalite.streams.expressions.values import FUNCTIONS, boolean, caster, fit
 
+COMPILED_MAX: Final = 1_000  # loops that are kept, as every task of a plan asks for them
 NESTED_MAX: Final = 90  # of Python's parser, which takes 100 levels
 EXACT_MAX: Final = 1 << 53  # integers up to it are floats without loss
 NAMED: Final = (TypeError, OverflowError, ValueError)  # errors that get the expression's text
@@ -70,6 +72,7 @@ FAST: Final[Mapping[str, tuple[str, str]]] = {  # a type for which Python's own 
 class Compiled:
     """An expression as a loop. `inputs` are the columns that it takes, in this order."""
 
+    text: str
     inputs: tuple[Input, ...]
     type: Type
     source: str
@@ -109,6 +112,7 @@ class Compiled:
         return self._texts[line]
 
 
+@lru_cache(COMPILED_MAX)
 def compile_objects(tree: Node, shape: Shape = UNKNOWN) -> Compiled:
     """The loop of an expression. TopologyError where its types do not fit."""
     lowered, type_ = checked(tree, shape)
@@ -125,7 +129,7 @@ def compile_objects(tree: Node, shape: Shape = UNKNOWN) -> Compiled:
     source = "\n".join(writer.lines)
     exec(compile(source, f"<{tree}>", "exec"), writer.constants)
     texts = {number: str(node) for number, node in enumerate(writer.nodes, 1)}
-    return Compiled(inputs, type_, source, writer.constants["run"], texts)
+    return Compiled(str(tree), inputs, type_, source, writer.constants["run"], texts)
 
 
 def _field_of_key(key: Any, name: str) -> Any:

@@ -134,7 +134,8 @@ def _paths(node: Node, of: Input) -> Iterator[Path]:
     if below == of:
         yield tuple(reversed(path))
     elif isinstance(below, Call):
-        for part in below.arguments:
+        # `select` looks whether the value is null, at nothing else of it.
+        for part in below.arguments[below.function == "select" :]:
             yield from _paths(part, of)
 
 

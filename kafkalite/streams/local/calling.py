@@ -7,9 +7,11 @@ from itertools import repeat
 from typing import Any, Final, Protocol
 
 from kafkalite.streams import plan as p
-from kafkalite.streams.functions import Function, Passes
+from kafkalite.streams.expressions.objects import compile_objects
+from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE
+from kafkalite.streams.functions import CallableFunction, ExpressionFunction, Function, Passes
 from kafkalite.streams.local.batch import Batch
-from kafkalite.streams.local.failures import Failures
+from kafkalite.streams.local.failures import Applied, Failures
 from kafkalite.streams.local.runtime import Needs
 from kafkalite.streams.record import Record
 
@@ -35,6 +37,8 @@ def records(batch: Batch) -> list[Record]:
 
 def arguments(function: Function, batch: Batch) -> Sequence[Sequence[Any]]:
     """The columns that `function` is called with."""
+    if isinstance(function, ExpressionFunction):
+        return inputs(function, batch, batch.values)
     if function.passes is Passes.RECORD:
         return (records(batch),)
     assert batch.values is not None
@@ -42,6 +46,30 @@ def arguments(function: Function, batch: Batch) -> Sequence[Sequence[Any]]:
         return (batch.values,)
     assert batch.keys is not None
     return (batch.keys, batch.values)
+
+
+def inputs(
+    function: ExpressionFunction, batch: Batch, values: Sequence[Any] | None
+) -> list[Sequence[Any]]:
+    """The columns that an expression reads, `values` being that of the values."""
+    columns = {VALUE: values, KEY: batch.keys, TIMESTAMP: batch.timestamps}
+    found = [columns[each] for each in function.inputs]
+    assert all(column is not None for column in found), f"{function}: a column is not there"
+    return [column for column in found if column is not None]
+
+
+def applied(function: Function) -> Applied:
+    """What is applied to columns: the user's callable, or the expression's loop."""
+    if isinstance(function, ExpressionFunction):
+        return compile_objects(function.tree, function.shape)
+    return function.call
+
+
+def called(function: Function) -> Callable[..., Any]:
+    """A callable for one record. An expression's loop over many takes a fraction of the time."""
+    if isinstance(function, ExpressionFunction):
+        return compile_objects(function.tree, function.shape).one
+    return function.call
 
 
 def caller(
@@ -54,7 +82,7 @@ def caller(
 
     `wrap` goes around the user's function, so that what it checks counts as the function's failure.
     """
-    call = function.call if wrap is None else wrap(function.call)
+    call = applied(function) if wrap is None else wrap(called(function))
 
     def run(batch: Batch) -> Results:
         return failures.apply(node, call, batch, arguments(function, batch))
@@ -71,24 +99,36 @@ class RowCaller(Protocol):
         """The results, and the indexes of records that the function failed on."""
 
 
-def row_caller(node: p.Node, function: Function, failures: Failures) -> RowCaller:
+def row_caller(
+    node: p.Node,
+    function: Function,
+    failures: Failures,
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+) -> RowCaller:
     """Calls `function` for the rows of a table that are not None; None gives None, a failure too.
 
     The rows are a column beside the batch, its values or its olds. An old row that the function
-    fails on was dealt with when it came.
+    fails on was dealt with when it came. `wrap` goes around a callable of the user's.
     """
+    call = applied(function)
+    if wrap is not None and isinstance(function, CallableFunction):
+        call = wrap(function.call)
 
     def run(
         batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
     ) -> tuple[list[Any], list[int]]:
         there = [index for index, row in enumerate(rows) if row is not None]
-        columns: list[Sequence[Any]] = [[rows[index] for index in there]]
-        if function.takes_key:
-            assert batch.keys is not None
-            columns.insert(0, [batch.keys[index] for index in there])
-        found, failed = failures.call(
-            node, function.call, batch, columns, there, once_more=are_olds
-        )
+        columns: list[Sequence[Any]]
+        if isinstance(function, ExpressionFunction):
+            columns = inputs(function, batch, rows)
+        else:
+            columns = [rows]
+            if function.takes_key:
+                assert batch.keys is not None
+                columns.insert(0, batch.keys)
+        if len(there) < len(rows):
+            columns = [[column[index] for index in there] for column in columns]
+        found, failed = failures.call(node, call, batch, columns, there, once_more=are_olds)
         results: list[Any] = [None] * len(rows)
         for index, result in zip(there, found, strict=True):
             results[index] = result
@@ -99,7 +139,7 @@ def row_caller(node: p.Node, function: Function, failures: Failures) -> RowCalle
 
 def function_needs(function: Function) -> Needs:
     """What a function of the record needs of a batch."""
-    return Needs(key=function.takes_key, value=True)
+    return Needs(key=function.takes_key, value=function.takes_value)
 
 
 def check_timestamp(timestamp: object) -> None:

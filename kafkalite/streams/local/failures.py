@@ -21,6 +21,7 @@ from typing import Any, Final
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.streams import plan as p
+from kafkalite.streams.expressions.objects import Compiled
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Place
 from kafkalite.streams.local.drops import Drops, Reason
@@ -29,6 +30,9 @@ DROPPED: Final = "dropped-records-total"
 FAILED: Final = "failed-records-total"
 DEAD_LETTERS: Final = "dead-letter-records-total"
 HEADER: Final = "__streams.errors."
+
+
+Applied = Callable[..., Any] | Compiled  # what is applied to columns, record by record
 
 
 class Failures:
@@ -84,7 +88,7 @@ class Failures:
     def call(
         self,
         node: p.Node,
-        function: Callable[..., Any],
+        function: Applied,
         batch: Batch,
         columns: Sequence[Sequence[Any]],
         indexes: Sequence[int] | None = None,
@@ -111,7 +115,7 @@ class Failures:
     def apply(
         self,
         node: p.Node,
-        function: Callable[..., Any],
+        function: Applied,
         batch: Batch,
         columns: Sequence[Sequence[Any]],
     ) -> tuple[Batch, list[Any]]:
@@ -159,18 +163,23 @@ class Failures:
 
 
 def attempt(
-    function: Callable[..., Any],
+    function: Applied,
     columns: Sequence[Sequence[Any]],
     failed: Callable[[int, Exception], None],
 ) -> list[Any]:
     """`function` over columns, called once for each record; None where it failed."""
     results: list[Any] = []
-    calls = map(function, *columns)
     count = len(columns[0])
+    rest = list(map(iter, columns))
+    calls = None if isinstance(function, Compiled) else map(function, *rest)
     while True:
         try:
-            # extend keeps what came before an exception, so its length tells the record.
-            results.extend(calls)
+            # What came before an exception is kept, so the results' length tells the record.
+            if isinstance(function, Compiled):
+                function.extend(results, *rest)
+            else:
+                assert calls is not None
+                results.extend(calls)
             if len(results) == count:
                 return results
             raise RuntimeError("the function raised StopIteration")
@@ -213,12 +222,12 @@ def reason(error: Exception, node: p.Node) -> str:
 
 
 def _fields(node: p.Node) -> list[tuple[str]]:
-    """The fields that `node` takes out of values, as a KeyError would hold them."""
-    functions = [getattr(node, "function", None), getattr(node, "timestamp", None)]
+    """The fields by which `node` takes values apart, as a KeyError would hold them."""
+    functions = [getattr(node, name, None) for name in ("function", "select", "timestamp")]
     functions += getattr(node, "predicates", ())
     if isinstance(node, p.Aggregate):
         functions += (aggregate.argument for aggregate in node.aggregates)
-    return [(f.field,) for f in functions if isinstance(f, Function) and f.field]
+    return [(name,) for f in functions if isinstance(f, Function) for name in f.fields]
 
 
 def error_headers(error: Exception, node: p.Node, place: Place) -> Headers:

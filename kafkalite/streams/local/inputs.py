@@ -21,8 +21,10 @@ from kafkalite.core.types import Columns
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
 from kafkalite.streams.durations import spell
+from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
+from kafkalite.streams.functions import ExpressionFunction
 from kafkalite.streams.local.batch import Batch, Fetched
-from kafkalite.streams.local.calling import TIMESTAMP_MAX, check_timestamp
+from kafkalite.streams.local.calling import TIMESTAMP_MAX, applied, check_timestamp
 from kafkalite.streams.local.failures import attempt, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.watermarks import Clock, Placed, without_markers
@@ -60,7 +62,7 @@ class Reader:
         timestamps = columns.timestamps
         if self.node.timestamp is not None:
             assert values is not None
-            timestamps = self._extract(values, failed)
+            timestamps = self._extract(values, columns, failed)
         timestamps = self._in_range(timestamps, failed)
         batch = Batch(
             timestamps,
@@ -99,26 +101,31 @@ class Reader:
         note: Callable[[int, Exception], None] = lambda *failure: failed.append(failure)  # noqa: E731
         return convert(codec.deserialize, topic, column, note)[0]
 
-    def _extract(self, values: Sequence[Any], failed: Failed) -> Sequence[int]:
+    def _extract(self, values: Sequence[Any], columns: Columns, failed: Failed) -> Sequence[int]:
         """Timestamps by the user's function; 0 where there is none to be had."""
-        assert self.node.timestamp is not None
+        function = self.node.timestamp
+        assert function is not None
         unreadable = {index for index, _ in failed}
-        call = self.node.timestamp.call
         there = [index for index in range(len(values)) if index not in unreadable]
-
-        def timestamp_of(value: Any) -> int:
-            timestamp: int = call(value)
-            check_timestamp(timestamp)
-            return timestamp
-
+        given = [values]
+        if isinstance(function, ExpressionFunction):
+            by_input = {VALUE: values, TIMESTAMP: columns.timestamps}
+            given = [by_input[each] for each in function.inputs]
+        if unreadable:
+            given = [[column[index] for index in there] for column in given]
         found = attempt(
-            timestamp_of,
-            [[values[index] for index in there]],
-            lambda at, error: failed.append((there[at], error)),
+            applied(function), given, lambda at, error: failed.append((there[at], error))
         )
         timestamps = [0] * len(values)
+        failed_now = {index for index, _ in failed}
         for index, timestamp in zip(there, found, strict=True):
-            timestamps[index] = timestamp or 0
+            if index in failed_now:
+                continue
+            try:
+                check_timestamp(timestamp)
+                timestamps[index] = timestamp
+            except (TypeError, ValueError) as error:
+                failed.append((index, error))
         return timestamps
 
 

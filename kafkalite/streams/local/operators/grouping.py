@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
-    Aggregate,
     Count,
     Subtractable,
 )
 from kafkalite.streams.local.batch import Batch, Push
+from kafkalite.streams.local.calling import called
 from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
 from kafkalite.streams.local.operators.rows import Before, Rows
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
@@ -35,6 +35,9 @@ def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
         needs |= null_needs(node, runtime)
     if any(not isinstance(part, Count) or part.argument is not None for part in node.aggregates):
         needs |= Needs(value=True)
+    for part in node.aggregates:
+        if part.argument is not None:
+            needs |= Needs(key=part.argument.takes_key)
     for late in runtime.children(node, p.Late):
         needs |= runtime.needs(late)
     return needs | Needs(value=node.subtracts)
@@ -86,6 +89,11 @@ def is_ascending(timestamps: Sequence[int]) -> bool:
 class TableAggregate(GroupAggregate):
     """An aggregate of a table's rows by group: takes old rows out, adds new ones."""
 
+    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
+        super().__init__(node, runtime)
+        functions = [part.argument for part in node.aggregates]
+        self._calls = [_whole if each is None else called(each) for each in functions]
+
     def process(self, batch: Batch) -> None:
         """Folds the changes in, one by one, each (old, new)."""
         batch = self.rows.keys(batch)
@@ -111,19 +119,22 @@ class TableAggregate(GroupAggregate):
         if new is None and not has_row and not self.rows.layout.deletes:
             return
         self.rows.note(bucket, {key: timestamp})
-        for aggregate, partials in zip(self.rows.node.aggregates, bucket.partials, strict=True):
+        for aggregate, call, partials in zip(
+            self.rows.node.aggregates, self._calls, bucket.partials, strict=True
+        ):
             if old is not None and has_row:
                 assert isinstance(aggregate, Subtractable), f"{aggregate}: refused when built"
-                aggregate.subtract(partials, key, _argument(aggregate, old))
+                aggregate.subtract(partials, key, call(old))
             if new is not None:
-                aggregate.add(partials, (key,), iter((_argument(aggregate, new),)))
+                aggregate.add(partials, (key,), iter((call(new),)))
         stamp = bucket.stamps.get(key, timestamp) if has_row else timestamp
         bucket.stamps[key] = max(stamp, timestamp)
         bucket.newest = max(bucket.newest, timestamp)
 
 
-def _argument(aggregate: Aggregate, value: Any) -> Any:
-    return value if aggregate.argument is None else aggregate.argument.call(value)
+def _whole(value: Any) -> Any:
+    """What an aggregate without an argument takes."""
+    return value
 
 
 def grouping(node: p.Aggregate, runtime: Runtime) -> Push:

@@ -29,7 +29,10 @@ from kafkalite.streams.aggregates import (
     Partials,
     snapshot,
 )
+from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Taken
+from kafkalite.streams.local.calling import applied, arguments
+from kafkalite.streams.local.failures import Applied
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Bucket, Layout
@@ -67,6 +70,7 @@ class Rows:
         self.runtime = runtime
         self.failures = runtime.failures
         self.skips = self.failures.policy(node) != "fail"
+        self.functions = [_prepared(part.argument) for part in node.aggregates]
         self.layout = Layout(node.aggregates, node.fields)
         self.store = open_store(node, self.layout, runtime)
         self.keys = store_keys(node, runtime)
@@ -95,21 +99,22 @@ class Rows:
     def arguments(self, batch: Batch) -> tuple[Batch, list[Sequence[Any] | None]]:
         """A column for each aggregate; records that a function failed on are left out."""
         columns: list[list[Any] | Sequence[Any] | None] = []
-        by_field: dict[str, Sequence[Any]] = {}
+        shared: dict[object, Sequence[Any]] = {}  # of functions that data tells to be the same
         failed: set[int] = set()
-        for aggregate in self.node.aggregates:
-            function = aggregate.argument
-            if function is None:
+        for (function, call, known), aggregate in zip(
+            self.functions, self.node.aggregates, strict=True
+        ):
+            if function is None or call is None:
                 columns.append(None if isinstance(aggregate, Count) else batch.values)
-            elif function.field in by_field:
-                columns.append(by_field[function.field])
+            elif known in shared:
+                columns.append(shared[known])
             else:
-                assert batch.values is not None
-                column, bad = self.failures.call(self.node, function.call, batch, [batch.values])
+                given = arguments(function, batch)
+                column, bad = self.failures.call(self.node, call, batch, given)
                 failed.update(bad)
                 columns.append(column)
-                if function.field is not None:
-                    by_field[function.field] = column
+                if known is not None:
+                    shared[known] = column
         if not failed:
             return batch, columns
         kept = [index for index in range(len(batch)) if index not in failed]
@@ -247,6 +252,13 @@ class Rows:
             self.waiting = 0
             for start in sorted(self.store.buckets):
                 self.tell(self.store.buckets[start], origin)
+
+
+def _prepared(function: Function | None) -> tuple[Function | None, Applied | None, object]:
+    """An argument, what is applied for it, and what data says of it."""
+    if function is None:
+        return None, None, None
+    return function, applied(function), function.known and (type(function), function.known)
 
 
 class _Zeros(Sequence[int]):

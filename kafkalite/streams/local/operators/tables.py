@@ -13,8 +13,7 @@ Source Kafka Streams' KTableSource, KTableFilter, KTableMapValues, KTableReparti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kafkalite.streams import plan as p
@@ -123,9 +122,7 @@ def _(node: p.TableFilter, below: Needs, runtime: Runtime) -> Needs:
 @compile_node.register
 def _(node: p.TableFilter, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
-    verdict = node.function.call
-    is_true = replace(node.function, call=lambda *given: bool(verdict(*given)))
-    call = row_caller(node, is_true, runtime.failures)
+    call = row_caller(node, node.function, runtime.failures, _verdict)
     store = LatestRows(node, runtime) if node.named else None
 
     def passing(
@@ -153,6 +150,10 @@ def _(node: p.TableFilter, runtime: Runtime) -> Push:
             forward(batch)
 
     return run
+
+
+def _verdict(function: Callable[..., Any]) -> Callable[..., bool]:
+    return lambda *given: bool(function(*given))
 
 
 @node_needs.register
