@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafkalite.core.broker.purgatory import DelayedProduce
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
-from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
 from kafkalite.core.handlers.slices import Answering, in_slices
 from kafkalite.core.log.validation import Validated, validated
 from kafkalite.core.log.values import Appended, MemoryRecords
@@ -78,6 +78,7 @@ OF_THE_BATCH: Final = frozenset(
 
 WORK_PER_SLICE: Final = 1 << 20  # in bytes: some 2 ms
 WORK_OF_BATCH: Final = 1 << 13  # whatever its size
+SLICE_MS: Final = 4  # after which a slice ends, however little was done
 BYTES_AT_ONCE: Final = 1 << 20  # of a batch, decompressed; larger ones are checked in a thread
 DECOMPRESSED_RATIO_MAX: Final = 128  # max.message.bytes that a request's batches decompress to
 RECORD_ERRORS_MAX: Final = 100  # refused records that one answer names
@@ -101,7 +102,10 @@ def produce(
     else:
         production.repeated = _repeated(request)
         slices = _slices(production)
-    answered = in_slices(broker, ApiKey.PRODUCE, context, slices, keeps_peer=True, is_large=False)
+    is_large = len(topics) > ENTRIES_AT_ONCE
+    answered = in_slices(
+        broker, ApiKey.PRODUCE, context, slices, keeps_peer=True, is_large=is_large
+    )
     return cast("ProduceResponse | Pending[ProduceResponse] | None", answered)
 
 
@@ -115,6 +119,7 @@ class _Production:
         "record_errors",
         "repeated",
         "request",
+        "slice_began_ms",
         "wanted",
         "work",
     )
@@ -126,8 +131,20 @@ class _Production:
         self.wanted: Wanted = {}  # what must still be replicated
         self.repeated: Collection[tuple[str, int]] = ()  # partitions that are named more than once
         self.work = 0  # of this slice, in bytes that are checked and written
+        self.slice_began_ms: int | None = None  # None before its second batch
         self.decompressed_bytes = 0  # of all batches
         self.record_errors = RECORD_ERRORS_MAX  # that the answer has still room for
+
+    def is_slice_over(self) -> bool:
+        """Whether the next batch begins another slice. The time counts, too: the system may take
+        milliseconds to make a file or to find room for a batch."""
+        now_ms = self.broker.monotonic_ms()
+        if self.slice_began_ms is None:
+            self.slice_began_ms = now_ms
+        if self.work < WORK_PER_SLICE and now_ms - self.slice_began_ms < SLICE_MS:
+            return False
+        self.work, self.slice_began_ms = 0, None
+        return True
 
 
 def _repeated(request: ProduceRequest) -> Collection[tuple[str, int]]:
@@ -144,8 +161,7 @@ def _slices(production: _Production) -> Answering:
         refusal = _refusal(production.request, topic.name, production.context)
         answers = []
         for data in topic.partition_data:
-            if production.work >= WORK_PER_SLICE:
-                production.work = 0
+            if production.work and production.is_slice_over():
                 yield
             production.work += WORK_OF_BATCH
             answer = _append(production, topic.name, data, refusal)

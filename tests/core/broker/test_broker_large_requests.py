@@ -203,6 +203,36 @@ def test_many_batches_go_on_in_slices(start: Start) -> None:
     asyncio.run(story())
 
 
+def test_a_slice_of_many_batches_ends_when_the_disk_is_slow(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", 60)
+            broker, now_ms = running.broker, [10**9]
+            slices, run = [0], broker._agenda._run_slice
+
+            def counting(work: Any) -> None:
+                slices[0] += work.name == "PRODUCE"
+                run(work)
+
+            def slow_append(*given: Any, **more: Any) -> Any:
+                now_ms[0] += produce_module.SLICE_MS // 2
+                return append(*given, **more)
+
+            log = type(broker.partition("t", 0).log)
+            append = log.append_as_leader
+            broker._agenda._run_slice = counting
+            broker.monotonic_ms = lambda: now_ms[0]
+            monkeypatch.setattr(log, "append_as_leader", slow_append)
+            answer = await peer.ask(produce(*((i, batch(b"v")) for i in range(60))), PRODUCE_V)
+            assert set(codes(answer)) == {ErrorCode.NONE}
+            assert slices[0] >= 60 // 3 - 1, "each has a first batch and those of its time"
+
+    asyncio.run(story())
+
+
 def test_an_answer_names_so_many_refused_records_in_all(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
