@@ -121,7 +121,7 @@ def open_codec(
     from kafkalite.serde.serde import EachRecord, SerdeContext
 
     if kind is Kind.avro:
-        return serde.avro(schema=schema).open(SerdeContext(registry, is_key))
+        return serde.avro(schema=schema).open(SerdeContext(registry, is_key, as_dicts=True))
     if kind is Kind.json:
         return serde.json().open(SerdeContext())
     if kind is Kind.msgpack:

@@ -8,7 +8,7 @@ offsets point into.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
-    AVRO_INTERFACE_BUILT = 1  # raised together with avro_plan.INTERFACE
+    AVRO_INTERFACE_BUILT = 2  # raised together with avro_plan.INTERFACE
 
 cdef enum:  # avro_plan.Op
     OP_NULL, OP_BOOLEAN, OP_INT, OP_LONG, OP_INTEGER_AS_DOUBLE, OP_FLOAT, OP_FLOAT_AS_DOUBLE
@@ -56,14 +56,24 @@ cdef struct Store:
     uint64_t[4] limit  # 10 to the power of a decimal's precision
 
 
-cdef class Batch:
-    """The columns that some records became. They end with the batch."""
+cdef class Shape:
+    """The columns of a plan, without values: what each batch of them begins as."""
 
     cdef readonly object plan
-    cdef readonly Py_ssize_t rows
     cdef Store *stores
     cdef int32_t *parts
     cdef int count
+    cdef list details  # of each column what its Python objects are made with
+    cdef list names  # of each record the places of its fields, by their names
+
+
+cdef class Batch:
+    """The columns that some records became. They end with the batch."""
+
+    cdef readonly Shape shape
+    cdef readonly Py_ssize_t rows
+    cdef Store *stores
+    cdef object __weakref__
 
 
 cdef inline bint is_valid(const Store *store, int64_t row) noexcept nogil:

@@ -6,14 +6,15 @@ Owns   the buffers. Whoever lends them out keeps the batch.
 """
 
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from kafkalite.serde._avro_columns cimport *
 
 import sys
+from decimal import Context
 
 from kafkalite.serde.avro_plan import FAULTS, INTERFACE, Kind, Op, Union
 
@@ -44,19 +45,32 @@ cdef int widths(int kind, int size) noexcept:
     return 8
 
 
-cdef class Batch:
-    """The columns of a plan, empty at first; `_avro_read` fills them."""
+cdef object detail(column):
+    """What the objects of a column are made with: symbols, a context and a scale, a default."""
+    if column.kind == KIND_ENUM:
+        return column.symbols
+    if column.kind == KIND_DECIMAL:
+        return Context(prec=column.precision), -column.scale
+    if column.kind == KIND_CONSTANT:
+        return column.default
+    return None
 
-    def __cinit__(self, plan, Py_ssize_t rows):
+
+cdef class Shape:
+    """The columns of a plan, without values: what each batch of them begins as."""
+
+    def __cinit__(self, plan):
         cdef int i, j, part = 0
-        self.plan, self.rows = plan, rows
         columns = plan.columns
-        self.count = len(columns)
-        self.stores = <Store *> malloc(self.count * sizeof(Store))
-        self.parts = <int32_t *> malloc((self.count + 1) * sizeof(int32_t))
+        self.plan, self.count = plan, len(columns)
+        self.details = [detail(column) for column in columns]
+        self.names = [
+            {columns[j].name: i for i, j in enumerate(column.parts)} for column in columns
+        ]
+        self.stores = <Store *> calloc(self.count, sizeof(Store))
+        self.parts = <int32_t *> calloc(self.count + 1, sizeof(int32_t))
         if self.stores == NULL or self.parts == NULL:
             raise MemoryError
-        memset(self.stores, 0, self.count * sizeof(Store))
         for i in range(self.count):
             column = columns[i]
             self.stores[i].kind = column.kind
@@ -65,6 +79,7 @@ cdef class Batch:
             self.stores[i].part = part
             self.stores[i].parts = len(column.parts)
             for j in column.parts:
+                assert 0 < j < self.count and part < self.count
                 self.parts[part] = j
                 part += 1
             if column.kind == KIND_DECIMAL:
@@ -72,29 +87,48 @@ cdef class Batch:
                 memcpy(self.stores[i].limit, PyBytes_AS_STRING(limit), 32)
 
     def __dealloc__(self):
+        free(self.stores)
+        free(self.parts)
+
+
+cdef class Batch:
+    """The columns of a plan, empty at first; `_avro_read` fills them."""
+
+    def __cinit__(self, Shape shape, Py_ssize_t rows):
+        self.shape, self.rows = shape, rows
+        self.stores = <Store *> calloc(shape.count, sizeof(Store))
+        if self.stores == NULL:
+            raise MemoryError
+        memcpy(self.stores, shape.stores, shape.count * sizeof(Store))
+
+    def __dealloc__(self):
         cdef int i
         if self.stores != NULL:
-            for i in range(self.count):
+            for i in range(self.shape.count):
                 free(self.stores[i].valid)
                 free(self.stores[i].data)
                 free(self.stores[i].bytes)
         free(self.stores)
-        free(self.parts)
+
+    @property
+    def plan(self):
+        """The plan whose columns they are."""
+        return self.shape.plan
 
     def length(self, int column):
         """How many values a column has."""
-        assert 0 <= column < self.count
+        assert 0 <= column < self.shape.count
         return self.stores[column].length
 
     def null_count(self, int column):
         """How many values of a column are null."""
-        assert 0 <= column < self.count
+        assert 0 <= column < self.shape.count
         return self.stores[column].nulls
 
     def buffers(self, int column):
         """Address and size of a column's validity, of its numbers or offsets, of its bytes; None
         for what it does not have. They are the batch's, and go with it."""
-        assert 0 <= column < self.count
+        assert 0 <= column < self.shape.count
         cdef Store *s = &self.stores[column]
         cdef int64_t size = data_bytes(s, s.length)
         bits = (s.length + 7) >> 3

@@ -421,7 +421,7 @@ cdef int run(Reader *r, int pc, int end) noexcept nogil:
 cdef class Decoder:
     """A plan's program, ready to run."""
 
-    cdef object plan
+    cdef readonly Shape shape
     cdef Node *nodes
     cdef int count
     cdef int32_t *tables
@@ -429,7 +429,7 @@ cdef class Decoder:
     def __cinit__(self, plan):
         nodes, tables = plan.nodes.tobytes(), plan.tables.tobytes()
         assert NODE_INTS * 4 == sizeof(Node) and len(nodes) == len(plan.paths) * sizeof(Node)
-        self.plan, self.count = plan, len(plan.paths)
+        self.shape, self.count = Shape(plan), len(plan.paths)
         self.nodes = <Node *> malloc(len(nodes))
         self.tables = <int32_t *> malloc(len(tables) + 1)
         if self.nodes == NULL or self.tables == NULL:
@@ -495,13 +495,13 @@ cdef class Decoder:
             free(spans)
 
     cdef Batch _columns(self, const uint8_t **spans, Py_ssize_t rows, int64_t total):
-        cdef Batch batch = Batch(self.plan, rows)
+        cdef Batch batch = Batch(self.shape, rows)
         cdef Reader r
         cdef Py_ssize_t row
         cdef int64_t budget
         memset(&r, 0, sizeof(Reader))
         r.nodes, r.tables = self.nodes, self.tables
-        r.stores, r.parts = batch.stores, batch.parts
+        r.stores, r.parts = batch.stores, self.shape.parts
         r.node = -1
         r.budget = budget = BUDGET_LEAST + BUDGET_FACTOR * total
         if total >= ALONE_BYTES:
@@ -511,7 +511,7 @@ cdef class Decoder:
             row = run_all(&r, spans, rows, self.count)
         if row < rows:
             number = budget if r.fault == TOO_MUCH else r.found
-            path = self.plan.paths[r.node] if r.node > 0 else ""
+            path = self.shape.plan.paths[r.node] if r.node > 0 else ""
             raise SerdeError(f"{at(path)}{FAULTS[r.fault].format(number=number)}", row)
         return batch
 

@@ -42,6 +42,7 @@ class AvroSerde:
             schema=self.schema,
             strategy=self.subject_strategy,
             is_key=context.is_key,
+            as_dicts=context.as_dicts,
         )
 
     def __repr__(self) -> str:
@@ -64,6 +65,12 @@ def avro(
     and read as it. Without one, values are read as the subject's latest schema; written values make
     the schema: a record called `name`, or after the topic, whose fields are nullable, and which
     grows with the values as far as the subject's compatibility level allows.
+
+    A record that is read is a row: it equals a dict and is used like one (`row["at"]`, `in`, `get`,
+    `{**row}`, `match`), and makes a field's value when it is asked for. A row is no `dict` and
+    cannot be changed; `dict(row)` is a dict of its own, `json.dumps` takes rows with
+    `default=dict`. Records of schemas that have no fast way, and all where the native module is
+    missing, are dicts; `SerdeContext(as_dicts=True)` makes all of them dicts.
 
     Values come and go as fastavro has them: `timestamp-millis` is a datetime, `decimal` a Decimal.
     A datetime needs a time zone, except for a local-timestamp; milliseconds cut off what is finer.

@@ -13,6 +13,7 @@ registered, as far as the registry allows.
 Reading looks at the first five bytes of all records; those of one schema are read together. They
 come out as the reader's schema: the given one, else the subject's latest, looked up when the topic
 is first read and again when a newer id shows up (a batch is read as one schema), else the writer's.
+A record is a row that looks like a dict, or a dict (`avro_reader`).
 
 Owns   what it has looked up for each topic and id; one value's bytes are `avro_binary`'s.
 Never  leaves a record out, or a field that a schema has no place for.
@@ -32,16 +33,16 @@ from io import BytesIO
 from typing import Any, Final
 
 from kafkalite.errors import SchemaError, SerdeError
-from kafkalite.serde.avro_binary import Binary, binary
+from kafkalite.serde.avro_binary import binary
 from kafkalite.serde.avro_infer import evolve, infer, record_name
-from kafkalite.serde.avro_resolve import added_fields
+from kafkalite.serde.avro_reader import HEADER_BYTES, Reader
 from kafkalite.serde.avro_schema import Schema, kind, parse_schema
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.registry import SchemaRegistry
 
 MAGIC: Final = 0
 HEADER: Final = struct.Struct(">bi")
-HEADER_BYTES: Final = HEADER.size
+assert HEADER.size == HEADER_BYTES
 READ_ERRORS: Final[dict[type[Exception], str]] = {
     EOFError: "the data ends early",
     IndexError: "a union has no such branch or an enum no such symbol",
@@ -77,38 +78,6 @@ class Writer:
             out.append(record.getvalue())
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """What reads the records of one schema as another; None: as their own, then `added` to them."""
-
-    writer: Binary
-    reader: Binary | None
-    added: Mapping[str, Any]
-
-    def read(self, column: Sequence[bytes | None], out: list[Any]) -> None:
-        """Appends the value of each record of a column."""
-        decode, reader, added = self.writer.decode, self.reader, self.added
-        for data in column:
-            if data is None:
-                out.append(None)
-                continue
-            record = BytesIO(data)
-            record.seek(HEADER_BYTES)
-            value = decode(record, reader)
-            if record.tell() != len(data):
-                raise ValueError(f"{len(data) - record.tell()} bytes are left over")
-            if added:
-                value.update(added)
-            out.append(value)
-
-
-def _reader_of(writer: Schema, wanted: Schema) -> Reader:
-    """What reads the records of `writer` as `wanted`: at half the cost where that is enough."""
-    added = {} if wanted.text == writer.text else added_fields(writer, wanted)
-    as_wanted = binary(wanted.text)  # also where only its being one that can be read matters
-    return Reader(binary(writer.text), as_wanted if added is None else None, added or {})
-
-
 class AvroCodec:
     """An open Avro serde. `what` is what messages call it."""
 
@@ -121,13 +90,24 @@ class AvroCodec:
         schema: str | None,
         strategy: SubjectStrategy,
         is_key: bool,
+        as_dicts: bool = False,
     ) -> None:
         self._registry, self._what, self._name = registry, what, name
         self._given = None if schema is None else parse_schema(schema)
         self._strategy, self._suffix = strategy, "key" if is_key else "value"
+        self._as_dicts = as_dicts
         self._writers: dict[str, Writer] = {}  # topic -> the schema to write with
         self._latest: dict[str, Writer | None] = {}  # subject -> the schema to read as
         self._readers: dict[tuple[str, bytes], Reader] = {}  # topic, header
+
+    @property
+    def slow_schemas(self) -> Mapping[tuple[str, int], str]:
+        """The topics and schema ids of records that fastavro reads, and why it does."""
+        return {
+            (topic, HEADER.unpack(header)[1]): reader.slow_because
+            for (topic, header), reader in self._readers.items()
+            if reader.slow_because is not None
+        }
 
     # --- writing -----------------------------------------------------------------------
 
@@ -309,7 +289,8 @@ class AvroCodec:
                 raise SerdeError("not Confluent's wire format, which begins with 0 and a schema id")
             schema_id = HEADER.unpack(header)[1]
             writer = Writer(schema_id, parse_schema(self._registry.schema(schema_id)))
-            reader = _reader_of(writer.schema, self._reader_schema(topic, writer))
+            wanted = self._reader_schema(topic, writer)
+            reader = Reader(writer.schema, wanted, as_dicts=self._as_dicts)
         except SerdeError as error:
             heads = (data is not None and data[:HEADER_BYTES] == header for data in column)
             index = next(place for place, found in enumerate(heads) if found)

@@ -14,12 +14,14 @@ from kafkalite.serde.avro_plan import Plan
 try:
     from kafkalite.serde._avro_columns import Batch
     from kafkalite.serde._avro_read import Decoder
+    from kafkalite.serde._avro_rows import Row, Rows, objects
 
     NATIVE = True
 except ImportError:
+    Batch = Decoder = Row = Rows = objects = None  # type: ignore[assignment,misc]
     NATIVE = False
 
-__all__ = ["NATIVE", "Batch", "Decoder", "decoder"]
+__all__ = ["NATIVE", "Batch", "Decoder", "Row", "Rows", "decoder", "is_row", "objects"]
 
 
 def decoder(plan: Plan) -> Decoder:
@@ -27,3 +29,8 @@ def decoder(plan: Plan) -> Decoder:
     if not NATIVE:
         raise SchemaError("Avro becomes columns in native code, and the module was not built")
     return Decoder(plan)
+
+
+def is_row(value: object) -> bool:
+    """Whether a value is a view of a record, which serdes without Avro write as its dict."""
+    return NATIVE and isinstance(value, Row)

@@ -14,7 +14,7 @@ Source Avro 1.12 specification, "Timestamps"; fastavro `_logical_writers_py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
@@ -60,7 +60,7 @@ class _Checks:
             fields: list[tuple[str, Check]] = []
 
             def check(value: Any, path: str) -> None:
-                if isinstance(value, dict):
+                if isinstance(value, Mapping):
                     for field, inner in fields:
                         if field in value:
                             inner(value[field], inside(path, field))

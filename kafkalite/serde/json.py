@@ -10,10 +10,11 @@ Fails  with SerdeError; the message names the type that has no form.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import orjson
 
+from kafkalite.serde.avro_columns import is_row
 from kafkalite.serde.serde import Codec, EachRecord, SerdeContext
 
 OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -38,10 +39,13 @@ def json() -> JsonSerde:
 
 def _write(value: Any) -> bytes:
     try:
-        return orjson.dumps(value, _refuse, OPTIONS)
+        return orjson.dumps(value, _plain, OPTIONS)
     except TypeError as error:
-        raise error.__cause__ or error from None  # orjson wraps what `_refuse` said
+        raise error.__cause__ or error from None  # orjson wraps what `_plain` said
 
 
-def _refuse(value: object) -> NoReturn:
+def _plain(value: object) -> dict[str, Any]:
+    """A record read from Avro as its dict."""
+    if is_row(value):
+        return dict(value)  # type: ignore[call-overload, no-any-return]  # a mapping
     raise TypeError(f"JSON has no form for {type(value).__name__}: convert it first")

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from msgpack import ExtType, packb, unpackb
 
+from kafkalite.serde.avro_columns import is_row
 from kafkalite.serde.serde import Codec, EachRecord, SerdeContext
 
 TUPLE: Final = 1
@@ -54,7 +55,9 @@ def _write(value: Any) -> bytes:
     return data
 
 
-def _extend(value: Any) -> ExtType:
+def _extend(value: Any) -> ExtType | dict[Any, Any]:
+    if is_row(value):
+        return dict(value)
     if type(value) is not tuple:
         kind = type(value).__name__
         remedy = REMEDY.get(kind, "convert it to a plain value first")

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SerdeContext:
-    """What a serde is opened with: the registry, if any, and whether it serves keys or values."""
+    """What a serde is opened with: the registry, if any, and whether it serves keys or values.
+
+    `as_dicts`: records of Avro are to be dicts, not rows that look like dicts.
+    """
 
     registry: SchemaRegistry | None = None
     is_key: bool = False
+    as_dicts: bool = False
 
 
 class Codec(Protocol):

@@ -61,7 +61,7 @@ def to_record_batch(
     convert: Convert | None,
 ) -> pa.RecordBatch:
     """One batch; keys and values pass through their codecs a column at a time, then each value
-    through `convert`.
+    through `convert`. A codec of Avro must give dicts: Arrow takes no rows.
     """
     n = len(columns)
     key_codec, value_codec = codecs

@@ -172,7 +172,7 @@ class Reading:
         registry = None
         if self.avro_schema is not None:
             value, registry = avro(schema=self.avro_schema), registry_at(servers)
-        values = value.open(SerdeContext(registry, is_key=False))
+        values = value.open(SerdeContext(registry, is_key=False, as_dicts=True))
         if self.options.value_schema is not None:
             values = json_rows(json_struct(self.options.value_schema))
         keys = key_serde(self.options.key_format).open(SerdeContext(None, is_key=True))

@@ -185,7 +185,7 @@ class TopologyTestDriver:
     # Looking things up
 
     def _codec(self, serde: Serde, *, is_key: bool) -> Any:
-        return serde.open(SerdeContext(self._registry, is_key))
+        return serde.open(SerdeContext(self._registry, is_key, as_dicts=True))
 
     def _reader(self, topic: str) -> tuple[Task, p.Source]:
         for task in self._tasks:

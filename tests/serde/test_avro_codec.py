@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -423,3 +425,28 @@ def test_ids_of_four_bytes(world: World) -> None:
     )
     codec = world.codec(schema="int")
     assert codec.serialize("t", [1]) == [struct.pack(">bi", 0, 100000) + b"\2"]
+
+
+WITHOUT_NATIVE = """
+from kafkalite.serde import MemoryRegistry, SerdeContext, avro
+from kafkalite.serde.avro_columns import NATIVE, is_row
+codec = avro("R").open(SerdeContext(MemoryRegistry()))
+(value,) = codec.deserialize("t", codec.serialize("t", [{"a": 1}]))
+print(NATIVE, is_row(value), type(value).__name__, value, *codec.slow_schemas.values())
+import sys
+print("pyarrow" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import sys; sys.modules['kafkalite.serde._avro_columns'] = None",
+        "import sys; sys.modules['kafkalite.serde._avro_read'] = None",
+        "import sys; sys.modules['kafkalite.serde._avro_rows'] = None",
+    ],
+)
+def test_without_the_native_modules_fastavro_reads_and_nobody_needs_pyarrow(before: str) -> None:
+    command = [sys.executable, "-c", f"{before}\n{WITHOUT_NATIVE}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert found == "False False dict {'a': 1} the native module was not built\nFalse\n"

@@ -43,7 +43,7 @@ def row_of(schema: Any) -> dict[str, Any]:
 
 def column_of(schema: Any, *values: Any, written: Any = None) -> pa.Array:
     """What records of `values` become, which may have been `written` with another schema."""
-    context = SerdeContext(MemoryRegistry())
+    context = SerdeContext(MemoryRegistry(), as_dicts=True)
     writer = avro(schema=row_of(schema if written is None else written)).open(context)
     records = writer.serialize("t", [{"field": value} for value in values])
     codec = avro(schema=row_of(schema)).open(context)

@@ -1,0 +1,19 @@
+"""Rows of Avro columns, made by `objects`.                                                   [P]"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+from kafkalite.serde._avro_columns import Batch
+
+@final
+class Row(Mapping[str, Any]):
+    def __getitem__(self, name: str, /) -> Any: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __len__(self) -> int: ...
+    def copy(self) -> dict[str, Any]: ...
+
+@final
+class Rows:
+    def release(self) -> None: ...
+
+def objects(batch: Batch, as_dicts: bool) -> tuple[list[Any], Rows]: ...

@@ -1,0 +1,104 @@
+"""Records of one schema read as another: in native columns where that can be, else by fastavro. [D]
+
+    fast    the plan's program makes columns of all records; each value is a `Row` that looks at
+            them like a dict, or a dict where the caller asked for dicts
+    slow    fastavro makes a dict of each record
+
+Both give equal values. Which one it is is decided when the reader is made. Records that the program
+refuses are read again by fastavro: its error is the one that counts, or its value, where it takes
+more than Avro allows (an int of 40 bits).
+
+Owns   the batches whose rows are looked at. Before it reads the next but one, a reader copies out
+       the rows of a batch that somebody still holds: so a row in a state store keeps no batch.
+Fails  with any Exception for bytes; the codec makes it SerdeError.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalite.errors import SerdeError
+from kafkalite.serde.avro_binary import Binary, binary
+from kafkalite.serde.avro_columns import NATIVE, decoder, objects
+from kafkalite.serde.avro_plan import Slow, plan
+from kafkalite.serde.avro_resolve import added_fields
+from kafkalite.serde.avro_schema import Schema
+
+if TYPE_CHECKING:
+    from kafkalite.serde.avro_columns import Decoder, Rows
+
+HEADER_BYTES: Final = 5  # of Confluent's wire format
+BATCHES_OPEN: Final = 2  # whoever reads an old and a new column looks at both
+NOT_BUILT: Final = "the native module was not built"
+
+
+class Reader:
+    """What reads the records of `writer` as `wanted`. `slow_because` says why it is not fast."""
+
+    def __init__(self, writer: Schema, wanted: Schema, *, as_dicts: bool = False) -> None:
+        self._slow = _SlowReader(writer, wanted)  # refuses what cannot be read
+        self._as_dicts = as_dicts
+        self._open: deque[Rows] = deque()
+        self._fast: Decoder | None = None
+        made = plan(writer, None if wanted.text == writer.text else wanted)
+        self.slow_because: str | None = None
+        if not NATIVE:
+            self.slow_because = NOT_BUILT
+        elif isinstance(made, Slow):
+            self.slow_because = made.reason
+        else:
+            self._fast = decoder(made)
+
+    def read(self, column: Sequence[bytes | None], out: list[Any]) -> None:
+        """Appends the value of each record of a column."""
+        if self._fast is not None:
+            try:
+                batch = self._fast.decode(column, HEADER_BYTES)
+            except (SerdeError, TypeError):
+                pass  # fastavro says what is wrong with which record
+            else:
+                values, rows = objects(batch, self._as_dicts)
+                self._keep(rows)
+                out += values
+                return
+        self._slow.read(column, out)
+
+    def _keep(self, rows: Rows) -> None:
+        if self._as_dicts:
+            return
+        self._open.append(rows)
+        if len(self._open) > BATCHES_OPEN:
+            self._open.popleft().release()
+
+
+class _SlowReader:
+    """Reads with fastavro, at half the cost where no resolution is needed: as the writer's schema,
+    and then `added` to the value."""
+
+    def __init__(self, writer: Schema, wanted: Schema) -> None:
+        added: Mapping[str, Any] | None = {}
+        if wanted.text != writer.text:
+            added = added_fields(writer, wanted)
+        as_wanted = binary(wanted.text)  # also where only its being one that can be read matters
+        self._writer: Binary = binary(writer.text)
+        self._reader = as_wanted if added is None else None
+        self._added = added or {}
+
+    def read(self, column: Sequence[bytes | None], out: list[Any]) -> None:
+        """Appends the value of each record of a column."""
+        decode, reader, added = self._writer.decode, self._reader, self._added
+        for data in column:
+            if data is None:
+                out.append(None)
+                continue
+            record = BytesIO(data)
+            record.seek(HEADER_BYTES)
+            value = decode(record, reader)
+            if record.tell() != len(data):
+                raise ValueError(f"{len(data) - record.tell()} bytes are left over")
+            if added:
+                value.update(added)
+            out.append(value)
