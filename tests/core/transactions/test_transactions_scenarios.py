@@ -20,7 +20,7 @@ from player import Player, check, scenarios
 
 from kafkalite.core.coordinators.machine import Record
 from kafkalite.core.protocol import transactions as t
-from kafkalite.core.transactions.admin import described, listed
+from kafkalite.core.transactions.admin import described, filter_of, listed
 from kafkalite.core.transactions.coordinator import (
     AddPartitions,
     MarkersWritten,
@@ -195,7 +195,8 @@ class Coordination(Player):
     def do_list(self, *states: str, producer: str = "", longer: str = "-1") -> Iterator[str]:
         ids = tuple(int(each) for each in producer.split(",") if each)
         request = t.ListTransactionsRequest(states, ids, int(longer))
-        found = listed(self.machine.entries, request, self.now_ms)
+        passes = filter_of(request, self.now_ms)
+        found = [listed(name, e) for name, e in self.machine.entries.items() if passes(e)]
         yield " ".join(f"{e.transactional_id}:{e.transaction_state}" for e in found) or "nothing"
 
     def do_epoch(self, epoch: str) -> Iterator[str]:
