@@ -92,6 +92,7 @@ class BackendMachine(RuleBasedStateMachine):
         assert list(self.backend.range()) == sorted(self.rows.items())
         for name in ("offset", "times"):
             assert self.backend.metadata(name) == self.entries.get(name)
+        assert self.backend.is_empty == (not self.rows)
         assert (self.backend.approximate_bytes() > 0) >= bool(self.rows)
 
     def teardown(self) -> None:

@@ -29,6 +29,8 @@ from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import Failures
 from kafkalite.streams.local.order import Merging, Ordering, outputs_in_order
 from kafkalite.streams.local.state import StateStore
+from kafkalite.streams.local.state.backend import Place
+from kafkalite.streams.local.state.memory import InMemory
 from kafkalite.streams.rewrites import Schema, Store, SubTopology
 
 # Serdes that write equal bytes for a value whatever the topic.
@@ -91,6 +93,7 @@ class Runtime:
     stateful: dict[p.Node, Stateful] = field(default_factory=dict)
     now_ms: int = 0
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
+    place: Place = field(default_factory=InMemory)  # of the stores
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _merges: list[Merging] = field(default_factory=list)  # those above first
     _push: dict[p.Node, Push] = field(default_factory=dict)

@@ -40,6 +40,8 @@ from kafkalite.streams.local.inputs import Input, Reader
 from kafkalite.streams.local.runtime import Stateful
 from kafkalite.streams.local.stamping import Piece, Stamper
 from kafkalite.streams.local.state import StateStore, StoreView
+from kafkalite.streams.local.state.backend import Place
+from kafkalite.streams.local.state.kept import Kept
 from kafkalite.streams.local.watermarks import (
     EXTERNAL,
     MARKER_KEY,
@@ -98,6 +100,7 @@ class Task:
         partition_counts: Mapping[str, int] | None = None,
         drops: Drops | None = None,
         flows: Mapping[str, Flow] | None = None,
+        place: Place | None = None,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
@@ -107,6 +110,7 @@ class Task:
         self._flows = {} if flows is None else flows
         read = [self._flows.get(topic.name) for topic in sub_topology.repartition_sources]
         self._runtime.is_timed = any(flow is not None and flow.is_shared for flow in read)
+        self._runtime.place = place or self._runtime.place
         self._runtime.compile()
         self._operators = {
             node: self._runtime.stateful[node]
@@ -140,7 +144,13 @@ class Task:
 
     def store(self, name: str) -> StoreView:
         """A store to look into. KeyError when this task has none of that name."""
-        return StoreView(self._runtime.stores[name])
+        found = self._runtime.stores[name]
+        found.find_buckets()
+        return StoreView(found)
+
+    def kept(self, name: str) -> Kept:
+        """The rows of a store as bytes, for those who restore it."""
+        return self._runtime.stores[name].kept
 
     # Restoring
 
@@ -299,6 +309,14 @@ class Task:
         outputs += self._markers(Stamper.catch_up)
         return TaskCommit(outputs, changelog, offsets)
 
+    def checkpoint(self, offsets: Mapping[str, int]) -> None:
+        """What `commit` returned is committed: state on disk may be as new now.
+
+        `offsets` are behind what was written to each changelog topic, as far as that is known.
+        """
+        for store in self._runtime.stores.values():
+            store.checkpoint(offsets.get(store.changelog_topic), self._runtime.now_ms)
+
     def _changelog(self) -> list[Output]:
         changes = []
         for store in self._runtime.stores.values():
@@ -343,7 +361,24 @@ class Task:
                 f"task {self}: store {node.name!r}: its note of times cannot be read: {error}"
             ) from None
 
+    # Memory
+
+    @property
+    def object_bytes(self) -> int:
+        """About how many bytes the rows take that are objects."""
+        return sum(store.object_bytes for store in self._runtime.stores.values())
+
+    def shrink(self, bytes_max: int) -> None:
+        """Lets rows go that can be read from disk again, until about `bytes_max` are left."""
+        total = max(self.object_bytes, 1)
+        for store in self._runtime.stores.values():
+            store.shrink(bytes_max * store.object_bytes // total)
+
     # Life
+
+    def close(self) -> None:
+        """Leaves state on disk as the last checkpoint made it; the task is of no use afterwards."""
+        self._runtime.place.close()
 
     def _start(self) -> None:
         """Restoring is over; the first call does something."""
@@ -352,6 +387,8 @@ class Task:
         if self.state is TaskState.FAILED:
             raise ProcessingError(f"task {self} has failed: make a new one from its last commit")
         self._become(TaskState.RUNNING)
+        for store in self._runtime.stores.values():
+            store.find_buckets()
         for node, operator in self._operators.items():
             operator.resume(self._noted_time(node))
 

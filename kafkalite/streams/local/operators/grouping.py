@@ -54,7 +54,7 @@ class GroupAggregate:
         batch, segment = self.rows.taken(batch, values=True)
         if not len(batch):
             return
-        bucket = self.rows.store.bucket(NO_WINDOW)
+        bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
         self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
         self.rows.after(batch)
 
@@ -99,8 +99,8 @@ class TableAggregate(GroupAggregate):
         batch = self.rows.keys(batch)
         assert batch.raw_keys is not None
         assert batch.values is not None
-        bucket = self.rows.store.bucket(NO_WINDOW)
         keys: Sequence[Any] = batch.raw_keys  # a repartition topic has no null keys
+        bucket = self.rows.store.bucket(NO_WINDOW, keys)
         for index, (key, (old, new)) in enumerate(zip(keys, batch.values, strict=True)):
             before = Before(self.rows.layout, bucket, [key]) if self.rows.skips else None
             try:

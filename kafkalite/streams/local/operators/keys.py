@@ -35,6 +35,7 @@ def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
         window,
         runtime.codec(store.key, is_key=True),
         runtime.codec(value, is_key=False),
+        runtime.place.backend(store.name),
     )
     return opened
 

@@ -39,11 +39,11 @@ class LatestRows:
 
     def put(self, batch: Batch, values: Sequence[Any]) -> list[Any]:
         """Takes the updates over; the rows they replace."""
-        bucket = self.store.bucket(NO_WINDOW)
+        assert batch.raw_keys is not None
+        bucket = self.store.bucket(NO_WINDOW, batch.raw_keys)  # type: ignore[arg-type]
         (rows,) = bucket.partials
         get = rows.get
         olds: list[Any] = []
-        assert batch.raw_keys is not None
         for key, value in zip(batch.raw_keys, values, strict=True):
             olds.append(get(key))
             if value is None:

@@ -65,7 +65,8 @@ class WindowedAggregate:
         for start, segment in self._cut(whole, batch, ascending=ascending):
             if self._earliest is None or start < self._earliest:
                 self._earliest = start
-            self.rows.add(self.store.bucket(start), segment, batch, ascending=ascending)
+            bucket = self.store.bucket(start, segment.keys)
+            self.rows.add(bucket, segment, batch, ascending=ascending)
         self.rows.after(batch)
         if not self.runtime.is_timed:
             self._close_windows(batch)
@@ -148,7 +149,7 @@ class WindowedAggregate:
     def _send_final(self, start: int, origin: Origin) -> None:
         if self.forward_final is None:
             return
-        bucket = self.store.buckets[start]
+        bucket = self.store.whole(start)
         keys = sorted(bucket.stamps)
         if self.rows.layout.deletes:
             keys = [key for key in keys if self.store.has(bucket, key)]

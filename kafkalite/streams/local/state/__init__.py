@@ -1,13 +1,17 @@
 """State of tasks: stores of rows, and what they are kept in.                              [P]
 
-    store     rows as objects, what the changelog has not seen yet, views for users
+    store       rows as objects: a cache of those that are used, and what the changelog has not
+                seen yet; views for users
+    kept        rows as bytes, and how far they follow the changelog
+    forms       how rows stand in a backend: tables, windows
+    backend     the port to ordered bytes: memory, rocks
+    directory   where backends on disk are, and which process has them
 
 Owns   nothing itself; imports of the rest of the engine come here.
 """
 
+from kafkalite.streams.local.state.forms import NO_WINDOW, START
 from kafkalite.streams.local.state.store import (
-    NO_WINDOW,
-    START,
     Bucket,
     Layout,
     StateStore,

@@ -31,6 +31,10 @@ class Backend(Protocol):
     def is_durable(self) -> bool:
         """Whether rows are still there after a restart."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row."""
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
 
@@ -72,3 +76,13 @@ def after(prefix: bytes) -> bytes | None:
     """The first key behind all that begin with `prefix`; None where no key is behind them."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+
+
+class Place(Protocol):
+    """Where the stores of one task are kept."""
+
+    def backend(self, store: str) -> Backend:
+        """The backend of a store, by its name."""
+
+    def close(self) -> None:
+        """Closes every backend, and lets the place go."""

@@ -26,6 +26,11 @@ class MemoryBackend:
         self._metadata: dict[str, bytes] = {}
         self._sorted: list[bytes] | None = None  # every key, and perhaps some that are gone
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row."""
+        return not self._rows
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
         return list(map(self._rows.get, keys))
@@ -91,12 +96,20 @@ class MemoryBackend:
         """Lets go of the rows."""
         self.clear()
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def _keys(self, start: bytes, end: bytes | None) -> list[bytes]:
         if self._sorted is None:
             self._sorted = sorted(self._rows)
         first = bisect_left(self._sorted, start)
         last = len(self._sorted) if end is None else bisect_left(self._sorted, end)
         return self._sorted[first:last]
+
+
+class InMemory:
+    """A place that keeps nothing."""
+
+    def backend(self, store: str) -> MemoryBackend:
+        """A backend without rows."""
+        return MemoryBackend()
+
+    def close(self) -> None:
+        """Nothing is to be let go."""

@@ -98,6 +98,11 @@ class RocksBackend:
 
     # Rows
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row."""
+        return next(self.range(), None) is None
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
         found: list[bytes | None] = self._safely(lambda: self._db.get([ROW + key for key in keys]))

@@ -1,8 +1,12 @@
-"""State stores: rows in dicts, keyed by the key's bytes, kept in a changelog.              [P]
+"""State stores: rows as objects in dicts, keyed by the key's bytes, kept in a changelog.  [P]
 
 A store has one bucket for each window (a single one without windows). A bucket keeps one dict of
 partials per aggregate, and the timestamp of each row; a row is put together when it is looked at.
 What changed is written once per row and commit, however often it changed.
+
+The dicts are a cache over the rows as bytes (kept.py). A bucket is cold while rows of it may be
+bytes alone; whoever wants rows of it names their keys, and they are read together. Without a
+restart and without a state directory no bucket is ever cold, and no bytes are made.
 
     changelog record    key      the key's bytes, in windows followed by the window's start
                         value    the row by the store's serde; msgpack of the partials where rows
@@ -19,20 +23,25 @@ Source Kafka Streams' KeyValueStore, WindowStore, WindowKeySchema.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from kafkalite.core.types import Columns, Headers, Windowed
-from kafkalite.errors import SerdeError, TopologyError
+from kafkalite.errors import ProcessingError, SerdeError, TopologyError
 from kafkalite.serde.serde import Codec
 from kafkalite.streams.aggregates import MISSING, Aggregate, Partials
+from kafkalite.streams.local.state.backend import Backend
+from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY, START, Found
+from kafkalite.streams.local.state.kept import Kept
+from kafkalite.streams.local.state.memory import MemoryBackend
 from kafkalite.streams.windows import TimeWindow
 
-START: Final = struct.Struct(">q")
-NOTE_KEY: Final = b"note"
-NO_WINDOW: Final = 0  # the start of the only bucket of a store without windows
+CHECKED_ROWS: Final = 16  # of each restored batch: rows of another shape are all of another shape
+ROW_BYTES: Final = 250  # about what the objects of a row take besides those of its partials
+PARTIAL_BYTES: Final = 100
+OBJECT_BYTES: Final = 3  # that an object takes for each byte of its row, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +89,22 @@ class Layout:
         ]  # fmt: skip
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def load(self, bucket: Bucket, key: bytes, stored: Any) -> None:
-        """Puts a row back that `dump` gave."""
+    def load(self, bucket: Bucket, keys: Sequence[bytes], stored: Sequence[Any]) -> None:
+        """Puts rows back that `dump` gave."""
+        columns: Iterable[Sequence[Any]]
         if not self.is_plain:
-            parts = stored
+            columns = zip(*stored, strict=True)
         elif self.fields is None:
-            parts = [stored]
+            columns = [stored]
         else:
-            parts = [stored[name] for name in self.fields]
-        for aggregate, partials, part in zip(self.aggregates, bucket.partials, parts, strict=True):
-            if part is not None:
-                partials[key] = aggregate.load(part)
+            columns = [[row[name] for row in stored] for name in self.fields]
+        for aggregate, partials, column in zip(
+            self.aggregates, bucket.partials, columns, strict=True
+        ):
+            load = aggregate.load
+            for key, part in zip(keys, column, strict=True):
+                if part is not None:
+                    partials[key] = load(part)
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +123,7 @@ class Bucket:
     unlogged: dict[bytes, Any] = field(default_factory=dict)
     newest: int = -1  # of all timestamps that came in
     is_logged: bool = False  # whether the changelog has rows of it
+    is_cold: bool = False  # whether rows of it may be kept as bytes alone
 
     def forget(self, key: bytes) -> None:
         """Removes a row and every trace of it."""
@@ -144,38 +159,90 @@ class StateStore:
         window: TimeWindow | None,
         key_codec: Codec,
         value_codec: Codec,
+        backend: Backend | None = None,
     ) -> None:
         self.name = name
         self.changelog_topic = changelog_topic
         self.layout = layout
         self.window = window
         self.buckets: dict[int, Bucket] = {}
-        self.newest = -1  # the newest timestamp that the changelog has told of
+        self.kept = Kept(backend or MemoryBackend(), has_windows=window is not None)
         self._key_codec = key_codec
         self._value_codec = value_codec
         self._tombstones: dict[bytes, int] = {}  # changelog keys of closed windows
         self._note: bytes | None = None
         self._is_note_logged = True
+        self._coded_rows = self._coded_bytes = 0  # of rows that were written or read, for a mean
         if window is None:
             self.bucket(NO_WINDOW)
+        self.find_buckets()
 
-    def bucket(self, start: int) -> Bucket:
-        """The bucket of the window that starts at `start`, made when there is none."""
+    @property
+    def newest(self) -> int:
+        """The newest timestamp that the changelog has told of."""
+        return self.kept.newest
+
+    def find_buckets(self) -> None:
+        """Makes the buckets of which rows are kept as bytes."""
+        if self.kept.is_empty:
+            return
+        for start in [NO_WINDOW] if self.window is None else self.kept.starts():
+            bucket = self.bucket(start)
+            bucket.is_cold = bucket.is_logged = True
+            bucket.newest = max(bucket.newest, self.newest)
+
+    def bucket(self, start: int, keys: Sequence[bytes] = ()) -> Bucket:
+        """The bucket of the window that starts at `start`, made when there is none.
+
+        The rows of `keys` are in it: those that were kept as bytes alone are read.
+        """
         if (bucket := self.buckets.get(start)) is None:
             partials = tuple(aggregate.partials() for aggregate in self.layout.aggregates)
             bucket = self.buckets[start] = Bucket(start, partials)
+        elif bucket.is_cold and keys:
+            here, gone = bucket.stamps, bucket.unlogged
+            wanted = [k for k in dict.fromkeys(keys) if k not in here and k not in gone]
+            if wanted:
+                self._read(bucket, self.kept.take(start, wanted))
+                bucket.is_cold = self.kept.is_durable or not self.kept.is_empty
         return bucket
 
     @property
     def note(self) -> bytes | None:
         """What the operator wants to find again after a restart besides rows."""
-        return self._note
+        return self.kept.note if self._note is None else self._note
 
     @note.setter
     def note(self, note: bytes) -> None:
         assert self.window is not None, f"{self.name}: a store without windows has no note"
-        if note != self._note:
+        if note != self.note:
             self._note, self._is_note_logged = note, False
+
+    def whole(self, start: int) -> Bucket:
+        """A bucket that is there, with all its rows."""
+        bucket = self.buckets[start]
+        if bucket.is_cold:
+            self.bucket(start, self.kept.keys(start))
+            bucket.is_cold = False
+        return bucket
+
+    def _read(self, bucket: Bucket, found: Found) -> None:
+        """Puts rows among the objects."""
+        if not found.keys:
+            return
+        try:
+            stored = self._value_codec.deserialize(self.changelog_topic, found.values)
+            self.layout.load(bucket, found.keys, stored)
+        except (SerdeError, LookupError, TypeError, ValueError) as error:
+            raise ProcessingError(
+                f"store {self.name!r}: a row of {self.changelog_topic!r} cannot be read: {error!r}"
+                "; rows of another shape need another name"
+            ) from error
+        bucket.stamps.update(zip(found.keys, found.stamps, strict=True))
+        if found.headers is not None:
+            pairs = zip(found.keys, found.headers, strict=True)
+            bucket.headers.update((key, headers) for key, headers in pairs if headers)
+        self._measure(found.keys, found.values)
 
     def close(self, start: int, stream_time: int) -> None:
         """Removes a window; the changelog hears of it if it knows it."""
@@ -183,6 +250,11 @@ class StateStore:
         if bucket.is_logged:
             suffix = START.pack(start)
             self._tombstones.update((key + suffix, stream_time) for key in bucket.stamps)
+            if bucket.is_cold:
+                kept = self.kept.keys(start)
+                self._tombstones.update((key + suffix, stream_time) for key in kept)
+        if bucket.is_cold or self.kept.is_durable:
+            self.kept.drop(start)
 
     # The changelog
 
@@ -193,6 +265,7 @@ class StateStore:
         stamps = list(self._tombstones.values())
         headers: list[Headers] = [()] * len(keys)
         self._tombstones = {}
+        before = len(keys) + (not self._is_note_logged)  # the rows
         if not self._is_note_logged:
             self._is_note_logged = True
             keys.append(NOTE_KEY)
@@ -215,50 +288,87 @@ class StateStore:
             self._purge(bucket, rows)
         if not keys:
             return None
-        return Columns(keys, values, stamps, None, headers if any(headers) else None)
+        columns = Columns(keys, values, stamps, None, headers if any(headers) else None)
+        if self.kept.is_durable:  # closed windows are dropped there as a whole
+            changed = columns.slice(before, len(keys))
+            self.kept.write(changed, self._note)
+            self._measure(changed.keys, changed.values)
+        return columns
+
+    def checkpoint(self, offset: int | None, now_ms: int) -> None:
+        """The commit of everything that `changelog` gave so far went through."""
+        self.kept.checkpoint(offset, now_ms)
 
     def restore(self, columns: Columns) -> None:
-        """Puts rows back as the changelog tells; the later record of a key replaces the earlier.
+        """Takes rows back as the changelog tells; the later record of a key replaces the earlier.
 
-        SerdeError, with the record's index, for one that is no row of this store.
+        SerdeError, with the record's index, for one that is no row of this store. Rows are not
+        decoded before they are wanted, but for a few of each batch.
         """
-        if self.window is not None and NOTE_KEY in columns.keys:
-            columns = self._take_notes(columns)
-        stored = self._value_codec.deserialize(self.changelog_topic, columns.values)
-        headers = columns.headers or [()] * len(columns)
-        index = 0
-        try:
-            for index, key in enumerate(columns.keys):
-                self._put_back(key, stored[index], columns.timestamps[index], headers[index])
-        except (LookupError, TypeError, ValueError, struct.error) as error:
-            raise SerdeError(f"{type(error).__name__}: {error}", index) from error
-
-    def _take_notes(self, columns: Columns) -> Columns:
-        """Keeps the last note among the rows, which stand there without a value then."""
-        values = list(columns.values)
-        for index, key in enumerate(columns.keys):
-            if key == NOTE_KEY:
-                self._note, values[index] = values[index], None
-        return replace(columns, values=values)
-
-    def _put_back(
-        self, record_key: bytes | None, stored: Any, stamp: int, headers: Headers
-    ) -> None:
-        if stored is None and record_key == NOTE_KEY and self.window is not None:
+        if not len(columns):
             return
-        key, start = self._split(record_key)
-        self.newest = max(self.newest, stamp)
-        if (bucket := self.buckets.get(start)) is not None:
-            bucket.forget(key)
-        if stored is None:
-            return
-        bucket = self.bucket(start)
-        self.layout.load(bucket, key, stored)
-        bucket.stamps[key] = stamp
-        bucket.newest = max(bucket.newest, stamp)
-        bucket.is_logged = True
-        if headers:
-            bucket.headers[key] = headers
+        self._check_rows(columns)
+        self.kept.load(columns)
+        if any(bucket.stamps for bucket in self.buckets.values()):  # somebody has looked
+            self._forget(columns.keys)
+
+    def _forget(self, record_keys: Iterable[bytes]) -> None:
+        """Removes the objects of rows that the changelog tells of again."""
+        for record_key in record_keys:
+            key, start = record_key, NO_WINDOW
+            if self.window is not None and record_key != NOTE_KEY:
+                key, suffix = record_key[: -START.size], record_key[-START.size :]
+                (start,) = START.unpack(suffix)
+            if (bucket := self.buckets.get(start)) is not None:
+                bucket.forget(key)
+
+    def _check_rows(self, columns: Columns) -> None:
+        count = len(columns)
+        note_key = None if self.window is None else NOTE_KEY
+        indexes = sorted({*range(0, count, max(1, count // CHECKED_ROWS)), count - 1})
+        for index in indexes:
+            if (value := columns.values[index]) is None or columns.keys[index] == note_key:
+                continue
+            scratch = Bucket(NO_WINDOW, tuple({} for _ in self.layout.aggregates))
+            try:
+                (stored,) = self._value_codec.deserialize(self.changelog_topic, [value])
+                self.layout.load(scratch, [b""], [stored])
+            except (SerdeError, LookupError, TypeError, ValueError) as error:
+                raise SerdeError(f"{type(error).__name__}: {error}", index) from error
+
+    # Memory
+
+    @property
+    def object_bytes(self) -> int:
+        """About how many bytes the rows take that are objects."""
+        rows = sum(len(bucket.stamps) for bucket in self.buckets.values())
+        return rows * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        coded = self._coded_bytes // self._coded_rows if self._coded_rows else 0
+        return ROW_BYTES + PARTIAL_BYTES * len(self.layout.aggregates) + OBJECT_BYTES * coded
+
+    def shrink(self, bytes_max: int) -> None:
+        """Lets go of rows that are on disk as they are here until the rest fits, those that came
+        first before others. Rows that the changelog or somebody below has yet to hear of stay."""
+        assert self.kept.is_durable, f"store {self.name!r} is nowhere but in memory"
+        excess = (self.object_bytes - bytes_max) // self._row_bytes
+        for start in sorted(self.buckets):
+            if excess <= 0:
+                return
+            bucket = self.buckets[start]
+            busy, waits = bucket.unlogged, bucket.changed
+            clean = (key for key in bucket.stamps if key not in busy and key not in waits)
+            gone = list(islice(clean, excess))
+            for key in gone:
+                bucket.forget(key)
+            bucket.is_cold = bucket.is_cold or bool(gone)
+            excess -= len(gone)
+
+    def _measure(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+        self._coded_rows += len(keys)
+        self._coded_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
     def record_keys(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[bytes]:
         """The bytes of `keys` in topics: followed by the window's start if there are windows."""
@@ -293,14 +403,6 @@ class StateStore:
                 if key not in bucket.partials[0]:
                     bucket.forget(key)
 
-    def _split(self, record_key: bytes | None) -> tuple[bytes, int]:
-        if record_key is None:
-            raise ValueError("a row without a key")
-        if self.window is None:
-            return record_key, NO_WINDOW
-        key, suffix = record_key[: -START.size], record_key[-START.size :]
-        return key, START.unpack(suffix)[0]
-
 
 class StoreView:
     """A store to look into: decoded keys and rows, in the order of the keys' bytes."""
@@ -316,9 +418,8 @@ class StoreView:
             if not isinstance(key, Windowed):
                 raise TopologyError(f"store {store.name!r}: expected a Windowed key, got {key!r}")
             key, start, _ = key
-        bucket = store.buckets.get(start)
         data = store.key_bytes(key)
-        if bucket is None or not store.has(bucket, data):
+        if start not in store.buckets or not store.has(bucket := store.bucket(start, [data]), data):
             return None
         return store.layout.rows(bucket, [data])[0]
 
@@ -343,8 +444,8 @@ class StoreView:
             raise TopologyError(f"store {self._store.name!r} has no windows to fetch from")
         data = self._store.key_bytes(key)
         return self._pairs(
-            [(data, w) for w, bucket in sorted(self._store.buckets.items())
-             if start <= w <= end and self._store.has(bucket, data)]
+            [(data, w) for w in sorted(self._store.buckets)
+             if start <= w <= end and self._store.has(self._store.bucket(w, [data]), data)]
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -353,7 +454,8 @@ class StoreView:
 
     def _rows(self) -> Iterator[tuple[bytes, int]]:
         has = self._store.has
-        for window, bucket in self._store.buckets.items():
+        for window in self._store.buckets:
+            bucket = self._store.whole(window)
             yield from ((key, window) for key in bucket.stamps if has(bucket, key))
 
     def _pairs(self, rows: Iterable[tuple[bytes, int]]) -> Iterator[tuple[Any, Any]]:

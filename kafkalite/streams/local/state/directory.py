@@ -1,0 +1,124 @@
+"""Where state on disk is, and which process has it.                                      [IO]
+
+    <state_dir>/<application.id>/<sub-topology>_<partition>/         a task
+                                                       .lock         locked while a process has it
+                                                       <store>/      RocksDB
+
+A task that moves between workers of one machine finds its state: locks are on tasks, not on the
+whole directory. A lock goes with its process, so a worker that was killed leaves the state to the
+next one. Where another process has the task's directory (it is paused, say, and the group went on
+without it) the task gets a directory of its own: 0_1.2, 0_1.3 and so on.
+
+Owns   the directory of one application.
+Fails  with TopologyError where a directory cannot be made, or `SLOTS_MAX` processes have the task.
+Source Kafka Streams' StateDirectory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from kafkalite.errors import TopologyError
+from kafkalite.streams.local.state.backend import StateDamaged
+from kafkalite.streams.local.state.rocks import RocksBackend, load_rocksdict
+
+SLOTS_MAX: Final = 16
+LOCK: Final = ".lock"
+
+log = logging.getLogger(__name__)
+
+
+class StateDirectory:
+    """The state of an application on this machine."""
+
+    def __init__(self, state_dir: str | Path, application_id: str) -> None:
+        load_rocksdict()  # an error at the start, not at the first task
+        self.path = Path(state_dir) / application_id
+        with _named(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    def task(self, name: str) -> TaskDirectory:
+        """The directory of a task such as `0_3`, locked for this process."""
+        for path in self._slots(name):
+            with _named(path):
+                path.mkdir(exist_ok=True)
+                lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            if _has_locked(lock):
+                return TaskDirectory(path, lock)
+            log.info("%s: process %s has this state, looking further", path, _holder(lock))
+            os.close(lock)
+        raise TopologyError(f"{self.path}: {SLOTS_MAX} processes have the state of task {name}")
+
+    def _slots(self, name: str) -> Iterator[Path]:
+        yield self.path / name
+        for number in range(2, SLOTS_MAX + 1):
+            yield self.path / f"{name}.{number}"
+
+
+class TaskDirectory:
+    """The stores of a task that this process has. Closing it leaves them to the next one."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self._lock: int | None = lock
+        self._backends: list[RocksBackend] = []
+
+    def backend(self, store: str) -> RocksBackend:
+        """The backend of a store; one that cannot be read is made anew."""
+        path = self.path / store
+        if RocksBackend.is_damaged(path):
+            _throw_away(path, "it could not be read before")
+        try:
+            opened = RocksBackend(path)
+        except StateDamaged as error:
+            _throw_away(path, str(error.__cause__))
+            opened = RocksBackend(path)
+        self._backends.append(opened)
+        return opened
+
+    def close(self) -> None:
+        """Closes every backend, then gives the lock back."""
+        for backend in self._backends:
+            backend.close()
+        self._backends.clear()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Says which directory cannot be used, and why."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise TopologyError(f"state_dir: {path} cannot be used: {reason}") from error
+
+
+def _has_locked(lock: int) -> bool:
+    """Takes the lock if nobody has it, and writes down who has it now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    return True
+
+
+def _holder(lock: int) -> str:
+    return os.pread(lock, 32, 0).decode(errors="replace").strip() or "?"
+
+
+def _throw_away(path: Path, reason: str) -> None:
+    log.warning("%s: thrown away and rebuilt from the changelog: %s", path, reason)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path)

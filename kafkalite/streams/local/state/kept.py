@@ -1,0 +1,212 @@
+"""The rows of a store as bytes: what is not, or not only, there as objects.               [P]
+
+    load         what a restore reads of the changelog
+    take         rows that are wanted as objects
+    write        what the changelog heard in a commit that is under way
+    checkpoint   that commit went through: the backend gets it, with the changelog's offset
+
+In memory a row is here or among the objects, so `take` removes it, and `write` has nothing to do.
+On disk a row stays here, and is as the last commit that went through left it: never newer. What
+a commit wrote waits in `_pending` until `checkpoint`.
+
+Owns   the backend, and the entries that it keeps beside the rows: ENTRIES.
+Fails  with SerdeError for a record that is no row, with StateDamaged where the backend does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kafkalite.core.types import Columns
+from kafkalite.streams.local.state.backend import Backend
+from kafkalite.streams.local.state.forms import (
+    FORMAT,
+    NOTE_KEY,
+    NOTHING_FOUND,
+    START,
+    START_BYTES,
+    Found,
+    KeyForm,
+    TableKeys,
+    WindowKeys,
+    read_rows,
+    write_rows,
+)
+
+ENTRIES: Final = {
+    "format": "of rows and keys, see forms.py",
+    "identity": "which changelog the rows are from",
+    "offset": "of the changelog: all records below it are in the rows",
+    "newest": "the newest timestamp that the changelog told of",
+    "written": "the wall clock at the last checkpoint, in epoch ms",
+    "note": "of the store's operator",
+}
+LOAD_BYTES_MAX: Final = 64 << 20  # of a restore, held back so that rows are written once, sorted
+LOADED_ROW_BYTES: Final = 150  # about what a row takes in a dict besides its bytes
+
+
+class Kept:
+    """Rows as bytes, in a backend."""
+
+    def __init__(self, backend: Backend, *, has_windows: bool) -> None:
+        self._backend = backend
+        self._form: KeyForm = WindowKeys() if has_windows else TableKeys()
+        self._has_windows = has_windows
+        self._loaded: dict[bytes, bytes | None] = {}
+        self._loaded_bytes = 0
+        self._pending: dict[bytes, bytes | None] = {}
+        self._dropped: set[int] = set()  # windows of which the backend still has rows
+        self._pending_newest = self.newest = self._number("newest", -1)
+        self._offset = self._number("offset", -1)
+        self._note = backend.metadata("note")
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether rows survive the process."""
+        return self._backend.is_durable
+
+    @property
+    def offset(self) -> int | None:
+        """Up to where the rows follow the changelog; None: nothing of it is here."""
+        return None if self._offset < 0 else self._offset
+
+    @property
+    def written_ms(self) -> int:
+        """The wall clock of the last checkpoint."""
+        return self._number("written", 0)
+
+    @property
+    def is_of_this_format(self) -> bool:
+        """Whether the rows have the form that this version writes, or there are none yet."""
+        return self._backend.metadata("format") in (None, b"%d" % FORMAT)
+
+    @property
+    def identity(self) -> bytes | None:
+        """What `identify` was told; None before."""
+        return self._backend.metadata("identity")
+
+    def identify(self, identity: bytes) -> None:
+        """Notes which changelog the rows are from."""
+        self._backend.put_many({}, {"identity": identity, "format": b"%d" % FORMAT})
+
+    @property
+    def note(self) -> bytes | None:
+        """The operator's note."""
+        return self._note
+
+    # Restoring
+
+    def load(self, columns: Columns) -> None:
+        """Takes records of the changelog over; the later of one key replaces the earlier."""
+        self._form.check(columns.keys)
+        rows = dict(zip(self._form.to_backend(columns.keys), write_rows(columns), strict=True))
+        if self._has_windows and NOTE_KEY in rows:
+            (self._note,) = read_rows([NOTE_KEY], [rows.pop(NOTE_KEY) or b""]).values
+            columns = columns.where([key != NOTE_KEY for key in columns.keys])
+        self.newest = self._pending_newest = max(self.newest, max(columns.timestamps, default=-1))
+        if not self.is_durable:
+            self._backend.put_many(rows)
+            return
+        self._loaded |= rows
+        # Values that are replaced count, too: the bound is met early, never late.
+        self._loaded_bytes += sum(map(len, filter(None, rows.values())))
+        self._loaded_bytes += LOADED_ROW_BYTES * len(rows)
+
+    def loaded_to(self, offset: int, now_ms: int, *, is_end: bool = False) -> None:
+        """All records below `offset` have been loaded; the end of the restore writes them."""
+        self._offset = offset
+        if is_end or self._loaded_bytes >= LOAD_BYTES_MAX:
+            loaded, self._loaded, self._loaded_bytes = self._loaded, {}, 0
+            self._backend.put_many(loaded, self._entries(now_ms))
+
+    def clear(self) -> None:
+        """Throws everything away."""
+        self._loaded, self._loaded_bytes = {}, 0
+        self._pending, self._dropped = {}, set()
+        self._offset = self.newest = self._pending_newest = -1
+        self._note = None
+        self._backend.clear()
+
+    # As objects
+
+    def starts(self) -> list[int]:
+        """The windows of which there are rows, ascending."""
+        assert self._has_windows
+        starts = (START.unpack(prefix)[0] for prefix in self._backend.prefixes(START_BYTES))
+        return [start for start in starts if start not in self._dropped]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row."""
+        return self._backend.is_empty
+
+    def take(self, start: int, keys: Sequence[bytes]) -> Found:
+        """The rows of `keys` that there are."""
+        places = self._form.in_bucket(start, keys)
+        rows = self._backend.get_many(places)
+        if self._pending:  # a row that was deleted is nowhere else
+            pending = self._pending
+            rows = [pending.get(p, row) for p, row in zip(places, rows, strict=True)]
+        there = [(k, p, row) for k, p, row in zip(keys, places, rows, strict=True) if row]
+        if not there:
+            return NOTHING_FOUND
+        if not self.is_durable:
+            self._backend.put_many({place: None for _, place, _ in there})
+        return read_rows([key for key, _, _ in there], [row for _, _, row in there])
+
+    def keys(self, start: int) -> list[bytes]:
+        """The keys of the rows in a bucket."""
+        without_start = self._form.without_start
+        stored = (key for key, _ in self._backend.range(*self._form.bucket(start)))
+        return [without_start(key) for key in stored if self._pending.get(key, b"") is not None]
+
+    def drop(self, start: int) -> None:
+        """Deletes the rows of a window."""
+        window = self._form.bucket(start)
+        if not self.is_durable:
+            self._backend.delete_range(*window)
+            return
+        self._dropped.add(start)
+        low, high = window
+        self._pending = {
+            key: row
+            for key, row in self._pending.items()
+            if key < low or (high is not None and key >= high)
+        }
+
+    # Commits
+
+    def write(self, columns: Columns, note: bytes | None) -> None:
+        """What the changelog hears in a commit; a row of a dropped window is dropped already."""
+        if not self.is_durable:
+            return
+        self._note = self._note if note is None else note
+        places = self._form.to_backend(columns.keys)
+        self._pending.update(zip(places, write_rows(columns), strict=True))
+        self._pending_newest = max(self._pending_newest, max(columns.timestamps, default=-1))
+
+    def checkpoint(self, offset: int | None, now_ms: int) -> None:
+        """The commit went through; `offset` is behind what it wrote to the changelog.
+
+        Without `offset` the rows are written all the same: a restart then reads records again
+        that are in them already, with the same result.
+        """
+        if not self.is_durable:
+            return
+        self.newest = self._pending_newest
+        self._offset = self._offset if offset is None else offset
+        pending, self._pending = self._pending, {}
+        cleared = [self._form.bucket(start) for start in sorted(self._dropped)]
+        self._dropped.clear()
+        if pending or cleared or offset is not None:
+            self._backend.put_many(pending, self._entries(now_ms), cleared)
+
+    def _entries(self, now_ms: int) -> dict[str, bytes]:
+        entries = {"newest": self.newest, "offset": self._offset, "written": now_ms}
+        packed = {name: b"%d" % number for name, number in entries.items()}
+        return packed if self._note is None else packed | {"note": self._note}
+
+    def _number(self, name: str, default: int) -> int:
+        found = self._backend.metadata(name)
+        return default if found is None else int(found)
