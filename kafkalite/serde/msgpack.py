@@ -7,7 +7,8 @@ value is the same after a restore:
     tuple       ext 1: its items as an array
     datetime    ext -1, MessagePack's timestamp; needs a time zone, comes back in UTC
 
-Equal values of equal types give equal bytes as long as their dicts have one order.
+Equal values of equal types give equal bytes as long as their dicts have one order. A key that is
+an array, which others may write, comes back as a tuple.
 
 Fails  with SerdeError for anything else: sets, Decimals, dataclasses, subclasses of the above
        (they would come back as something else), naive datetimes, more than 64 bits.
@@ -19,7 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from msgpack import ExtType, packb, unpackb
+from msgpack import ExtType, Packer, packb
+from msgspec.msgpack import Decoder
 
 from kafkalite.serde.avro_columns import is_row
 from kafkalite.serde.serde import Codec, EachRecord, SerdeContext
@@ -39,7 +41,8 @@ class MsgpackSerde:
 
     def open(self, context: SerdeContext) -> Codec:
         """The codec."""
-        return EachRecord("msgpack()", _write, _read)
+        packer = Packer(default=_extend, strict_types=True, datetime=True)
+        return EachRecord("msgpack()", packer.pack, READER.decode)
 
     def __repr__(self) -> str:
         return "msgpack()"
@@ -50,11 +53,6 @@ def msgpack() -> MsgpackSerde:
     return MsgpackSerde()
 
 
-def _write(value: Any) -> bytes:
-    data: bytes = packb(value, default=_extend, strict_types=True, datetime=True)
-    return data
-
-
 def _extend(value: Any) -> ExtType | dict[Any, Any]:
     if is_row(value):
         return dict(value)
@@ -62,14 +60,14 @@ def _extend(value: Any) -> ExtType | dict[Any, Any]:
         kind = type(value).__name__
         remedy = REMEDY.get(kind, "convert it to a plain value first")
         raise TypeError(f"MessagePack has no form for {kind}: {remedy}")
-    return ExtType(TUPLE, _write(list(value)))
+    items = packb(list(value), default=_extend, strict_types=True, datetime=True)
+    return ExtType(TUPLE, items)  # not by the packer, which is in the middle of the value around
 
 
-def _read(data: bytes) -> Any:
-    return unpackb(data, ext_hook=_restore, strict_map_key=False, timestamp=3)
-
-
-def _restore(code: int, data: bytes) -> Any:
+def _restore(code: int, data: memoryview) -> Any:
     if code == TUPLE:
-        return tuple(_read(data))
+        return tuple(READER.decode(data))
     raise ValueError(f"extension type {code} is not known")
+
+
+READER: Final = Decoder(ext_hook=_restore)  # msgspec's: it makes each key of a dict once
