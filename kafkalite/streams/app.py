@@ -32,7 +32,8 @@ from kafkalite.streams.local.topics import (
     spell_sources,
 )
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
-from kafkalite.streams.plan import OnError
+from kafkalite.streams.plan import OnError, Plan
+from kafkalite.streams.rewrites import without_cache
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 GUARANTEES: Final = ("at_least_once", "exactly_once")
@@ -46,7 +47,7 @@ class Settings(TypedDict, total=False):
     workers: int
     processing_guarantee: Literal["at_least_once", "exactly_once"] | None
     state_dir: str | Path | None
-    cache: Any
+    cache: Any  # 0: every update of an aggregate goes on, none waits for the commit
 
 
 class Streams(StreamsBuilder):
@@ -86,6 +87,11 @@ class Streams(StreamsBuilder):
         interval = settings.get("commit_interval")
         self.commit_interval = interval
         self.processing_guarantee = settings.get("processing_guarantee")
+        self.cache = settings.get("cache")
+
+    def plan(self) -> Plan:
+        """The topology as it is now: immutable, and not changed by what is built later."""
+        return super().plan() if self.cache is None else without_cache(super().plan())
 
     def run(
         self,
@@ -125,7 +131,10 @@ class Streams(StreamsBuilder):
             )
             registry = LogRegistry(address)
             try:
-                worker = Worker(self.plan(), address, registry, config)
+                plan = self.plan()
+                if settings.get("cache") is not None:
+                    plan = without_cache(plan)
+                worker = Worker(plan, address, registry, config)
                 return asyncio.run(_run(worker, until_caught_up))
             except asyncio.CancelledError:
                 raise KeyboardInterrupt from None
@@ -159,7 +168,10 @@ def check_settings(application_id: str, settings: Settings) -> None:
     lacking = {
         f"workers={workers}": (workers > 1, "run it several times to share the work"),
         "state_dir=": (settings.get("state_dir") is not None, "state is in memory"),
-        "cache=": (settings.get("cache") is not None, "updates of tables wait for the commit"),
+        "cache=": (
+            settings.get("cache") not in (None, 0),
+            "updates of tables wait for the commit; with 0 none does",
+        ),
     }
     for setting, (is_asked, instead) in lacking.items():
         if is_asked:

@@ -6,7 +6,8 @@
 
 One partition of everything. A record is processed to its end before `pipe` returns: what it leads
 to in repartition topics, and in other topics that the topology reads, is processed as well.
-Every record is committed, so that stores are written as a worker would write them. The wall clock
+Every record is committed, so that stores are written as a worker would write them, and every
+update of a table goes on; `cached=True` shows how updates merge between commits. The wall clock
 stands still, at 1970 if nobody says else, so no record counts as one from the future.
 
 Owns   one task per sub-topology, the outputs that were not read, the wall clock.
@@ -55,7 +56,8 @@ class _OnePartition(Mapping[str, int]):
 class TopologyTestDriver:
     """Runs the topology of `app` record by record. `wall_clock`: epoch ms at the start.
 
-    `registry` is where Avro schemas live; without one, in memory.
+    `registry` is where Avro schemas live; without one, in memory. With `cached`, updates of
+    aggregates merge as a worker's do: until `commit`, or until the wall clock advances.
     """
 
     def __init__(
@@ -64,14 +66,16 @@ class TopologyTestDriver:
         wall_clock: int = 0,
         *,
         registry: SchemaRegistry | None = None,
+        cached: bool = False,
     ) -> None:
         if not isinstance(app, StreamsBuilder):
             raise TopologyError(f"expected a Streams object, got {type(app).__name__}")
         self.now_ms = wall_clock
         self._plan = replace(app.plan(), max_future_ms=None)
         self._registry = registry or MemoryRegistry()
+        self._is_cached = cached
         self._tasks = [
-            Task(sub, PARTITION, self._registry, cached=False, partition_counts=_OnePartition())
+            Task(sub, PARTITION, self._registry, cached=cached, partition_counts=_OnePartition())
             for sub in compile_topology(self._plan)
         ]
         self._sinks = {sink.name: sink for task in self._tasks for sink in task.sub_topology.sinks}
@@ -105,7 +109,7 @@ class TopologyTestDriver:
             topic,
             Columns([key_bytes], [value_bytes], [stamp], None, [found] if found else None),
         )
-        self._run()
+        self._run(commits=not self._is_cached)
 
     def read(self, topic: str) -> list[Record]:
         """The records that were written into `topic` since the last call, oldest first."""
@@ -119,7 +123,11 @@ class TopologyTestDriver:
         self.now_ms += not_negative(duration, "advance_wall_clock")
         for task in self._tasks:
             task.tick(self.now_ms)
-        self._run()
+        self.commit()
+
+    def commit(self) -> None:
+        """Sends on what waits for the commit."""
+        self._run(commits=True)
 
     def store(self, name: str) -> StoreView:
         """A store to look into, by the name of its operator."""
@@ -138,19 +146,18 @@ class TopologyTestDriver:
 
     # Running
 
-    def _run(self) -> None:
+    def _run(self, *, commits: bool) -> None:
         """Processes until nothing is left: a record in one task, then what it leads to."""
         while True:
             ran = next((t for t in self._tasks if t.process(1, self.now_ms)), None)
-            routed = [self._route(task) for task in self._tasks]
+            routed = [self._route(task, commits=commits) for task in self._tasks]
             if ran is None and not any(routed):
                 return
 
-    def _route(self, task: Task) -> bool:
-        """Commits; whether something went to another task."""
-        commit = task.commit()
+    def _route(self, task: Task, *, commits: bool) -> bool:
+        """Whether something went to another task."""
         routed = False
-        for output in commit.outputs:
+        for output in task.commit().outputs if commits else task.drain():
             self._keep(output)
             for reader in self._tasks:
                 if reader.sub_topology.source_of(output.topic) is not None:

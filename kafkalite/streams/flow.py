@@ -19,7 +19,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
-from kafkalite.streams.aggregates import Aggregate, Count, reduce_, subtracts
+from kafkalite.streams.aggregates import Aggregate, Count, reduce_
 from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none
 from kafkalite.streams.durations import Duration, positive
 from kafkalite.streams.expressions.check import Shape
@@ -37,7 +37,15 @@ from kafkalite.streams.functions import (
     refuse_expression,
     topic_of,
 )
-from kafkalite.streams.options import Options, TableOptions, check_options, is_row, of_pairs
+from kafkalite.streams.options import (
+    AggregateOptions,
+    Options,
+    TableOptions,
+    check_aggregate,
+    check_options,
+    is_row,
+    of_pairs,
+)
 from kafkalite.streams.record import Record
 from kafkalite.streams.windows import TimeWindow
 
@@ -367,53 +375,54 @@ class Grouped(NotBuilt):
         value: Serde | None = None,
         name: str | None = None,
         on_error: p.OnError | None = None,
+        cached: bool = True,
         **aggregates: Aggregate,
     ) -> Table:
-        """A table of dicts, one field per named aggregate; of one unnamed: of its bare values."""
+        """A table of dicts, one field per named aggregate; of one unnamed: of its bare values.
+
+        The updates of a row merge until the commit; with `cached=False` every one goes on.
+        """
         operator = f"aggregate of {self._node.name!r}"
-        for word, given in (("key", key), ("value", value), ("name", name)):
+        options = AggregateOptions(key=key, value=value, name=name, cached=cached)
+        for word, given in options.items():
             if isinstance(given, Aggregate):
                 raise TopologyError(f"{operator}: no field can be called {word!r}")
         if (aggregate is None) == (not aggregates):
             raise TopologyError(f"{operator}: expected one unnamed aggregate or several named ones")
         parts = (aggregate,) if aggregate is not None else tuple(aggregates.values())
-        return self._table(
-            "aggregate", parts, tuple(aggregates) or None, name, key, value, on_error
-        )
+        return self._table("aggregate", parts, tuple(aggregates) or None, on_error, options)
 
-    def count(
-        self, *, key: Serde | None = None, value: Serde | None = None, name: str | None = None
-    ) -> Table:
+    def count(self, **options: Unpack[AggregateOptions]) -> Table:
         """How many records, null values too where there are windows; `int64()` unless told."""
-        return self._table("count", (Count(),), None, name, key, value, None)
+        return self._table("count", (Count(),), None, None, options)
 
     def reduce(
         self,
         function: Callable[[Any, Any], Any],
         subtract: Callable[[Any, Any], Any] | None = None,
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
-        name: str | None = None,
         on_error: p.OnError | None = None,
+        **options: Unpack[AggregateOptions],
     ) -> Table:
         """`function(aggregate, value)` over the values; the first is the aggregate as it is."""
         parts = (reduce_(function, subtract),)
-        return self._table("reduce", parts, None, name, key, value, on_error)
+        return self._table("reduce", parts, None, on_error, options)
 
     def _table(
         self,
         word: str,
         parts: tuple[Aggregate, ...],
         fields: tuple[str, ...] | None,
-        name: str | None,
-        key: Serde | None,
-        value: Serde | None,
         on_error: p.OnError | None,
+        options: AggregateOptions,
     ) -> Table:
+        name, cached = options.get("name"), options.get("cached", True)
         operator = f"{word} {name!r}" if name else f"{word} of {self._node.name!r}"
+        check_options(operator, options, AggregateOptions)
+        if not isinstance(cached, bool):
+            raise TopologyError(f"{operator}: cached is True or False, got {cached!r}")
         for label, part in zip(fields or ("the aggregate",), parts, strict=True):
-            self._check(f"{operator}: {label}", part)
+            check_aggregate(f"{operator}: {label}", part, of_table=self._subtracts)
         parts = tuple(self._fitted(f"{operator}: {part.word}", part) for part in parts)
         node = p.Aggregate(
             name=self._draft.name(word, p.Aggregate, self._node, name),
@@ -423,8 +432,9 @@ class Grouped(NotBuilt):
             fields=fields,
             window=self._window,
             subtracts=self._subtracts,
-            key=serde_or_none(key, "key=", operator),
-            value=serde_or_none(value, "value=", operator),
+            cached=cached,
+            key=serde_or_none(options.get("key"), "key=", operator),
+            value=serde_or_none(options.get("value"), "value=", operator),
         )
         return Table(self._draft, self._draft.add(node))
 
@@ -435,18 +445,6 @@ class Grouped(NotBuilt):
         reads = (VALUE,) if self._subtracts else INPUTS
         shape = self._draft.shapes[self._node]
         return replace(part, argument=fitted(part.argument, label, shape, reads))
-
-    def _check(self, label: str, part: object) -> None:
-        """TopologyError unless `part` is an aggregate that these groups can have."""
-        if not isinstance(part, Aggregate):
-            what = f"{type(part).__name__} {part!r}"
-            hint = "; did you forget to call it?" if callable(part) else ""
-            raise TopologyError(f"{label}: expected an aggregate such as count(), got {what}{hint}")
-        if self._subtracts and not subtracts(part):
-            raise TopologyError(
-                f"{label}: {part.word} cannot take out the old row of a table; "
-                "count, sum_, mean, collect can, and fold and reduce_ with subtract="
-            )
 
 
 class Table(Fields, NotBuilt):

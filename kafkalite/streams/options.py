@@ -1,13 +1,27 @@
-"""The keyword arguments that operators with a user function take.                         [P]
+"""The keyword arguments that operators take, and what is checked of them.                 [P]
 
-Fails  with TypeError for a keyword argument that an operator does not have.
+Fails  with TypeError for a keyword argument that an operator does not have; with TopologyError for
+       an aggregate that groups cannot have.
 """
 
 from __future__ import annotations
 
 from typing import TypedDict
 
+from kafkalite.errors import TopologyError
+from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
+from kafkalite.streams.aggregates import Aggregate, subtracts
+
+
+class AggregateOptions(TypedDict, total=False):
+    """What every aggregate takes. With `cached=False` a row's updates do not merge until the
+    commit: every one goes on."""
+
+    key: Serde | None
+    value: Serde | None
+    name: str | None
+    cached: bool
 
 
 class TableOptions(TypedDict, total=False):
@@ -29,6 +43,19 @@ def check_options(operator: str, options: object, known: type) -> None:
     assert isinstance(options, dict)
     for name in options.keys() - known.__annotations__.keys():
         raise TypeError(f"{operator}: unexpected keyword argument {name!r}")
+
+
+def check_aggregate(label: str, part: object, *, of_table: bool) -> None:
+    """TopologyError unless `part` is an aggregate that groups can have, or those of a table."""
+    if not isinstance(part, Aggregate):
+        what = f"{type(part).__name__} {part!r}"
+        hint = "; did you forget to call it?" if callable(part) else ""
+        raise TopologyError(f"{label}: expected an aggregate such as count(), got {what}{hint}")
+    if of_table and not subtracts(part):
+        raise TopologyError(
+            f"{label}: {part.word} cannot take out the old row of a table; "
+            "count, sum_, mean, collect can, and fold and reduce_ with subtract="
+        )
 
 
 def is_row(value: object) -> bool:

@@ -181,13 +181,15 @@ class Aggregate(Node, Table):
     """A table with one row per key, and window if there is one. Owns a store.
 
     `fields` names the aggregates of a row; None: the one aggregate is the row. `subtracts`: the
-    input are changes of a table, whose old rows are taken out again.
+    input are changes of a table, whose old rows are taken out again. `cached`: a row's updates
+    merge until the commit.
     """
 
     aggregates: tuple[Aggregator, ...]
     fields: tuple[str, ...] | None = None
     window: TimeWindow | None = None
     subtracts: bool = False
+    cached: bool = True
     key: Serde | None = None
     value: Serde | None = None
 

@@ -178,6 +178,17 @@ class _Rebuild:
         return replace(self.plan, nodes=tuple(self.nodes))
 
 
+def without_cache(plan: p.Plan) -> p.Plan:
+    """The plan with aggregates that send every update on."""
+    out = _Rebuild(plan)
+    for node in plan.nodes:
+        if isinstance(node, p.Aggregate):
+            out.keep(node, cached=False)
+        else:
+            out.keep(node)
+    return out.result()
+
+
 def insert_repartitions(plan: p.Plan) -> p.Plan:
     """Puts a Repartition wherever equal keys must meet and may not; GroupBy is gone."""
     out = _Rebuild(plan)

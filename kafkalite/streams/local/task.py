@@ -84,9 +84,10 @@ class TaskCommit:
 class Task:
     """One partition of a sub-topology.
 
-    With `cached`, a table's updates go on once per key and commit; without, once per key and
-    batch. `partition_counts` are of the topics that partitioners are asked for, and of repartition
-    topics. `flows` tells who writes these, by topic; None: one task does, without watermarks.
+    With `cached`, a row's updates go on once per commit; without, once per batch; every one of an
+    aggregate that says so itself. `partition_counts` are of the topics that partitioners are asked
+    for, and of repartition topics. `flows` tells who writes these, by topic; None: one task does,
+    without watermarks.
     `drops` counts the records that are left out.
     """
 

@@ -51,6 +51,10 @@ class GroupAggregate:
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in."""
+        for part in self.rows.parts(batch):
+            self._fold(part)
+
+    def _fold(self, batch: Batch) -> None:
         batch, segment = self.rows.taken(batch, values=True)
         if not len(batch):
             return
@@ -94,9 +98,8 @@ class TableAggregate(GroupAggregate):
         functions = [part.argument for part in node.aggregates]
         self._calls = [_whole if each is None else called(each) for each in functions]
 
-    def process(self, batch: Batch) -> None:
+    def _fold(self, batch: Batch) -> None:
         """Folds the changes in, one by one, each (old, new)."""
-        batch = self.rows.keys(batch)
         assert batch.raw_keys is not None
         assert batch.values is not None
         keys: Sequence[Any] = batch.raw_keys  # a repartition topic has no null keys

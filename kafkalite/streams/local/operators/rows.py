@@ -71,6 +71,7 @@ class Rows:
         self.failures = runtime.failures
         self.skips = self.failures.policy(node) != "fail"
         self.functions = [_prepared(part.argument) for part in node.aggregates]
+        self.is_cached = runtime.is_cached and node.cached
         self.layout = Layout(node.aggregates, node.fields)
         self.store = open_store(node, self.layout, runtime)
         self.keys = store_keys(node, runtime)
@@ -85,16 +86,40 @@ class Rows:
     # Arguments
 
     def taken(self, batch: Batch, *, values: bool) -> tuple[Batch, Segment]:
-        """The records of `batch` that count, and what is folded in of them.
+        """The records of a part that count, and what is folded in of them.
 
         Those without a key are dropped, with `values` those without a value too.
         """
-        batch = without_nulls(self.keys(batch), self.node, self.runtime, values=values)
+        batch = without_nulls(batch, self.node, self.runtime, values=values)
         batch, arguments = self.arguments(batch)
         assert batch.raw_keys is not None
         return batch, Segment(
             batch.raw_keys, batch.timestamps, arguments, batch.headers, range(len(batch))
         )
+
+    def parts(self, batch: Batch, *, singly: bool = False) -> Iterator[Batch]:
+        """The batch with the keys of the store; cut where every update goes on.
+
+        No key comes twice in a part then. With `singly`, or where the order among several arms
+        depends on it, each record is a part.
+        """
+        batch = self.keys(batch)
+        if self.node.cached or len(batch) == 1:
+            yield batch
+            return
+        if singly or self.runtime.ordering.forks:
+            yield from (batch.slice(index, index + 1) for index in range(len(batch)))
+            return
+        assert batch.raw_keys is not None
+        seen = set[bytes | None]()
+        start = 0
+        for index, key in enumerate(batch.raw_keys):
+            if key in seen:
+                yield batch.slice(start, index)
+                start = index
+                seen.clear()
+            seen.add(key)
+        yield batch.slice(start, len(batch))
 
     def arguments(self, batch: Batch) -> tuple[Batch, list[Sequence[Any] | None]]:
         """A column for each aggregate; records that a function failed on are left out."""
@@ -217,7 +242,7 @@ class Rows:
         olds = list(bucket.changed.values())
         bucket.changed = {}
         stamps = bucket.stamps
-        if self.runtime.is_cached and not self.needs.old:
+        if self.is_cached and not self.needs.old:
             keys.sort(key=stamps.__getitem__)  # so that stream time below grows step by step
         self.forward(self.update(bucket, keys, olds if self.needs.old else None, origin))
 
@@ -238,7 +263,7 @@ class Rows:
 
     def after(self, batch: Batch) -> None:
         """Tells below at once, unless updates wait for the commit."""
-        if not self.runtime.is_cached:
+        if not self.is_cached:
             single = len(batch) == 1
             self.flush(
                 Taken(batch.origin, _Zeros()) if single else Made(batch.origin, len(batch) - 1)

@@ -57,6 +57,10 @@ class WindowedAggregate:
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in, tells below, closes windows."""
+        for part in self.rows.parts(batch, singly=True):
+            self._fold(part)
+
+    def _fold(self, batch: Batch) -> None:
         batch, whole = self.rows.taken(batch, values=False)
         if not len(batch):
             return
