@@ -7,6 +7,8 @@ All there is to it is here: no module belongs to this file. Nothing looks past w
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from kafkalite.core.protocol._varint cimport varint_bits
+
 
 cdef inline bint is_utf8(const uint8_t *at, const uint8_t *end) noexcept nogil:
     """Whether Python decodes it: no surrogates, nothing longer than it must be."""
@@ -100,3 +102,34 @@ cdef inline bint parse_decimal(
             order = -1 if magnitude < limit[i] else 1
     memcpy(out, raw, width)
     return order < 0
+
+
+cdef inline void format_uuid(const uint8_t *raw, uint8_t *out) noexcept nogil:
+    """The 36 characters of 16 bytes."""
+    cdef const char *digits = "0123456789abcdef"
+    cdef int i, place = 0
+    for i in range(16):
+        if i == 4 or i == 6 or i == 8 or i == 10:
+            out[place] = 45
+            place += 1
+        out[place] = digits[raw[i] >> 4]
+        out[place + 1] = digits[raw[i] & 15]
+        place += 2
+
+
+cdef inline int decimal_bits(const uint8_t *raw, int width, const uint64_t *limit) noexcept nogil:
+    """The bits of a number's magnitude, which lies little end first; -1 for `limit` and more."""
+    cdef uint8_t fill = 0xFF if raw[width - 1] & 0x80 else 0
+    cdef uint64_t[4] limbs
+    cdef int i, bits = 0, carry = 1, order = 0
+    memset(<uint8_t *> limbs, fill, 32)
+    memcpy(<uint8_t *> limbs, raw, width)
+    for i in range(4):
+        if fill:
+            limbs[i] = ~limbs[i] + carry
+            carry = carry and limbs[i] == 0
+        if limbs[i] != limit[i]:
+            order = -1 if limbs[i] < limit[i] else 1
+        if limbs[i]:
+            bits = i * 64 + varint_bits(limbs[i])
+    return bits if order < 0 else -1

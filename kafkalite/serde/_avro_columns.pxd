@@ -8,7 +8,7 @@ offsets point into.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
-    AVRO_INTERFACE_BUILT = 2  # raised together with avro_plan.INTERFACE
+    AVRO_INTERFACE_BUILT = 3  # raised together with avro_plan.INTERFACE
 
 cdef enum:  # avro_plan.Op
     OP_NULL, OP_BOOLEAN, OP_INT, OP_LONG, OP_INTEGER_AS_DOUBLE, OP_FLOAT, OP_FLOAT_AS_DOUBLE
@@ -65,6 +65,15 @@ cdef class Shape:
     cdef int count
     cdef list details  # of each column what its Python objects are made with
     cdef list names  # of each record the places of its fields, by their names
+
+
+cdef class Program:
+    """A plan ready to run: its nodes as they lie in memory, and the shape of its columns."""
+
+    cdef readonly Shape shape
+    cdef Node *nodes
+    cdef int count
+    cdef int32_t *tables
 
 
 cdef class Batch:

@@ -6,7 +6,7 @@ Owns   the buffers. Whoever lends them out keeps the batch.
 """
 
 from libc.stdint cimport int32_t, int64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 from cpython.bytes cimport PyBytes_AS_STRING
@@ -16,7 +16,7 @@ from kafkalite.serde._avro_columns cimport *
 import sys
 from decimal import Context
 
-from kafkalite.serde.avro_plan import FAULTS, INTERFACE, Kind, Op, Union
+from kafkalite.serde.avro_plan import FAULTS, INTERFACE, NODE_INTS, Kind, Op, Union
 
 if INTERFACE != AVRO_INTERFACE_BUILT:
     raise ImportError(f"built for interface {AVRO_INTERFACE_BUILT}, the sources have {INTERFACE}")
@@ -89,6 +89,25 @@ cdef class Shape:
     def __dealloc__(self):
         free(self.stores)
         free(self.parts)
+
+
+cdef class Program:
+    """A plan ready to run: its nodes as they lie in memory, and the shape of its columns."""
+
+    def __cinit__(self, plan):
+        nodes, tables = plan.nodes.tobytes(), plan.tables.tobytes()
+        assert NODE_INTS * 4 == sizeof(Node) and len(nodes) == len(plan.paths) * sizeof(Node)
+        self.shape, self.count = Shape(plan), len(plan.paths)
+        self.nodes = <Node *> malloc(len(nodes))
+        self.tables = <int32_t *> malloc(len(tables) + 1)
+        if self.nodes == NULL or self.tables == NULL:
+            raise MemoryError
+        memcpy(self.nodes, PyBytes_AS_STRING(nodes), len(nodes))
+        memcpy(self.tables, PyBytes_AS_STRING(tables), len(tables))
+
+    def __dealloc__(self):
+        free(self.nodes)
+        free(self.tables)
 
 
 cdef class Batch:

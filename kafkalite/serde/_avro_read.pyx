@@ -22,7 +22,7 @@ from kafkalite.serde._avro_bytes cimport is_utf8, parse_decimal, parse_uuid
 from kafkalite.serde._avro_columns cimport *
 
 from kafkalite.errors import SerdeError
-from kafkalite.serde.avro_plan import FAULTS, NODE_INTS
+from kafkalite.serde.avro_plan import FAULTS
 from kafkalite.serde.avro_schema import at
 
 cdef enum:
@@ -418,28 +418,8 @@ cdef int run(Reader *r, int pc, int end) noexcept nogil:
 
 
 @cython.final
-cdef class Decoder:
-    """A plan's program, ready to run."""
-
-    cdef readonly Shape shape
-    cdef Node *nodes
-    cdef int count
-    cdef int32_t *tables
-
-    def __cinit__(self, plan):
-        nodes, tables = plan.nodes.tobytes(), plan.tables.tobytes()
-        assert NODE_INTS * 4 == sizeof(Node) and len(nodes) == len(plan.paths) * sizeof(Node)
-        self.shape, self.count = Shape(plan), len(plan.paths)
-        self.nodes = <Node *> malloc(len(nodes))
-        self.tables = <int32_t *> malloc(len(tables) + 1)
-        if self.nodes == NULL or self.tables == NULL:
-            raise MemoryError
-        memcpy(self.nodes, PyBytes_AS_STRING(nodes), len(nodes))
-        memcpy(self.tables, PyBytes_AS_STRING(tables), len(tables))
-
-    def __dealloc__(self):
-        free(self.nodes)
-        free(self.tables)
+cdef class Decoder(Program):
+    """A plan's program, ready to read records."""
 
     def decode(self, values, Py_ssize_t skip=0):
         """The columns of records, each without its first `skip` bytes; None is a null row."""

@@ -15,13 +15,25 @@ try:
     from kafkalite.serde._avro_columns import Batch
     from kafkalite.serde._avro_read import Decoder
     from kafkalite.serde._avro_rows import Row, Rows, objects
+    from kafkalite.serde._avro_write import Encoder
 
     NATIVE = True
 except ImportError:
-    Batch = Decoder = Row = Rows = objects = None  # type: ignore[assignment,misc]
+    Batch = Decoder = Encoder = Row = Rows = objects = None  # type: ignore[assignment,misc]
     NATIVE = False
 
-__all__ = ["NATIVE", "Batch", "Decoder", "Row", "Rows", "decoder", "is_row", "objects"]
+__all__ = [
+    "NATIVE",
+    "Batch",
+    "Decoder",
+    "Encoder",
+    "Row",
+    "Rows",
+    "decoder",
+    "encoder",
+    "is_row",
+    "objects",
+]
 
 
 def decoder(plan: Plan) -> Decoder:
@@ -29,6 +41,13 @@ def decoder(plan: Plan) -> Decoder:
     if not NATIVE:
         raise SchemaError("Avro becomes columns in native code, and the module was not built")
     return Decoder(plan)
+
+
+def encoder(plan: Plan) -> Encoder:
+    """What runs a plan the other way round. SchemaError where the native module is missing."""
+    if not NATIVE:
+        raise SchemaError("columns become Avro in native code, and the module was not built")
+    return Encoder(plan)
 
 
 def is_row(value: object) -> bool:

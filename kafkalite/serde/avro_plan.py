@@ -38,7 +38,7 @@ from kafkalite.serde.avro_schema import (
     type_name,
 )
 
-INTERFACE: Final = 2  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
+INTERFACE: Final = 3  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
 NODES_MAX: Final = 4_096
 DEPTH_MAX: Final = 64
 FIXED_BYTES_MAX: Final = 1_024  # a null takes as many
@@ -139,6 +139,16 @@ FAULTS: Final = (
     "there is no memory for them",
 )
 
+# The same of writing.
+WRITE_FAULTS: Final = (
+    "null, where the schema takes none",
+    "a symbol that the enum lacks",
+    "a decimal of more digits than its precision",
+    "a decimal that does not fit {number} bytes",
+    "offset {number} lies outside of what it points into",
+    "there is no memory for {number:,} bytes",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -162,13 +172,15 @@ class Column:
 class Plan:
     """The program: `nodes` of NODE_INTS numbers each, and `tables` for enums. Column 0 is the root.
 
-    `paths` says of each node which field it reads.
+    `paths` says of each node which field it reads. `is_own`: values are read as they were written,
+    all of them, so the program can be run the other way round.
     """
 
     nodes: array[int]
     tables: array[int]
     columns: tuple[Column, ...]
     paths: tuple[str, ...]
+    is_own: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +250,8 @@ def plan(
         builder.value(writer.root, None if reader is None else reader.root, "", "")
     except _NoProgram as error:
         return Slow(str(error))
-    return Plan(builder.nodes, builder.tables, tuple(builder.columns), tuple(builder.paths))
+    columns, paths = tuple(builder.columns), tuple(builder.paths)
+    return Plan(builder.nodes, builder.tables, columns, paths, reader is None and wanted is None)
 
 
 class _NoProgram(Exception):
