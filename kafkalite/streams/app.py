@@ -3,7 +3,8 @@
 Without an address, `run` starts a broker of its own, prints its address on stderr, and waits for
 topics that the topology reads and nobody has created yet: nobody could have before the start.
 
-Owns   nothing while it is built; `run` owns a worker, and perhaps a broker, until it returns.
+Owns   nothing while it is built; a run owns a worker, and perhaps a broker, until it ends. Signal
+       handlers are set by `run` in the main thread alone.
 Fails  with TopologyError for a setting that is wrong or not supported yet, before anything runs;
        for a topic that does not exist on somebody else's broker.
 """
@@ -13,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
@@ -34,6 +36,7 @@ from kafkalite.streams.local.topics import (
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.streams.plan import OnError, Plan
 from kafkalite.streams.rewrites import without_cache
+from kafkalite.streams.running import Background, Running, refuse_running_loop
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 GUARANTEES: Final = ("at_least_once", "exactly_once")
@@ -88,6 +91,7 @@ class Streams(StreamsBuilder):
         self.commit_interval = interval
         self.processing_guarantee = settings.get("processing_guarantee")
         self.cache = settings.get("cache")
+        self._background: Background | None = None
 
     def plan(self) -> Plan:
         """The topology as it is now: immutable, and not changed by what is built later."""
@@ -106,15 +110,75 @@ class Streams(StreamsBuilder):
         that the topology reads are then waited for, unless `until_caught_up`.
         A second signal does not wait for the last commit: it raises KeyboardInterrupt.
         """
+        refuse_running_loop(self.application_id)
+        with self._worker(bootstrap_servers, settings, until_caught_up=until_caught_up) as worker:
+            try:
+                return asyncio.run(_run(worker, until_caught_up))
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
+
+    async def run_async(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        until_caught_up: bool = False,
+        **settings: Unpack[Settings],
+    ) -> Progress:
+        """As `run`, in the loop that runs here; signals are left alone.
+
+        Cancelled, it commits, leaves its group and ends; cancelled again, it ends at once.
+        """
+        running = self.running(bootstrap_servers, until_caught_up=until_caught_up, **settings)
+        async with running:
+            return await running.wait()
+
+    def running(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        until_caught_up: bool = False,
+        **settings: Unpack[Settings],
+    ) -> Running:
+        """`async with app.running() as running:` runs it beside the block, in its loop."""
+        check_settings(self.application_id, settings)
+
+        def prepare() -> AbstractContextManager[Worker]:
+            return self._worker(bootstrap_servers, settings, until_caught_up=until_caught_up)
+
+        return Running(self.application_id, prepare, until_caught_up=until_caught_up)
+
+    def start(self, bootstrap_servers: str | None = None, **settings: Unpack[Settings]) -> Progress:
+        """Runs it in a thread until `stop()`; returns its progress, which goes on.
+
+        User functions are called in that thread.
+        """
+        if self._background is not None:
+            raise TopologyError(f"{self.application_id}: it is started already")
+        background = Background(self.application_id, self.running(bootstrap_servers, **settings))
+        progress = background.start()
+        self._background = background
+        return progress
+
+    def stop(self) -> Progress:
+        """Stops what `start` began, after a last commit. Raises what ended it before."""
+        if self._background is None:
+            raise TopologyError(f"{self.application_id}: it is not started")
+        background, self._background = self._background, None
+        return background.stop()
+
+    @contextmanager
+    def _worker(
+        self, bootstrap_servers: str | None, settings: Settings, *, until_caught_up: bool
+    ) -> Iterator[Worker]:
+        """A worker, and all that it stands on. Nothing has run when a setting is refused."""
         check_settings(self.application_id, settings)
         interval = settings.get("commit_interval")
         interval = self.commit_interval if interval is None else interval
-        data_dir = settings.get("data_dir") or self.data_dir
         interval_ms = None if interval is None else not_negative(interval, "commit_interval")
-        guarantee = settings.get("processing_guarantee") or self.processing_guarantee
         if bootstrap_servers is None:
             bootstrap_servers = self.bootstrap_servers
-        with _broker(bootstrap_servers, data_dir) as address:
+        data_dir = settings.get("data_dir") or self.data_dir
+        with self.broker(bootstrap_servers, data_dir) as address:
             report = None
             if bootstrap_servers is None:
                 report = _on_missing_topics(
@@ -125,19 +189,17 @@ class Streams(StreamsBuilder):
                     f"{data_dir}). To create a topic there: {create_command(['TOPIC'], address)}"
                 )
             config = WorkerConfig(
-                processing_guarantee=guarantee,
+                processing_guarantee=settings.get("processing_guarantee")
+                or self.processing_guarantee,
                 commit_interval_ms=interval_ms,
                 on_missing_topics=report,
             )
+            plan = self.plan()
+            if settings.get("cache") is not None:
+                plan = without_cache(plan)
             registry = LogRegistry(address)
             try:
-                plan = self.plan()
-                if settings.get("cache") is not None:
-                    plan = without_cache(plan)
-                worker = Worker(plan, address, registry, config)
-                return asyncio.run(_run(worker, until_caught_up))
-            except asyncio.CancelledError:
-                raise KeyboardInterrupt from None
+                yield Worker(plan, address, registry, config)
             finally:
                 registry.close()
 
@@ -222,6 +284,7 @@ async def _run(worker: Worker, until_caught_up: bool) -> Progress:
     def stop() -> None:  # the last commit may wait for a broker that is gone
         running.cancel() if worker.is_stopping else worker.stop()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    if threading.current_thread() is threading.main_thread():  # signals come to no other
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
     return await worker.run(until_caught_up=until_caught_up)

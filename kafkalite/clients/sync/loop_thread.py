@@ -135,12 +135,12 @@ async def in_the_callers_thread(callback: Callable[[], Awaitable[None] | None]) 
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own until the interpreter exits."""
+    """An event loop that runs in a thread of its own: until `close`, or the interpreter exits."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "kafkalite-clients") -> None:
         self._process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="kafkalite-clients", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._open: set[Lifetime] = set()  # clients; touched by the loop's thread alone
         self._thread.start()
         atexit.register(self._exit)
@@ -164,6 +164,11 @@ class LoopThread:
     def let_go(self, client: Lifetime) -> None:
         """The client is closed. To be called in the loop."""
         self._open.discard(client)
+
+    def close(self) -> None:
+        """Closes the clients that are kept, and ends the thread."""
+        atexit.unregister(self._exit)
+        self._exit()
 
     async def _close_all(self) -> None:
         closing = [asyncio.ensure_future(client.close()) for client in self._open]
