@@ -30,6 +30,13 @@ class Encoded(NamedTuple):
     errors: Mapping[ErrorCode, int] | None = None  # in `message`; None: they are not counted yet
 
 
+class Framed(NamedTuple):
+    """A whole answer as it is sent, which tells of no error: its pieces, and their size in all."""
+
+    parts: list[Any]
+    size_bytes: int
+
+
 class Pending(Generic[R]):
     """A response to come."""
 

@@ -70,13 +70,17 @@ class ApiMetrics:
 
     def answered(self, response: object, response_bytes: int, seconds: float) -> None:
         """Counts one answer: a message, or the errors in one where they were counted aside."""
-        self.response_bytes += response_bytes
-        self.latency.observe(seconds)
+        self.sent(response_bytes, seconds)
         if type(response) is Counter:
             self.errors.update(response)
             return
         count = _counters.get(type(response)) or count_errors_of(type(response))
         count(response, self.errors)
+
+    def sent(self, response_bytes: int, seconds: float) -> None:
+        """Counts one answer that tells of no error."""
+        self.response_bytes += response_bytes
+        self.latency.observe(seconds)
 
 
 @dataclass(slots=True)

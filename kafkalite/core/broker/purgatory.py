@@ -26,7 +26,9 @@ STALE_MAX: Final = 1_024  # finished operations that the heap may hold beyond th
 class Operation(Protocol[K_contra]):
     """Something that waits. Identity matters, so two equal operations are still two."""
 
-    token: Any  # the rim's handle for the answer
+    @property
+    def token(self) -> Any:
+        """The rim's handle for the answer."""
 
     def advance(self, key: K_contra, high_watermark: int, bytes_added: int) -> bool:
         """Takes note that `key` moved on; True once nothing more is waited for."""

@@ -264,6 +264,17 @@ def _not_appended(
     return answer
 
 
+def not_appended(
+    broker: Broker, partition: Partition, records: Buffer, error: ApiError
+) -> ProduceResponse:
+    """What the producer of one batch is told, where the log could not append what was checked."""
+    topic, index = partition.topic_partition
+    production = _Production(broker, ProduceRequest(), RequestContext(RECORD_BATCH_V))
+    data = PartitionProduceData(index, records)
+    answer = _not_appended(production, data, error, partition, records)
+    return ProduceResponse((TopicProduceResponse(topic, (answer,)),))
+
+
 def _appended(
     production: _Production,
     partition: Partition,

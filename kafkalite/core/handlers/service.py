@@ -17,6 +17,7 @@ from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.api_versions import unsupported_version
 from kafkalite.core.handlers.routes import Route
 from kafkalite.core.handlers.slices import Answering, in_slices
+from kafkalite.core.handlers.usual import USUAL
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.connection import RequestReceived
@@ -45,6 +46,11 @@ class BrokerService:
         """The response to one request; `Pending` if it must wait, None if it wants none."""
         self._broker.waiting.hold()
         key, version, _, client_id = request.header
+        usual = USUAL.get(key)
+        if usual is not None:
+            answer = usual(self._broker, request)
+            if answer is not None:
+                return answer
         route = ROUTES.get(key)
         if route is None:
             raise UnanswerableError(f"{key.name} v{version} is not supported")

@@ -31,7 +31,7 @@ from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 from kafkalite.core.broker.metrics import ApiMetrics, BrokerMetrics
-from kafkalite.core.pending import NO_ANSWER, Encoded, Pending
+from kafkalite.core.pending import NO_ANSWER, Encoded, Framed, Pending
 from kafkalite.core.protocol.connection import (
     FRAME_BYTES_MAX,
     RequestHeader,
@@ -466,6 +466,10 @@ class _Connection(asyncio.BufferedProtocol):
     def _send(
         self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
     ) -> None:
+        if type(response) is Framed:
+            self._outbox.send(response.parts)
+            counters.sent(response.size_bytes, perf_counter() - began)
+            return
         data = None
         if type(response) is Encoded:
             message, data, errors = response

@@ -1,0 +1,276 @@
+"""The short way of the requests that come most often: one batch, or a poll of one partition. [D]
+
+    bytes ──native──> fields ──> log ──native──> bytes           no message is made in between
+
+Answers and effects are those of the general handlers (`produce`, `fetch`), which answer everything
+that is not usual: what the native reader does not know, compressed and transactional batches, waits
+for replicas or the disk, errors. A request goes there before anything was done for it; only a batch
+that the log could not write is answered from here, in the general handler's words.
+
+Owns   nothing. A poll that waits is parked like every other.
+Fails  as the general handlers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
+from kafkalite.core.config.keys import LONG_MAX
+from kafkalite.core.handlers import produce as general_produce
+from kafkalite.core.handlers.fetch import fetch
+from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.validation import validated
+from kafkalite.core.log.values import MemoryRecords
+from kafkalite.core.pending import Framed, Pending
+from kafkalite.core.protocol import codec
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.compiler import LARGE_RECORDS_BYTES
+from kafkalite.core.protocol.connection import RequestReceived
+from kafkalite.core.protocol.fetch import FetchRequest
+from kafkalite.core.protocol.produce import ProduceResponse
+from kafkalite.core.protocol.usual_requests import (
+    fetch_tail,
+    read_fetch,
+    read_produce,
+    write_fetch,
+    write_produce,
+)
+from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
+from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_LEADER, Role
+from kafkalite.core.types import RequestContext, TopicPartition
+from kafkalite.errors import ApiError
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker.broker import Broker
+
+HEADER_BYTES: Final = 61  # of a batch
+UNUSUAL: Final = general_produce.CODEC | general_produce.TRANSACTIONAL
+
+
+def produce(broker: Broker, request: RequestReceived) -> Framed | ProduceResponse | None:
+    """Appends one batch. None, and nothing is done: the request is not a usual one."""
+    header, body = request
+    fields = read_produce(body, header.api_version)
+    if fields is None:
+        return None
+    acks, topic, index, start, end = fields
+    size = end - start
+    if not HEADER_BYTES <= size <= general_produce.BYTES_AT_ONCE or topic in INTERNAL_TOPICS:
+        return None
+    partition = broker.partitions.find(topic, index)
+    if partition is None or not _takes(partition, acks):
+        return None
+    records = body[start:end]
+    if records[general_produce.ATTRIBUTES_POSITION] & UNUSUAL:
+        return None
+    log, now_ms = partition.log, broker.wall_ms()
+    try:
+        checked = validated(records, log.config, partition.topic_partition, now_ms, True)
+    except ApiError:
+        return None
+    try:
+        appended = partition.append_validated(checked, now_ms)
+    except ApiError as error:
+        return general_produce.not_appended(broker, partition, records, error)
+    if not appended.duplicate:
+        fresh, last_offset = None, appended.last_offset
+        if partition.watchers and size < general_produce.FRESH_BYTES_MAX:
+            fresh = MemoryRecords(checked.records, appended.base_offset, last_offset + 1)
+        broker.waiting.advanced(partition, size, fresh)
+        broker.metrics.appended(topic, last_offset - appended.base_offset + 1, size)
+    frame = write_produce(
+        header.api_version,
+        header.correlation_id,
+        topic,
+        index,
+        appended.base_offset,
+        appended.log_append_time_ms,
+        appended.log_start_offset,
+    )
+    return Framed([frame], len(frame))
+
+
+def _takes(partition: Partition, acks: int) -> bool:
+    """Whether a batch that is appended now counts at once: no replica and no disk is waited for."""
+    replication, log = partition.replication, partition.log
+    return (
+        acks in (ACKS_LEADER, ACKS_ALL)
+        and replication.role is Role.LEADER
+        and replication.replica_count == len(replication.in_sync_replicas) == 1
+        and replication.node_id in replication.in_sync_replicas
+        and log.health.failure is None
+        and log.config.flush_messages == LONG_MAX
+    )
+
+
+def poll(broker: Broker, request: RequestReceived) -> Framed | Pending[Any] | None:
+    """What one partition has, or a poll that waits for it. None: the request is not usual."""
+    fields = read_fetch(request.body, request.header.api_version)
+    if fields is None:
+        return None
+    return Poll(broker, request, fields).begin()
+
+
+class Poll(Pending[Any]):
+    """A reader of one partition: what it asked for, its operation while it waits, its answer."""
+
+    __slots__ = (
+        "_before_offset",
+        "_broker",
+        "_bytes_max",
+        "_bytes_missing",
+        "_committed",
+        "_deadline_ms",
+        "_fields",
+        "_partition",
+        "_records",
+        "_request",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: RequestReceived,
+        fields: tuple[int, int, int, int, str, int, int, int, int],
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._request = request
+        self._fields = fields
+        self._committed = fields[3] == READ_COMMITTED
+        self._partition: Partition | None = None
+        self._records: FileRecords | MemoryRecords | None = None
+        self._bytes_missing = 0
+        self._deadline_ms = 0
+
+    # -- looking
+
+    def begin(self) -> Framed | Poll | None:
+        """The answer, itself if it waits for one, None if the general handler must answer."""
+        if not self._look():
+            return None
+        max_wait_ms = self._fields[0]
+        if self._bytes_missing > 0 and max_wait_ms > 0:
+            self._deadline_ms = self._broker.monotonic_ms() + max_wait_ms
+            if self._waits():
+                return self
+        return self._answer()
+
+    def _look(self) -> bool:
+        """Reads the partition; False where its reader must be told of more than records."""
+        _, min_bytes, max_bytes, _, topic, index, leader_epoch, offset, partition_max_bytes = (
+            self._fields
+        )
+        broker = self._broker
+        partition = self._partition = broker.partitions.find(topic, index)
+        if partition is None:
+            return False
+        isolation_level = READ_COMMITTED if self._committed else READ_UNCOMMITTED
+        bytes_max = max(0, min(partition_max_bytes, max_bytes, broker.fetch_bytes_max))
+        try:
+            records = partition.read(offset, bytes_max, isolation_level, leader_epoch)
+            if records is None:
+                self._bytes_missing = min_bytes
+            else:
+                has_more = records.before_offset < partition.end(isolation_level)
+                self._bytes_missing = 0 if has_more else min_bytes - records.size_bytes
+                if self._committed and partition.log.aborted_transactions(
+                    offset, records.before_offset
+                ):
+                    return False
+        except ApiError:
+            return False
+        self._records = records
+        return True
+
+    # -- waiting
+
+    def _waits(self) -> bool:
+        """Parks itself until enough has come; False if there is no room to."""
+        partition = self._partition
+        assert partition is not None
+        if not self._broker.waiting.park(self, (), self._deadline_ms):
+            return False
+        self._records = None  # records hold their file, and are looked at again
+        partition.watchers[self] = None
+        return True
+
+    def changed(self, partition: Partition, byte_count: int) -> bool:
+        """As a watcher of the partition: whether it must hear of the next change too."""
+        self._bytes_missing -= byte_count
+        if self._bytes_missing > 0:
+            return True
+        self._broker.waiting.complete(self)
+        return False
+
+    def advance(self, key: TopicPartition, high_watermark: int, bytes_added: int) -> bool:
+        """As an operation, it is parked on no key: the partition tells it."""
+        return False
+
+    def token(self) -> None:
+        """Enough has come, or the time is up: answers, unless it must wait on."""
+        if self.is_abandoned:  # after the event, before its turn
+            return
+        partition, broker = self._partition, self._broker
+        assert partition is not None
+        partition.watchers.pop(self, None)
+        if not self._look():
+            self.complete(self._generally())
+        elif not (
+            self._bytes_missing > 0 and broker.monotonic_ms() < self._deadline_ms and self._waits()
+        ):
+            self.complete(self._answer())
+
+    def abandon(self) -> None:
+        """Nobody wants the answer any more."""
+        if self.response is None and not self.is_abandoned:
+            super().abandon()
+            self._broker.waiting.forget(self)
+            if self._partition is not None:
+                self._partition.watchers.pop(self, None)
+
+    # -- answering
+
+    def _answer(self) -> Framed:
+        partition, records, header = self._partition, self._records, self._request.header
+        assert partition is not None
+        log, topic, size = partition.log, partition.topic_partition.topic, 0
+        if records is not None:
+            size = records.size_bytes
+            self._broker.metrics.fetched(topic, size)
+        version = header.api_version
+        head = write_fetch(
+            version,
+            header.correlation_id,
+            topic,
+            partition.topic_partition.partition,
+            log.high_watermark,
+            log.last_stable_offset,
+            log.log_start_offset,
+            self._committed,
+            size,
+        )
+        tail = fetch_tail(version)
+        total = len(head) + size + len(tail)
+        if records is None:
+            return Framed([head + tail], total)
+        if isinstance(records, MemoryRecords) and size < LARGE_RECORDS_BYTES:
+            return Framed([b"".join((head, records.data, tail))], total)
+        data = records.data if isinstance(records, MemoryRecords) else records
+        return Framed([head, data, tail] if tail else [head, data], total)
+
+    def _generally(self) -> Any:
+        """What the general handler answers at once: an error, or aborted transactions."""
+        header, body = self._request
+        request = codec.decode(FetchRequest, body, header.api_version)
+        context = RequestContext(header.api_version, header.client_id)
+        return fetch(self._broker, replace(request, max_wait_ms=0), context)
+
+
+USUAL: Final[dict[ApiKey, Callable[[Broker, RequestReceived], Any]]] = {
+    ApiKey.PRODUCE: produce,
+    ApiKey.FETCH: poll,
+}

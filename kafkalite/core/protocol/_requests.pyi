@@ -1,0 +1,28 @@
+"""The native readers and writers of the usual Produce and Fetch; see `usual_requests`.       [P]"""
+
+from kafkalite.core.protocol.primitives import Buffer
+
+def read_produce(body: Buffer, version: int) -> tuple[int, str, int, int, int] | None: ...
+def read_fetch(
+    body: Buffer, version: int
+) -> tuple[int, int, int, int, str, int, int, int, int] | None: ...
+def write_produce(
+    version: int,
+    correlation_id: int,
+    topic: str,
+    partition: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+) -> bytes: ...
+def write_fetch(
+    version: int,
+    correlation_id: int,
+    topic: str,
+    partition: int,
+    high_watermark: int,
+    last_stable_offset: int,
+    log_start_offset: int,
+    is_committed: bool,
+    record_bytes: int,
+) -> bytes: ...

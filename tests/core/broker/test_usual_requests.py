@@ -1,0 +1,276 @@
+"""The short way of usual requests answers, stores and counts as the general handlers do.
+
+Two brokers of the same time are asked the same; one has the short way, the other has not. Without
+native modules neither has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kafkalite.core.broker.broker import Broker
+from kafkalite.core.handlers import service
+from kafkalite.core.pending import Encoded, Framed, Pending
+from kafkalite.core.protocol.apis import ApiKey, request_header_version
+from kafkalite.core.protocol.codec import Request, encode
+from kafkalite.core.protocol.connection import RequestReceived, ServerConnection
+from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kafkalite.core.protocol.records import encode as batch_of
+from kafkalite.core.protocol.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.types import DEFAULT_LISTENER, Columns
+from kafkalite.errors import KafkaliteError
+from kafkalite.node import Node, start_node
+
+TOPICS = {
+    "plain": {},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+    "compacted": {"cleanup.policy": "compact"},
+    "flushed": {"flush.messages": "1"},
+    "small": {"max.message.bytes": "200"},
+    "two-replicas": {"min.insync.replicas": "2"},
+}
+NOW_MS = 1_700_000_000_000
+
+
+class Asked:
+    """One broker and what it answered, in bytes."""
+
+    def __init__(self, node: Node, *, is_short: bool) -> None:
+        self.broker: Broker = node.broker
+        self.service = service.BrokerService(node.broker)
+        self.is_short = is_short
+        self.frames = ServerConnection()
+
+    def ask(self, key: ApiKey, version: int, body: bytes) -> bytes | str | Pending[Any]:
+        """The bytes of the answer, the words of an error, or what is waited for."""
+        frame = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes((0, 0, 0, 9, 0, 1, 99))
+        frame += b"\0" if request_header_version(key, version) == 2 else b""
+        self.frames.receive_data((len(frame) + len(body)).to_bytes(4, "big") + frame + body)
+        request = self.frames.next_event()
+        assert isinstance(request, RequestReceived)
+        self.request = request
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                if not self.is_short:
+                    patch.setattr(service, "USUAL", {})
+                answer = self.service.answer(request, "127.0.0.1", DEFAULT_LISTENER)
+        except KafkaliteError as error:
+            return f"{type(error).__name__}: {error}"
+        if isinstance(answer, Pending) and answer.response is None:
+            return answer
+        return self.sent(request, answer)
+
+    def sent(self, request: RequestReceived, answer: Any) -> bytes:
+        if isinstance(answer, Pending):
+            answer = answer.response
+        if isinstance(answer, Framed):
+            parts, size = answer
+        elif answer is None:
+            return b""
+        else:
+            data = answer.data if type(answer) is Encoded else answer
+            parts, size = self.frames.send(request.header, data)
+        whole = b"".join(bytes(p) if isinstance(p, bytes | memoryview) else p.read() for p in parts)
+        assert len(whole) == size
+        return whole
+
+    def partitions(self) -> list[Partition]:
+        return [each for topic in self.broker.topics_held() for each in topic]
+
+    def state(self) -> list[object]:
+        """What the requests have changed: logs, and counters of topics."""
+        metrics = self.broker.metrics
+        return [
+            *(
+                (
+                    str(each.topic_partition),
+                    each.log.log_end_offset,
+                    each.log.high_watermark,
+                    each.log.size_bytes,
+                    each.log.max_timestamp(),
+                    b"" if each.log.size_bytes == 0 else each.log.segments[0].log.read(0, 1 << 20),
+                    len(each.watchers),
+                )
+                for each in self.partitions()
+            ),
+            metrics.topics,
+            (metrics.batches_in, metrics.records_in, metrics.bytes_in, metrics.bytes_out),
+            len(self.broker.waiting),
+        ]
+
+
+@asynccontextmanager
+async def both(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Asked, Asked]]:
+    """A broker with the short way and one without, at the same time of the clock."""
+    nodes = [await start_node(directory / name, listen="127.0.0.1:0") for name in ("a", "b")]
+    try:
+        for node in nodes:
+            for name, configs in TOPICS.items():
+                pairs = tuple(CreatableTopicConfig(k, v) for k, v in configs.items())
+                topic = CreatableTopic(name, 2, 1, (), pairs)
+                pending = node.broker.control(CreateTopicsRequest((topic,)))
+                while pending.response is None:
+                    await asyncio.sleep(0.001)
+        for node in nodes:
+            patch.setattr(type(node.broker._clock), "wall_ms", lambda _: NOW_MS)
+        yield Asked(nodes[0], is_short=True), Asked(nodes[1], is_short=False)
+        patch.undo()
+    finally:
+        for node in nodes:
+            await node.close()
+
+
+names = st.sampled_from([*TOPICS, "missing", "__consumer_offsets", "", "é", "x" * 260])
+keys = st.sampled_from([None, b"", b"key"])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    count = draw(st.integers(1, 3))
+    columns = Columns(
+        [draw(keys)] * count,
+        [draw(st.sampled_from([b"v", b"w" * 300]))] * count,
+        [draw(st.sampled_from([NOW_MS, NOW_MS - 5, -1, NOW_MS + (1 << 40)]))] * count,
+    )
+    more: dict[str, Any] = {}
+    if draw(st.booleans()):
+        more = {"producer_id": 7, "producer_epoch": 0, "base_sequence": draw(st.integers(-1, 3))}
+    data = bytearray(batch_of(columns, **more))
+    if draw(st.integers(0, 3)) == 0:
+        data[draw(st.integers(0, len(data) - 1))] ^= draw(st.integers(1, 255))
+    return bytes(data[: draw(st.sampled_from([len(data), len(data), len(data) - 1, 20]))])
+
+
+@st.composite
+def produces(draw: st.DrawFn) -> Request[Any]:
+    count = draw(st.sampled_from([1, 1, 1, 1, 0, 2]))
+    entries = tuple(
+        PartitionProduceData(
+            draw(st.sampled_from([0, 1, 0, 2, -1])), draw(st.one_of(batches(), st.none()))
+        )
+        for _ in range(count)
+    )
+    topics = (TopicProduceData(draw(names), entries),) * draw(st.sampled_from([1, 1, 1, 0, 2]))
+    transactional_id = draw(st.sampled_from([None, None, None, "t"]))
+    return ProduceRequest(transactional_id, draw(st.sampled_from([1, -1, 1, 0, 2])), 50, topics)
+
+
+@st.composite
+def fetches(draw: st.DrawFn) -> Request[Any]:
+    entries = tuple(
+        FetchPartition(
+            draw(st.sampled_from([0, 1, 0, 2])),
+            draw(st.sampled_from([-1, 0, 1])),
+            draw(st.integers(-1, 6)),
+            partition_max_bytes=draw(st.sampled_from([1 << 20, 1, 0, -1])),
+        )
+        for _ in range(draw(st.sampled_from([1, 1, 1, 0, 2])))
+    )
+    topics = (FetchTopic(draw(names), partitions=entries),) * draw(st.sampled_from([1, 1, 1, 0, 2]))
+    return FetchRequest(
+        cluster_id=draw(st.sampled_from([None, None, "c"])),
+        replica_id=draw(st.sampled_from([-1, -1, -1, 2])),
+        max_wait_ms=draw(st.sampled_from([0, 0, 60_000])),
+        min_bytes=draw(st.sampled_from([0, 1, 1_000])),
+        max_bytes=draw(st.sampled_from([1 << 20, 1, -1])),
+        isolation_level=draw(st.sampled_from([0, 1, 2])),
+        session_id=draw(st.sampled_from([0, 0, 0, 5])),
+        session_epoch=draw(st.sampled_from([-1, -1, -1, 3])),
+        topics=topics,
+        forgotten_topics_data=draw(
+            st.sampled_from([(), (), (), (ForgottenTopic("plain", partitions=(0,)),)])
+        ),
+        rack_id=draw(st.sampled_from(["", "r"])),
+    )
+
+
+@st.composite
+def usual(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
+    """A request as nearly all are."""
+    topic = draw(st.sampled_from(["plain", "stamped", "plain", "compacted", "small"]))
+    if draw(st.booleans()):
+        count, value = draw(st.sampled_from([(1, b"v"), (3, b"w"), (2, b"w" * 9_000)]))
+        columns = Columns([b"k"] * count, [value] * count, [NOW_MS - 1] * count)
+        data = (TopicProduceData(topic, (PartitionProduceData(0, batch_of(columns)),)),)
+        produce = ProduceRequest(None, draw(st.sampled_from([1, -1])), 50, data)
+        version = draw(st.integers(3, 11))
+        return ApiKey.PRODUCE, version, encode(produce, version)
+    partition = FetchPartition(0, -1, draw(st.integers(0, 4)), partition_max_bytes=1 << 20)
+    fetch = FetchRequest(
+        max_wait_ms=60_000,
+        min_bytes=draw(st.sampled_from([1, 1, 400])),
+        isolation_level=draw(st.sampled_from([0, 1])),
+        topics=(FetchTopic(topic, partitions=(partition,)),),
+    )
+    version = draw(st.integers(4, 12))
+    return ApiKey.FETCH, version, encode(fetch, version)
+
+
+@st.composite
+def odd(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
+    """A request as bytes, in any version, at times cut, longer than it says, or damaged."""
+    if draw(st.booleans()):
+        key, version = ApiKey.PRODUCE, draw(st.integers(0, 11))
+        message = draw(produces())
+    else:
+        key, version = ApiKey.FETCH, draw(st.integers(4, 14))
+        message = draw(fetches())
+    try:
+        body = bytearray(encode(message, version))
+    except KafkaliteError:  # a name that no string holds, for example
+        body = bytearray()
+    match draw(st.integers(0, 5)):
+        case 0 if body:
+            body[draw(st.integers(0, min(60, len(body) - 1)))] ^= draw(st.integers(1, 255))
+        case 1:
+            del body[draw(st.integers(0, len(body))) :]
+        case 2:
+            body += bytes(draw(st.lists(st.integers(0, 255), max_size=3)))
+    return key, version, bytes(body)
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(asked=st.lists(st.one_of(usual(), usual(), odd()), min_size=10, max_size=40))
+def test_both_ways_answer_and_store_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[tuple[ApiKey, int, bytes]],
+) -> None:
+    async def story() -> None:
+        async with both(tmp_path_factory.mktemp("two"), monkeypatch) as (short, general):
+            waiting: list[tuple[RequestReceived, Any, Any]] = []
+            for request in asked:
+                one, other = short.ask(*request), general.ask(*request)
+                if isinstance(other, Pending):
+                    assert isinstance(one, Pending), request
+                    waiting.append((short.request, one, other))
+                else:
+                    assert one == other, request
+                short.service.settle()
+                general.service.settle()
+            for event, one, other in waiting:
+                assert (one.response is None) == (other.response is None)
+                if other.response is not None:
+                    assert short.sent(event, one) == general.sent(event, other)
+            assert short.state() == general.state()
+            for _, one, other in waiting:
+                one.abandon()
+                other.abandon()
+            assert short.state() == general.state()
+            assert not any(each.watchers for each in short.partitions())
+
+    asyncio.run(story())

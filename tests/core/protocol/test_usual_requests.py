@@ -1,0 +1,162 @@
+"""The native readers and writers of usual requests beside the compiled codecs, their oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalite.core.protocol import codec
+from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.connection import RequestHeader, ServerConnection
+from kafkalite.core.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from kafkalite.core.protocol.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from kafkalite.core.protocol.usual_requests import (
+    NATIVE,
+    fetch_tail,
+    read_fetch,
+    read_produce,
+    write_fetch,
+    write_produce,
+)
+from kafkalite.errors import ErrorCode, WireError
+
+if not NATIVE:
+    pytest.skip("built without a compiler, or from other sources", allow_module_level=True)
+
+int8, int16 = st.integers(-128, 127), st.integers(-(1 << 15), (1 << 15) - 1)
+int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+names = st.text(max_size=20) | st.sampled_from(["t" * 126, "t" * 127, "t" * 249, "t" * 250])
+topics = names.filter(lambda name: len(name.encode()) <= 249)
+records = st.binary(max_size=40) | st.integers(100, 300).map(bytes)
+produce_versions, fetch_versions = st.integers(3, 11), st.integers(4, 12)
+
+
+def parsed(cls: Any, body: bytes, version: int) -> Any:
+    try:
+        return codec.decode(cls, body, version)
+    except WireError:
+        return None
+
+
+@st.composite
+def damaged(draw: st.DrawFn, body: bytes) -> bytes:
+    """The same, or cut, or longer, or with a byte or two changed."""
+    data = bytearray(body)
+    for _ in range(draw(st.integers(0, 2))):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    data += draw(st.sampled_from([b"", b"", b"\0", b"\xff"]))
+    return bytes(data[: draw(st.sampled_from([len(data)] * 3 + [len(data) // 2, len(data) - 1]))])
+
+
+@settings(max_examples=500)
+@given(st.data(), produce_versions, names, records, int16, int32, int32)
+def test_what_is_read_of_a_produce_is_what_the_codec_reads(
+    data: st.DataObject, version: int, name: str, batch: bytes, acks: int, index: int, timeout: int
+) -> None:
+    asked = (TopicProduceData(name, (PartitionProduceData(index, batch),)),)
+    whole = codec.encode(ProduceRequest(None, acks, timeout, asked), version)
+    body = data.draw(damaged(whole))
+    fields = read_produce(body, version)
+    if fields is None:
+        assert body != whole or len(name.encode()) > 249, "a usual request"
+        return
+    read = parsed(ProduceRequest, body, version)
+    assert read is not None, "the codec refuses it"
+    ((topic),) = read.topic_data
+    ((partition),) = topic.partition_data
+    acks, name, index, start, end = fields
+    assert (read.transactional_id, read.acks) == (None, acks)
+    assert (topic.name, partition.index, partition.records) == (name, index, body[start:end])
+
+
+@settings(max_examples=500)
+@given(st.data(), fetch_versions, names, st.tuples(int32, int32, int32, int8), int32, int32, int64)
+def test_what_is_read_of_a_fetch_is_what_the_codec_reads(
+    data: st.DataObject,
+    version: int,
+    name: str,
+    limits: tuple[int, int, int, int],
+    index: int,
+    epoch: int,
+    offset: int,
+) -> None:
+    wait, least, most, isolation = limits
+    partition = FetchPartition(index, epoch, offset, partition_max_bytes=most)
+    request = FetchRequest(
+        max_wait_ms=wait,
+        min_bytes=least,
+        max_bytes=most,
+        isolation_level=isolation,
+        topics=(FetchTopic(name, partitions=(partition,)),),
+        rack_id=data.draw(names),
+    )
+    whole = codec.encode(request, version)
+    body = data.draw(damaged(whole))
+    fields = read_fetch(body, version)
+    if fields is None:
+        lengths = len(name.encode()), len(request.rack_id.encode())
+        assert body != whole or max(lengths) > 249, "a usual request"
+        return
+    read = parsed(FetchRequest, body, version)
+    assert read is not None, "the codec refuses it"
+    ((topic),) = read.topics
+    ((asked),) = topic.partitions
+    assert (read.cluster_id, read.replica_id) == (None, -1)
+    assert (read.session_id, read.session_epoch, read.forgotten_topics_data) == (0, -1, ())
+    assert fields == (
+        *(read.max_wait_ms, read.min_bytes, read.max_bytes, read.isolation_level),
+        *(topic.topic, asked.partition, asked.current_leader_epoch, asked.fetch_offset),
+        asked.partition_max_bytes,
+    )
+
+
+@given(produce_versions, topics, int32, int32, int64, int64, int64)
+def test_a_produce_is_answered_in_the_codecs_bytes(
+    version: int, name: str, index: int, correlation_id: int, base: int, time_ms: int, start: int
+) -> None:
+    answer = PartitionProduceResponse(index, ErrorCode.NONE, base, time_ms, start)
+    response = ProduceResponse((TopicProduceResponse(name, (answer,)),))
+    header = RequestHeader(ApiKey.PRODUCE, version, correlation_id, None)
+    written = write_produce(version, correlation_id, name, index, base, time_ms, start)
+    assert [written] == ServerConnection().send(header, response)[0]
+
+
+@given(fetch_versions, topics, int32, int32, int64, int64, int64, st.booleans(), records)
+def test_a_fetch_is_answered_in_the_codecs_bytes(
+    version: int,
+    name: str,
+    index: int,
+    correlation_id: int,
+    high_watermark: int,
+    last_stable_offset: int,
+    log_start_offset: int,
+    is_committed: bool,
+    batch: bytes,
+) -> None:
+    offsets = high_watermark, last_stable_offset, log_start_offset
+    aborted = () if is_committed else None
+    data = PartitionData(
+        index, ErrorCode.NONE, *offsets, aborted_transactions=aborted, records=batch
+    )
+    topic = FetchableTopicResponse(name, partitions=(data,))
+    header = RequestHeader(ApiKey.FETCH, version, correlation_id, None)
+    head = write_fetch(version, correlation_id, name, index, *offsets, is_committed, len(batch))
+    sent = ServerConnection().send(header, FetchResponse(responses=(topic,)))[0]
+    assert head + batch + fetch_tail(version) == b"".join(map(bytes, sent))  # type: ignore[arg-type]
