@@ -43,6 +43,7 @@ class AvroSerde:
             strategy=self.subject_strategy,
             is_key=context.is_key,
             as_dicts=context.as_dicts,
+            fields=context.fields,
         )
 
     def __repr__(self) -> str:

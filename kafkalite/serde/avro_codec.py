@@ -91,11 +91,12 @@ class AvroCodec:
         strategy: SubjectStrategy,
         is_key: bool,
         as_dicts: bool = False,
+        fields: frozenset[str] | None = None,
     ) -> None:
         self._registry, self._what, self._name = registry, what, name
         self._given = None if schema is None else parse_schema(schema)
         self._strategy, self._suffix = strategy, "key" if is_key else "value"
-        self._as_dicts = as_dicts
+        self._as_dicts, self._fields = as_dicts, fields
         self._writers: dict[str, Writer] = {}  # topic -> the schema to write with
         self._latest: dict[str, Writer | None] = {}  # subject -> the schema to read as
         self._readers: dict[tuple[str, bytes], Reader] = {}  # topic, header
@@ -290,7 +291,7 @@ class AvroCodec:
             schema_id = HEADER.unpack(header)[1]
             writer = Writer(schema_id, parse_schema(self._registry.schema(schema_id)))
             wanted = self._reader_schema(topic, writer)
-            reader = Reader(writer.schema, wanted, as_dicts=self._as_dicts)
+            reader = Reader(writer.schema, wanted, as_dicts=self._as_dicts, fields=self._fields)
         except SerdeError as error:
             heads = (data is not None and data[:HEADER_BYTES] == header for data in column)
             index = next(place for place, found in enumerate(heads) if found)

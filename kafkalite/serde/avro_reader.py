@@ -36,14 +36,24 @@ NOT_BUILT: Final = "the native module was not built"
 
 
 class Reader:
-    """What reads the records of `writer` as `wanted`. `slow_because` says why it is not fast."""
+    """What reads the records of `writer` as `wanted`. `slow_because` says why it is not fast.
 
-    def __init__(self, writer: Schema, wanted: Schema, *, as_dicts: bool = False) -> None:
+    With `fields`, the fast way leaves out all others.
+    """
+
+    def __init__(
+        self,
+        writer: Schema,
+        wanted: Schema,
+        *,
+        as_dicts: bool = False,
+        fields: frozenset[str] | None = None,
+    ) -> None:
         self._slow = _SlowReader(writer, wanted)  # refuses what cannot be read
         self._as_dicts = as_dicts
         self._open: deque[Rows] = deque()
         self._fast: Decoder | None = None
-        made = plan(writer, None if wanted.text == writer.text else wanted)
+        made = plan(writer, None if wanted.text == writer.text else wanted, fields)
         self.slow_because: str | None = None
         if not NATIVE:
             self.slow_because = NOT_BUILT

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 class SerdeContext:
     """What a serde is opened with: the registry, if any, and whether it serves keys or values.
 
-    `as_dicts`: records of Avro are to be dicts, not rows that look like dicts.
+    `as_dicts`: records of Avro are to be dicts, not rows that look like dicts. `fields`: the only
+    fields of the values read that anybody will look at, so a serde may leave out the others.
     """
 
     registry: SchemaRegistry | None = None
     is_key: bool = False
     as_dicts: bool = False
+    fields: frozenset[str] | None = None
 
 
 class Codec(Protocol):

@@ -139,7 +139,11 @@ def row_caller(
 
 def function_needs(function: Function) -> Needs:
     """What a function of the record needs of a batch."""
-    return Needs(key=function.takes_key, value=function.takes_value)
+    fields = frozenset(path[0] for path in function.paths if path)
+    reads_whole = not fields or () in function.paths
+    return Needs(
+        key=function.takes_key, value=function.takes_value, fields=None if reads_whole else fields
+    )
 
 
 def check_timestamp(timestamp: object) -> None:

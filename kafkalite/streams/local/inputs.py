@@ -24,7 +24,12 @@ from kafkalite.streams.durations import spell
 from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
 from kafkalite.streams.functions import ExpressionFunction
 from kafkalite.streams.local.batch import Batch, Fetched
-from kafkalite.streams.local.calling import TIMESTAMP_MAX, applied, check_timestamp
+from kafkalite.streams.local.calling import (
+    TIMESTAMP_MAX,
+    applied,
+    check_timestamp,
+    function_needs,
+)
 from kafkalite.streams.local.failures import attempt, convert
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.watermarks import Clock, Placed, without_markers
@@ -41,8 +46,13 @@ class Reader:
         self.partition = runtime.partition
         self.failures = runtime.failures
         self.needs: Needs = node_needs(node, runtime.needs(node), runtime)
+        read = self.needs
+        if node.timestamp is not None:
+            read |= function_needs(node.timestamp)
+            read |= Needs(value=True, fields=read.fields if read.value else frozenset())
+        self.reads_value = read.value
         self.key_codec = runtime.codec(node.key, is_key=True)
-        self.value_codec = runtime.codec(node.value, is_key=False)
+        self.value_codec = runtime.codec(node.value, is_key=False, fields=read.fields)
         self.max_future_ms = _max_future(node, runtime)
 
     def read(
@@ -55,10 +65,9 @@ class Reader:
         needs = self.needs
         failed: Failed = []
         keys = self._decode(self.key_codec, topic, columns.keys, failed) if needs.key else None
-        needs_value = needs.value or self.node.timestamp is not None
-        values = (
-            self._decode(self.value_codec, topic, columns.values, failed) if needs_value else None
-        )
+        values = None
+        if self.reads_value:
+            values = self._decode(self.value_codec, topic, columns.values, failed)
         timestamps = columns.timestamps
         if self.node.timestamp is not None:
             assert values is not None

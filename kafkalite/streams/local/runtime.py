@@ -39,22 +39,32 @@ PORTABLE = (BytesSerde, StringSerde, Int64Serde, Float64Serde, JsonSerde, Msgpac
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Which columns somebody below looks at. `old`: of a table, the rows that updates replace."""
+    """What somebody below looks at. `old`: of a table, the rows that updates replace.
+
+    `fields`: where values are looked at, their fields that are; None: values as a whole.
+    """
 
     key: bool = False
     raw_key: bool = False
     value: bool = False
     raw_value: bool = False
     old: bool = False
+    fields: frozenset[str] | None = None
 
     def __or__(self, other: Needs) -> Needs:
         """What either needs."""
+        fields = None
+        if not (self.value and other.value):
+            fields = self.fields if self.value else other.fields
+        elif self.fields is not None and other.fields is not None:
+            fields = self.fields | other.fields
         return Needs(
             self.key or other.key,
             self.raw_key or other.raw_key,
             self.value or other.value,
             self.raw_value or other.raw_value,
             self.old or other.old,
+            fields,
         )
 
 
@@ -99,7 +109,7 @@ class Runtime:
     _push: dict[p.Node, Push] = field(default_factory=dict)
     _needs: dict[p.Node, Needs] = field(default_factory=dict)
     _children: dict[p.Node, list[p.Node]] = field(default_factory=dict)
-    _codecs: dict[tuple[Serde, bool], Codec] = field(default_factory=dict)
+    _codecs: dict[tuple[Serde, bool, frozenset[str] | None], Codec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.failures = Failures(
@@ -202,11 +212,12 @@ class Runtime:
         found = (store for store in self.sub_topology.stores if store.node is node)
         return next(found, None)
 
-    def codec(self, serde: Serde, *, is_key: bool) -> Codec:
-        """The serde, opened once per task."""
-        if (serde, is_key) not in self._codecs:
-            self._codecs[serde, is_key] = serde.open(SerdeContext(self.registry, is_key))
-        return self._codecs[serde, is_key]
+    def codec(self, serde: Serde, *, is_key: bool, fields: frozenset[str] | None = None) -> Codec:
+        """The serde, opened once per task; with `fields`, it may leave out others it reads."""
+        opened = (serde, is_key, fields)
+        if opened not in self._codecs:
+            self._codecs[opened] = serde.open(SerdeContext(self.registry, is_key, fields=fields))
+        return self._codecs[opened]
 
     def input_schema(self, node: p.Node) -> Schema:
         """What is known of the input of `node`."""

@@ -19,7 +19,7 @@ from kafkalite.streams.aggregates import (
     Subtractable,
 )
 from kafkalite.streams.local.batch import Batch, Push
-from kafkalite.streams.local.calling import called
+from kafkalite.streams.local.calling import called, function_needs
 from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
 from kafkalite.streams.local.operators.rows import Before, Rows
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
@@ -33,11 +33,11 @@ def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
     needs = store_key_needs(node, runtime)
     if node.window is None and not node.subtracts:
         needs |= null_needs(node, runtime)
-    if any(not isinstance(part, Count) or part.argument is not None for part in node.aggregates):
-        needs |= Needs(value=True)
     for part in node.aggregates:
         if part.argument is not None:
-            needs |= Needs(key=part.argument.takes_key)
+            needs |= function_needs(part.argument)
+        elif not isinstance(part, Count):
+            needs |= Needs(value=True)
     for late in runtime.children(node, p.Late):
         needs |= runtime.needs(late)
     return needs | Needs(value=node.subtracts)

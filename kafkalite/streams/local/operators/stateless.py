@@ -46,7 +46,8 @@ def _(node: p.Map | p.FlatMap, below: Needs, runtime: Runtime) -> Needs:
 
 @node_needs.register
 def _(node: p.SelectKey, below: Needs, runtime: Runtime) -> Needs:
-    return Needs(value=below.value, raw_value=below.raw_value) | function_needs(node.function)
+    values = Needs(value=below.value, raw_value=below.raw_value, fields=below.fields)
+    return values | function_needs(node.function)
 
 
 @node_needs.register
