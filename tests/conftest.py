@@ -60,16 +60,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if is_slow_room(item.path):
             item.add_marker(pytest.mark.slow)
         if is_fast_tier(config):
-            try_fewer_examples(getattr(item, "obj", None))
+            try_fewer_examples(item)
 
 
-def try_fewer_examples(test: object) -> None:
+def try_fewer_examples(item: pytest.Item) -> None:
     """Of a property, what the fast tier has the time for; the whole suite tries them all."""
+    test = getattr(item, "obj", None)
     test = getattr(test, "__func__", test)  # of a method, which takes no attributes
-    wanted = getattr(test, SETTINGS, None)
-    if isinstance(wanted, hypothesis.settings):
-        fewer = min(wanted.max_examples, max(EXAMPLES_MIN, wanted.max_examples // EXAMPLES_SHARE))
-        setattr(test, SETTINGS, hypothesis.settings(wanted, max_examples=fewer))
+    machine = getattr(item, "cls", None)  # or that of a state machine, which has settings itself
+    for owner, name in ((test, SETTINGS), (machine, "settings")):
+        wanted = getattr(owner, name, None)
+        if isinstance(wanted, hypothesis.settings):
+            few = min(wanted.max_examples, max(EXAMPLES_MIN, wanted.max_examples // EXAMPLES_SHARE))
+            setattr(owner, name, hypothesis.settings(wanted, max_examples=few))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from kafkalite.cli.perf import _percentiles
 
 Run = Callable[..., Any]
@@ -44,6 +46,7 @@ def test_an_empty_topic_and_one_that_is_not_there(
         assert "topic 'no-such-topic' does not exist" in refused("perf", command, "no-such-topic")
 
 
+@pytest.mark.slow
 def test_ctrl_c_tells_what_was_measured(
     kafkalite: Run, start_command: Run, make_topic: Run
 ) -> None:

@@ -358,6 +358,7 @@ def test_ctrl_c_ends_a_consumer_and_commits(
     assert (told["lag"], told["state"]) == (0, "Empty")
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_consumer(start_command: Run, lettered: str) -> None:
     running = start_command("consume", lettered, "--partition", "0")
     assert running.stdout.readline() == b"a\n"
@@ -382,6 +383,7 @@ def test_ctrl_c_ends_a_producer_after_what_it_has_read(
     assert (json.loads(out)["records"], json.loads(out)["interrupted"]) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_pipe_that_closes_ends_a_consumer(start_command: Run, lettered: str) -> None:
     """Also one that waits for records that never come."""
     running = start_command("consume", lettered, "--partition", "0")
@@ -469,6 +471,7 @@ def test_a_broker_that_dies_is_told_and_waited_for(serve: Run, tmp_path: Path) -
     assert b"Traceback" not in running.communicate()[1]
 
 
+@pytest.mark.slow
 def test_a_list_in_a_closed_pipe(kafkalite: Run, start_command: Run, make_topic: Run) -> None:
     make_topic(1)
     running = start_command("topics", "list")
@@ -524,6 +527,7 @@ def test_input_that_comes_slowly_is_sent_at_once(
         process.communicate()
 
 
+@pytest.mark.slow
 def test_no_input_at_all(kafkalite: Run, bootstrap: str, make_topic: Run) -> None:
     topic = make_topic(1)
     assert kafkalite("produce", topic, "/dev/null", "--json").json["records"] == 0

@@ -33,6 +33,7 @@ def without(modules: tuple[str, ...], code: str, *arguments: str) -> subprocess.
     )
 
 
+@pytest.mark.slow
 def test_no_client_needs_a_web_server_or_what_commands_need() -> None:
     done = without(WEB + COMMANDS, f"import {', '.join(ROOMS)}")
     assert done.returncode == 0, done.stderr
@@ -46,6 +47,7 @@ def test_the_package_itself_imports_nothing_of_ours() -> None:
     assert without((), code).stdout == "kafkalite.embedded\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -65,6 +67,7 @@ def test_a_registry_without_its_extra_is_refused_in_one_line(
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{missing}\n")
 
 
+@pytest.mark.slow
 def test_metrics_without_the_extra_are_refused_in_one_line(tmp_path: Path) -> None:
     command = ["server", "start", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir"]
     done = without(WEB, "from kafkalite.cli import main; main()", *command, str(tmp_path))

@@ -26,6 +26,8 @@ from kafkalite.serde.registry_http import AT_WORK_MAX, BODY_BYTES_MAX, RegistryA
 from kafkalite.serde.registry_metrics import RegistryMetrics
 from kafkalite.serde.registry_server import LogKeeper, RegistryServer
 
+pytestmark = pytest.mark.xdist_group("registry_http")  # one worker starts their broker, once
+
 V1 = "application/vnd.schemaregistry.v1+json"
 
 
@@ -479,6 +481,7 @@ def test_who_it_is(broker: EmbeddedBroker) -> None:
         assert json.loads(connection.getresponse().read())["version"]
 
 
+@pytest.mark.slow
 def test_an_address_in_use_is_said_in_one_line(broker: EmbeddedBroker, tmp_path: Path) -> None:
     assert broker.registry_url is not None
     address = broker.registry_url.removeprefix("http://")
@@ -500,6 +503,7 @@ def test_an_address_in_use_is_said_in_one_line(broker: EmbeddedBroker, tmp_path:
         assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
 
 
+@pytest.mark.slow
 def test_a_broker_with_a_registry_stops_when_told_and_says_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--data-dir"]
     command += [str(tmp_path), "--listen", "127.0.0.1:0", "--registry", "127.0.0.1:0"]
@@ -516,6 +520,7 @@ def test_a_broker_with_a_registry_stops_when_told_and_says_one_line(tmp_path: Pa
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_there_is_no_registry_unless_it_is_asked_for(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as plain:
         assert plain.registry_url is None

@@ -23,16 +23,30 @@ from kafkalite.serde.registry import Draft, Registry
 from kafkalite.serde.registry_log import LogRegistry, registry_at
 from kafkalite.serde.registry_records import Reference
 
+pytestmark = pytest.mark.xdist_group("registry_log")  # one worker starts their broker, once
+
 
 def record(*names: str) -> dict[str, Any]:
     fields = [{"name": name, "type": "int", "default": 0} for name in names]
     return {"type": "record", "name": "R", "fields": fields}
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
+@pytest.fixture(scope="module")
+def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("registry")) as broker:
         yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def address(broker_address: str) -> Iterator[str]:
+    """A broker without a registry's topic."""
+    yield broker_address
+
+    async def forget() -> None:
+        async with Admin(broker_address) as admin:
+            await admin.delete_topics(["_schemas"])
+
+    asyncio.run(forget())
 
 
 def test_what_one_registers_another_knows_and_a_later_one_too(address: str) -> None:
@@ -155,6 +169,7 @@ def test_nothing_is_opened_before_the_first_call() -> None:
         avro().open(SerdeContext(registry))
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there_is_an_error_and_the_next_call_tries_again(
     tmp_path: Path,
 ) -> None:

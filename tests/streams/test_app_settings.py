@@ -42,6 +42,7 @@ def test_a_running_applications_stores_are_not_supported_yet() -> None:
         Streams("app").store("counts")
 
 
+@pytest.mark.slow
 def test_settings_of_the_application_are_those_of_its_runs(tmp_path: Path) -> None:
     app = Streams(
         "app", workers=1, processing_guarantee="at_least_once", commit_interval=0, data_dir=tmp_path
@@ -53,6 +54,7 @@ def test_settings_of_the_application_are_those_of_its_runs(tmp_path: Path) -> No
     assert any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_topology_that_reads_nothing_does_not_run(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="idle: the topology reads no topic"):
         Streams("idle", data_dir=tmp_path).run(until_caught_up=True)

@@ -149,6 +149,8 @@ TestRocksInBulk = BulkRocksMachine.TestCase
 TestRocks.settings = TestRocksInBulk.settings = settings(
     max_examples=8, stateful_step_count=20, deadline=None
 )
+TestRocks = pytest.mark.slow(TestRocks)
+TestRocksInBulk = pytest.mark.slow(TestRocksInBulk)
 
 
 @pytest.fixture

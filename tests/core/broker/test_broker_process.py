@@ -147,6 +147,7 @@ def test_kill_9_between_topics_leaves_each_whole_or_not_there(
         asyncio.run(check(broker.bootstrap_servers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_hostile_bytes_do_not_harm_the_broker(tmp_path: Path, connect: Connect, seed: int) -> None:
     """True requests with some bytes turned, cut or repeated, of every family."""
@@ -219,6 +220,7 @@ def test_the_broker_dies_with_its_parent_however_that_dies(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.slow
 def test_an_embedded_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     in_use = r"code 1: kafkalite: .*in use by process"
     with EmbeddedBroker(tmp_path), pytest.raises(BrokerUnavailable, match=in_use):
