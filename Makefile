@@ -23,6 +23,9 @@ help:
 	@echo 'make protocol-page  docs/protocol.md anew'
 	@echo 'make clean          without .venv and what the demo made'
 
+# Tests start many interpreters; without the bytecode of the first, each would compile everything.
+test test-fast: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 

@@ -34,11 +34,17 @@ Settings = Mapping[str, str] | None
 
 # The fast tier is what runs in the test's own process or asks one broker, commands included; these
 # begin processes of their own for nearly every test, or wait for the clocks of clients.
-SLOW_ROOMS = {"clients", "other_clients", "jvm"}
+SLOW_ROOMS = {"clients", "examples", "jvm", "other_clients"}
 
 EXAMPLES_SHARE = 5  # in the fast tier a property is tried on one in so many of its examples
 EXAMPLES_MIN = 10  # though on so many at least, if it has them
 SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps those of a test
+
+# How long a machine takes says nothing of a property.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 
 def is_slow_room(path: Path) -> bool:
