@@ -26,7 +26,7 @@ class Encoded(NamedTuple):
     """A large answer that was encoded aside, in the version of its request."""
 
     message: Any
-    data: bytes
+    data: bytes | list[Any]  # the latter where parts of it lie in files
     errors: Mapping[ErrorCode, int] | None = None  # in `message`; None: they are not counted yet
 
 

@@ -15,7 +15,7 @@ Source KIP-227; apache/kafka `FetchContext`, `DelayedFetch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -56,6 +56,7 @@ class Reading:
         "_watched",
         "asked",
         "found",
+        "has_changed",
     )
 
     def __init__(self, asked: dict[Key, Asked]) -> None:
@@ -69,6 +70,7 @@ class Reading:
         self._parked: Parked | None = None
         self._complete: Callable[[Parked], None] | None = None
         self._is_over = False
+        self.has_changed = False  # while nobody waited, since it was last set to False
 
     # -- what is asked
 
@@ -117,6 +119,23 @@ class Reading:
         """All that was stale was looked at; of it the next look must be at `still_stale`."""
         self._stale = still_stale
 
+    def begin_look(self, isolation_level: int) -> Sequence[Key]:
+        """The same for a look that takes several turns of the loop: `looked_at` follows each time.
+
+        What changes after it was looked at is stale again, and `has_changed` says so.
+        """
+        keys = tuple(self.stale(isolation_level))
+        if self._stale is None:
+            self._stale = set(keys)
+        self.has_changed = False
+        return keys
+
+    def looked_at(self, keys: Sequence[Key], still_stale: set[Key]) -> None:
+        """Just now `keys` were looked at; of them the next look must be at `still_stale`."""
+        if self._stale is not None:
+            self._stale.difference_update(keys)
+            self._stale |= still_stale
+
     def watch(self, partition: Watched, key: Key) -> None:
         """`partition` was read: it says once when it has changed."""
         if not self._is_over:
@@ -136,6 +155,8 @@ class Reading:
                     return True
                 self._parked = self._complete = None
                 complete(parked)
+            else:
+                self.has_changed = True
         del self._watched[partition]
         return False
 

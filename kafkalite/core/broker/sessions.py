@@ -21,7 +21,7 @@ Source KIP-227, KIP-516; apache/kafka `FetchSession`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final, NamedTuple
@@ -42,6 +42,7 @@ NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0  # of a request that begins a session
 FINAL_EPOCH: Final = -1  # of one that wants none
 ID_MAX: Final = (1 << 31) - 1
+PARTITIONS_PER_SLICE: Final = 500  # of a long answer, each some 2 us
 UNKNOWN: Final = -1  # an offset that the reader was not told
 
 Told = tuple[int, int]  # a partition's high watermark and log start offset
@@ -80,9 +81,8 @@ class FetchSession:
 
     def take_note(self, key: Key, found: PartitionData) -> bool:
         """Whether `found` is news; from now on the reader knows it."""
+        now = _told(found)
         failed = found.error_code is not ErrorCode.NONE
-        # What failed is told again once it works, whatever it is then.
-        now = (UNKNOWN if failed else found.high_watermark, found.log_start_offset)
         is_news = failed or _size(found) > 0 or self.told.get(key) != now
         self.told[key] = now
         return is_news
@@ -91,7 +91,14 @@ class FetchSession:
         """What its reader does not know yet of what was found."""
         reading = self.reading
         found, reading.found = reading.found, {}
-        for key in reading.in_order(found):
+        return self.news_of(found, reading.in_order(found))
+
+    def news_of(
+        self, found: Mapping[Key, PartitionData], keys: Iterable[Key]
+    ) -> Iterator[tuple[Asked, PartitionData]]:
+        """The same of some of what was found."""
+        reading = self.reading
+        for key in keys:
             asked, data = reading.asked[key], found[key]
             if self.take_note(key, data):
                 if _size(data):
@@ -139,10 +146,17 @@ class FetchSessions:
         return sum(len(session.reading.asked) for session in self._sessions.values())
 
     def open(
-        self, request: FetchRequest, names: Mapping[UUID, str], by_id: bool, now_ms: int
+        self,
+        request: FetchRequest,
+        names: Mapping[UUID, str],
+        by_id: bool,
+        now_ms: int,
+        asked: dict[Key, Asked] | None = None,
     ) -> OpenFetch | ErrorCode:
-        """What a request is to read. `by_id`: it calls topics by ids, and `names` has the names."""
-        asked = _asked(request, names, by_id)
+        """What a request is to read. `by_id`: it calls topics by ids, and `names` has the names.
+        `asked` is `partitions_asked` of the request where the caller has it."""
+        if asked is None:
+            asked = partitions_asked(request, names, by_id)
         epoch = request.session_epoch
         if epoch in (FIRST_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
@@ -175,31 +189,66 @@ class FetchSessions:
             if fetch.is_superseded:
                 code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
                 return FetchResponse(error_code=code, session_id=session.session_id)
-            return FetchResponse(session_id=session.session_id, responses=_by_topic(session.news()))
+            return FetchResponse(session_id=session.session_id, responses=by_topic(session.news()))
         found = reading.found
-        responses = _by_topic((asked, found[key]) for key, asked in reading.asked.items())
-        session_id = self._begin(fetch, clock()) if fetch.begins_session else NO_SESSION
-        if session_id == NO_SESSION:
+        responses = by_topic((asked, found[key]) for key, asked in reading.asked.items())
+        began = self._begin(fetch, clock()) if fetch.begins_session else None
+        if began is None:
             reading.end()
-        return FetchResponse(session_id=session_id, responses=responses)
+            return FetchResponse(responses=responses)
+        for key, data in found.items():
+            began.take_note(key, data)
+        reading.found = {}
+        return FetchResponse(session_id=began.session_id, responses=responses)
 
-    def _begin(self, fetch: OpenFetch, now_ms: int) -> int:
-        """A new session's id; NO_SESSION if there is no room for it."""
+    def answer_in_slices(
+        self, fetch: OpenFetch, clock: Callable[[], int]
+    ) -> Generator[None, None, tuple[FetchResponse, list[tuple[Asked, PartitionData]]]]:
+        """The same for very many partitions: the answer without them, and what it tells of them,
+        for `by_topic`, which may run in a thread. `fetch` is not superseded yet."""
+        reading = fetch.reading
+        found, reading.found = reading.found, {}
+        keys = list(reading.asked if fetch.session is None else reading.in_order(found))
+        told: list[tuple[Asked, PartitionData]] = []
+        notes: dict[Key, Told] = {}
+        for first in range(0, len(keys), PARTITIONS_PER_SLICE):
+            if fetch.is_superseded:
+                break
+            some = keys[first : first + PARTITIONS_PER_SLICE]
+            if fetch.session is not None:
+                told += fetch.session.news_of(found, some)
+            else:
+                told += [(reading.asked[key], found[key]) for key in some]
+            if fetch.begins_session:
+                notes.update((key, _told(found[key])) for key in some)
+            yield
+        if fetch.session is not None:
+            session_id = fetch.session.session_id
+            if fetch.is_superseded:
+                code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+                return FetchResponse(error_code=code, session_id=session_id), []
+            return FetchResponse(session_id=session_id), told
+        began = self._begin(fetch, clock()) if fetch.begins_session else None
+        if began is None:
+            reading.end()
+            return FetchResponse(), told
+        began.told = notes
+        return FetchResponse(session_id=began.session_id), told
+
+    def _begin(self, fetch: OpenFetch, now_ms: int) -> FetchSession | None:
+        """A new session; None if there is no room for it."""
         reading = fetch.reading
         size = len(reading.asked)
         if len(self._sessions) >= self._slots_max and not self._evict(size, now_ms):
-            return NO_SESSION
+            return None
         session_id = self._random.randint(1, ID_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, ID_MAX)
         session = FetchSession(
             session_id, fetch.uses_topic_ids, now_ms, now_ms, FIRST_EPOCH + 1, reading
         )
-        for key, data in reading.found.items():
-            session.take_note(key, data)
-        reading.found = {}
         self._sessions[session_id] = session
-        return session_id
+        return session
 
     def _close(self, session_id: int) -> None:
         """The session, if there is one, is no more."""
@@ -224,6 +273,13 @@ class FetchSessions:
         return True
 
 
+def _told(data: PartitionData) -> Told:
+    """What a reader knows once it has `data`. What failed is told again once it works, whatever it
+    is then."""
+    failed = data.error_code is not ErrorCode.NONE
+    return UNKNOWN if failed else data.high_watermark, data.log_start_offset
+
+
 def _size(data: PartitionData) -> int:
     return 0 if data.records is None else records_size(data.records)
 
@@ -233,7 +289,9 @@ def _after(epoch: int) -> int:
     return 1 if epoch == ID_MAX else epoch + 1
 
 
-def _asked(request: FetchRequest, names: Mapping[UUID, str], by_id: bool) -> dict[Key, Asked]:
+def partitions_asked(
+    request: FetchRequest, names: Mapping[UUID, str], by_id: bool
+) -> dict[Key, Asked]:
     """The partitions of a request; of one that stands there twice the last word counts."""
     asked: dict[Key, Asked] = {}
     for topic in request.topics:
@@ -254,7 +312,7 @@ def _forgotten(request: FetchRequest, by_id: bool) -> Iterable[Key]:
             yield (topic.topic_id if by_id else topic.topic), partition
 
 
-def _by_topic(
+def by_topic(
     answers: Iterable[tuple[Asked, PartitionData]],
 ) -> tuple[FetchableTopicResponse, ...]:
     """Answers in their order; neighbours of one topic stand together."""

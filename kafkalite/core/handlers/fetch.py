@@ -6,6 +6,9 @@ readable in the partitions asked for is enough; then, or at the deadline, the pa
 changed are read again and all is answered as it is. Nothing is waited for while a partition has
 more to read than the answer holds: the next append would bring nothing sooner.
 
+A request about very many partitions, or with very many that have changed, is read and answered in
+slices, and its answer is encoded in a thread.
+
 Which partitions a request is about, and which of them an answer tells of, is for `broker.sessions`;
 which of them must be read, for `broker.reading`.
 
@@ -15,16 +18,21 @@ Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (to
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.broker.metrics import errors_in
 from kafkalite.core.broker.purgatory import DelayedFetch
 from kafkalite.core.broker.reading import Asked, Key
-from kafkalite.core.broker.sessions import OpenFetch
+from kafkalite.core.broker.sessions import OpenFetch, by_topic, partitions_asked
+from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import handles
+from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.values import MemoryRecords
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import Encoded, Pending
+from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.fetch import (
     AbortedTransaction,
@@ -42,6 +50,9 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
+PARTITIONS_AT_ONCE: Final = 1_000  # more go on in slices
+PARTITIONS_PER_SLICE: Final = 500  # some 5 us each
+REFUSED: Final = Parts("topics.partitions", "responses.partitions")
 CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1
 TOPIC_IDS_SINCE_V: Final = 13
@@ -56,13 +67,19 @@ def fetch(
 ) -> FetchResponse | Pending[FetchResponse]:
     """What there is, if it is enough, an error, or all that may be waited for."""
     if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
+        if _is_long(request):
+            return _in_slices(broker, context, _refuse_in_slices(broker, request, context))
         return _refuse_follower(request)
     by_id = context.api_version >= TOPIC_IDS_SINCE_V
     now_ms = broker.monotonic_ms()
+    if _is_long(request):
+        return _in_slices(broker, context, _opened_in_slices(broker, request, context, now_ms))
     opened = broker.fetch_sessions.open(request, broker.image.names, by_id, now_ms)
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     fetching = _Fetching(broker, request, opened, context)
+    if len(opened.reading.unsettled()) > PARTITIONS_AT_ONCE:
+        return _in_slices(broker, context, _slices(fetching, now_ms + request.max_wait_ms))
     fetching.read()
     missing = request.min_bytes - fetching.bytes_found
     if missing > 0 and fetching.may_wait and request.max_wait_ms > 0:
@@ -70,6 +87,102 @@ def fetch(
         if _wait(fetching, pending, missing, now_ms + request.max_wait_ms):
             return pending
     return fetching.answer()
+
+
+# ---- very many partitions ------------------------------------------------------------------------
+
+
+def _is_long(request: FetchRequest) -> bool:
+    """Whether the list of partitions alone takes a while. Most requests name few topics."""
+    topics = request.topics
+    if len(topics) == 1:
+        return len(topics[0].partitions) > PARTITIONS_AT_ONCE
+    return sum(len(topic.partitions) for topic in topics) > PARTITIONS_AT_ONCE
+
+
+def _in_slices(broker: Broker, context: RequestContext, slices: Answering) -> Pending[Any]:
+    answer = in_slices(broker, ApiKey.FETCH, context, slices, is_large=False)
+    assert isinstance(answer, Pending), "many partitions take several slices"
+    return answer
+
+
+def _refuse_in_slices(broker: Broker, request: FetchRequest, context: RequestContext) -> Answering:
+    refusal = yield from REFUSED.answer(request, _refuse_follower)
+    version = context.api_version
+    encoding = broker.compute(lambda: _encoded(refusal, refusal.responses, version))
+    yield encoding
+    return encoding.result()
+
+
+def _opened_in_slices(
+    broker: Broker, request: FetchRequest, context: RequestContext, now_ms: int
+) -> Answering:
+    by_id = context.api_version >= TOPIC_IDS_SINCE_V
+    names = broker.image.names
+    asked: dict[Key, Asked] = {}
+    for part in Parts("topics.partitions", "", PARTITIONS_PER_SLICE).split(request):
+        asked |= partitions_asked(part, names, by_id)
+        yield
+    opened = broker.fetch_sessions.open(request, names, by_id, now_ms, asked)
+    if isinstance(opened, ErrorCode):
+        return FetchResponse(error_code=opened)
+    fetching = _Fetching(broker, request, opened, context)
+    return (yield from _slices(fetching, now_ms + request.max_wait_ms))
+
+
+def _slices(fetching: _Fetching, deadline_ms: int) -> Answering:
+    """Reads, waits and answers as `fetch` does, a part of the partitions in each turn of the loop.
+
+    What changes while others are read is looked at again before anything is waited for.
+    """
+    broker, opened = fetching.broker, fetching.opened
+    is_answered = False
+    try:
+        while True:
+            yield from fetching.read_in_slices()
+            missing = fetching.request.min_bytes - fetching.bytes_found
+            is_late = broker.monotonic_ms() >= deadline_ms
+            if missing <= 0 or not fetching.may_wait or is_late or opened.is_superseded:
+                break
+            if opened.reading.has_changed:
+                continue
+            if not (yield from _parked(fetching, missing, deadline_ms)):
+                break
+        answer = yield from fetching.answer_in_slices()
+        is_answered = True
+        return answer
+    finally:
+        if not is_answered:
+            opened.leave()
+
+
+def _parked(fetching: _Fetching, missing: int, deadline_ms: int) -> Generator[Any, None, bool]:
+    """Waits until `missing` bytes more can be read; False if there is no room to, or no use."""
+    broker, opened = fetching.broker, fetching.opened
+    woken: Pending[bool] = Pending()
+    operation: DelayedFetch[TopicPartition] = DelayedFetch(lambda: woken.complete(True), missing)
+    if not broker.waiting.park(operation, (), deadline_ms):
+        return False
+    opened.reading.park(operation, broker.waiting.complete)
+    try:
+        yield Answered(woken)
+    finally:
+        broker.waiting.forget(operation)
+    if opened.is_superseded:
+        return False
+    opened.reading.unpark()
+    return True
+
+
+def _encoded(
+    response: FetchResponse, topics: tuple[FetchableTopicResponse, ...], version: int
+) -> Encoded:
+    """The response with its topics, as it is sent."""
+    response = replace(response, responses=topics)
+    return Encoded(response, codec.encode_parts(response, version), errors_in(response))
+
+
+# ---- few partitions ------------------------------------------------------------------------------
 
 
 def _refuse_follower(request: FetchRequest) -> FetchResponse:
@@ -103,6 +216,11 @@ def _wait(
             pending.complete(fetching.answer())
             return
         opened.reading.unpark()
+        if len(opened.reading.unsettled()) > PARTITIONS_AT_ONCE:
+            rest = _in_slices(broker, fetching.context, _slices(fetching, deadline_ms))
+            pending.when_abandoned(rest.abandon)
+            rest.when_done(pending.complete)
+            return
         fetching.read()
         still_missing = fetching.request.min_bytes - fetching.bytes_found
         # What became readable may lie behind an open transaction, or be less than it was.
@@ -145,11 +263,14 @@ class _Fetching:
         """Whether what was read gives no reason to answer at once, and something was asked for."""
         return not self.has_errors and not self.has_more and bool(self.opened.reading.asked)
 
-    def read(self) -> None:
-        """What may have changed in each partition, in their order, within the max_bytes."""
+    def _begin(self) -> None:
         self.bytes_found = 0
         self.found_by_topic.clear()
         self.has_errors = self.has_more = False
+
+    def read(self) -> None:
+        """What may have changed in each partition, in their order, within the max_bytes."""
+        self._begin()
         reading = self.opened.reading
         asked, found = reading.asked, reading.found
         committed = self.request.isolation_level == READ_COMMITTED
@@ -158,12 +279,53 @@ class _Fetching:
             found[key] = self._read(key, asked[key], committed, stale)
         reading.looked(stale)
 
+    def read_in_slices(self) -> Generator[None, None, None]:
+        """The same, PARTITIONS_PER_SLICE at a time, unless another request goes on meanwhile with
+        the session."""
+        self._begin()
+        reading = self.opened.reading
+        committed = self.request.isolation_level == READ_COMMITTED
+        keys = reading.begin_look(READ_COMMITTED if committed else READ_UNCOMMITTED)
+        for first in range(0, len(keys), PARTITIONS_PER_SLICE):
+            if first:
+                yield
+            if self.opened.is_superseded:
+                return
+            some, stale = keys[first : first + PARTITIONS_PER_SLICE], set[Key]()
+            for key in some:
+                reading.found[key] = self._read(key, reading.asked[key], committed, stale)
+            reading.looked_at(some, stale)
+
     def answer(self) -> FetchResponse:
         """What its reader is told of what was found."""
         broker, found = self.broker, self.opened.reading.found
-        for topic, byte_count in self.found_by_topic.items():
-            broker.metrics.fetched(topic, byte_count)
+        self._count()
         response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms)
+        return self._with_endpoints(response, found)
+
+    def answer_in_slices(self) -> Answering:
+        """The same, encoded in a thread where it is long."""
+        if self.opened.is_superseded:
+            return self.answer()
+        broker, found = self.broker, self.opened.reading.found
+        self._count()
+        sessions, version = broker.fetch_sessions, self.context.api_version
+        response, told = yield from sessions.answer_in_slices(self.opened, broker.monotonic_ms)
+        response = self._with_endpoints(response, found)
+        if len(told) <= PARTITIONS_AT_ONCE:
+            return replace(response, responses=by_topic(told))
+        encoding = broker.compute(lambda: _encoded(response, by_topic(told), version))
+        yield encoding
+        return encoding.result()
+
+    def _count(self) -> None:
+        for topic, byte_count in self.found_by_topic.items():
+            self.broker.metrics.fetched(topic, byte_count)
+
+    def _with_endpoints(
+        self, response: FetchResponse, found: Mapping[Key, PartitionData]
+    ) -> FetchResponse:
+        """The response, with the addresses of leaders that the client does not know."""
         if self.has_errors and self.context.api_version >= LEADERS_SINCE_V:
             named = {data.current_leader.leader_id for data in found.values()}
             return replace(response, node_endpoints=self._endpoints(named))

@@ -270,12 +270,17 @@ class ServerConnection(FrameReceiver):
     def send(self, header: RequestHeader, response: object) -> tuple[Parts, int]:
         """The frame that answers a request, in pieces, and its size in all.
 
-        `response` is a message, or the bytes of one that was encoded in the request's version.
+        `response` is a message, or one that was encoded in the request's version: its bytes, or
+        its parts.
         """
         key, version = header.api_key, header.api_version
-        parts: Parts = (
-            [response] if isinstance(response, bytes) else codec.encode_parts(response, version)
-        )
+        parts: Parts
+        if isinstance(response, list):
+            parts = response
+        elif isinstance(response, bytes):
+            parts = [response]
+        else:
+            parts = codec.encode_parts(response, version)
         tags = b"\0" if response_header_version(key, version) == 1 else b""
         return _framed(SIZE.pack(header.correlation_id) + tags, parts)
 

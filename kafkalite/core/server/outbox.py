@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from kafkalite.core.server.cold import is_cold, read_now, warm
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # per turn of the loop, so that others get theirs
+PARTS_PER_TURN: Final = 512  # each is a system call
 INLINE_BYTES_MAX: Final = 32_768  # below it, reading and one write is cheaper than sendfile
 HELD_BYTES_MAX: Final = 65_536  # of small answers, until they are written
 MSG_MORE: Final = getattr(socket, "MSG_MORE", 0)
@@ -169,8 +170,9 @@ class Outbox:
         try:
             out = self._past_transport()
             try:
-                while self._parts and self._send_some(out):
-                    pass
+                for _ in range(PARTS_PER_TURN):
+                    if not self._parts or not self._send_some(out):
+                        break
             except BlockingIOError:
                 pass
             if self._parts and self._warming is None:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from kafkalite.core.handlers import transactions
+from kafkalite.core.handlers.fetch import PARTITIONS_AT_ONCE, PARTITIONS_PER_SLICE
 from kafkalite.core.handlers.parts import ENTRIES_PER_PART
 from kafkalite.core.protocol.apis import API, key_of
 from kafkalite.core.protocol.cluster import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsTopic,
 )
+from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -60,6 +62,7 @@ from kafkalite.core.protocol.transactions import (
 from kafkalite.errors import ErrorCode
 
 Start = Any
+FETCH_V = 12
 MANY = 4 * ENTRIES_PER_PART
 NUMBERS = tuple(range(MANY))
 PARTITIONS = 3  # of the topic `t`, of which every request speaks
@@ -274,5 +277,44 @@ def test_very_many_transactions_are_listed_in_slices(
             listed = (await peer.ask(request)).transaction_states
             assert {each.transactional_id for each in listed} == names
             assert slices[0] >= 4
+
+    asyncio.run(story())
+
+
+def test_a_fetch_of_very_many_partitions_goes_on_in_slices(start: Start) -> None:
+    count = PARTITIONS_AT_ONCE + 1
+
+    async def story() -> None:
+        async with start() as running:
+            peer, other = await running.connect(), await running.connect()
+            await peer.create("t", count)
+            wanted = FetchTopic(
+                "t",
+                partitions=tuple(
+                    FetchPartition(n, fetch_offset=0, partition_max_bytes=1_000)
+                    for n in range(count)
+                ),
+            )
+            request = FetchRequest(
+                max_wait_ms=3_600_000,
+                min_bytes=1,
+                session_id=0,
+                session_epoch=0,
+                topics=(wanted,),
+            )
+            slices = slices_of(running, request)
+            peer.send(request, FETCH_V)
+            await running.until(lambda: len(running.broker.waiting))
+            assert slices[0] >= count // PARTITIONS_PER_SLICE
+            await other.produce("t", b"woken", acks=1)
+            answer = await peer.receive()
+            (topic,) = answer.responses
+            found = [p.partition_index for p in topic.partitions if p.records]
+            assert (len(topic.partitions), found) == (count, [0])
+            request = FetchRequest(
+                max_wait_ms=0, min_bytes=1, session_id=answer.session_id, session_epoch=1
+            )
+            (topic,) = (await peer.ask(request, FETCH_V)).responses
+            assert [p.partition_index for p in topic.partitions] == [0]
 
     asyncio.run(story())

@@ -228,3 +228,31 @@ def test_what_the_system_has_dropped_is_cold(tmp_path: Path) -> None:
         cold.warm(fd, 0, size)
         assert not cold.is_cold(fd, 0, size)
         assert cold.read_now(fd, 0, size) == path.read_bytes()
+
+
+def test_very_many_parts_go_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [0]
+
+    def send(box: Outbox, _: socket.socket) -> bool:
+        sent[0] += 1
+        box._parts.popleft()
+        return True
+
+    monkeypatch.setattr(Outbox, "_send_some", send)
+
+    async def story() -> None:
+        ours, theirs = socket.socketpair()
+        transport: Any = Transport()
+        transport.get_extra_info = lambda _: ours
+        done = asyncio.Event()
+        box = Outbox(asyncio.get_running_loop(), transport, done.set)
+        count = outboxes.PARTS_PER_TURN + 1
+        box.send([bytes(outboxes.INLINE_BYTES_MAX), *[b"part"] * count])
+        assert sent[0] == outboxes.PARTS_PER_TURN
+        await done.wait()
+        assert sent[0] == 1 + count
+        box.close()
+        for each in (ours, theirs):
+            each.close()
+
+    asyncio.run(story())
