@@ -44,6 +44,15 @@ AppFile = Annotated[
     str, typer.Argument(help="A Python file with one Streams object, or FILE.py:NAME.")
 ]
 
+StateIn = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir",
+        help="Where state is kept on this machine, so that a restart is quick.",
+        show_default="memory",
+    ),
+]
+
 
 class Guarantee(StrEnum):
     """What a run promises of its results when something dies."""
@@ -102,6 +111,7 @@ def run(
             show_default="exactly_once, if the broker has transactions",
         ),
     ] = None,
+    state_dir: StateIn = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Run a topology until it is stopped with Ctrl-C or SIGTERM.
@@ -123,6 +133,7 @@ def run(
         commit_interval=commit_interval,
         processing_guarantee=None if processing_guarantee is None else processing_guarantee.value,
         data_dir=data_dir,
+        state_dir=state_dir,
     )
     if json:
         print_json(_figures(streams, progress))

@@ -37,8 +37,10 @@ from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.streams.plan import OnError, Plan
 from kafkalite.streams.rewrites import without_cache
 from kafkalite.streams.running import Background, Running, refuse_running_loop
+from kafkalite.streams.sizes import Size, size_in_bytes
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
+STATE_MEMORY: Final = "256MiB"  # of a worker with a state directory
 GUARANTEES: Final = ("at_least_once", "exactly_once")
 
 
@@ -49,7 +51,8 @@ class Settings(TypedDict, total=False):
     data_dir: str | Path | None  # of a broker of its own
     workers: int
     processing_guarantee: Literal["at_least_once", "exactly_once"] | None
-    state_dir: str | Path | None
+    state_dir: str | Path | None  # of this machine's state; without it state is in memory
+    state_memory: Size | None  # how much of the state in `state_dir` may also be objects
     cache: Any  # 0: every update of an aggregate goes on, none waits for the commit
 
 
@@ -90,6 +93,8 @@ class Streams(StreamsBuilder):
         interval = settings.get("commit_interval")
         self.commit_interval = interval
         self.processing_guarantee = settings.get("processing_guarantee")
+        self.state_dir = settings.get("state_dir")
+        self.state_memory = settings.get("state_memory") or STATE_MEMORY
         self.cache = settings.get("cache")
         self._background: Background | None = None
 
@@ -175,6 +180,8 @@ class Streams(StreamsBuilder):
         interval = settings.get("commit_interval")
         interval = self.commit_interval if interval is None else interval
         interval_ms = None if interval is None else not_negative(interval, "commit_interval")
+        state_dir = settings.get("state_dir") or self.state_dir
+        memory = settings.get("state_memory") or self.state_memory
         if bootstrap_servers is None:
             bootstrap_servers = self.bootstrap_servers
         data_dir = settings.get("data_dir") or self.data_dir
@@ -192,6 +199,8 @@ class Streams(StreamsBuilder):
                 processing_guarantee=settings.get("processing_guarantee")
                 or self.processing_guarantee,
                 commit_interval_ms=interval_ms,
+                state_dir=None if state_dir is None else Path(state_dir),
+                state_memory_bytes=size_in_bytes(memory, "state_memory"),
                 on_missing_topics=report,
             )
             plan = self.plan()
@@ -219,6 +228,8 @@ def check_settings(application_id: str, settings: Settings) -> None:
         raise TypeError(f"{application_id}: unexpected keyword argument {name!r}")
     if (interval := settings.get("commit_interval")) is not None:
         not_negative(interval, f"{application_id}: commit_interval")
+    if (memory := settings.get("state_memory")) is not None:
+        size_in_bytes(memory, f"{application_id}: state_memory")
     workers = settings.get("workers", 1)
     if type(workers) is not int or workers < 1:
         raise TopologyError(f"{application_id}: workers: expected 1 or more, got {workers!r}")
@@ -229,7 +240,6 @@ def check_settings(application_id: str, settings: Settings) -> None:
         )
     lacking = {
         f"workers={workers}": (workers > 1, "run it several times to share the work"),
-        "state_dir=": (settings.get("state_dir") is not None, "state is in memory"),
         "cache=": (
             settings.get("cache") not in (None, 0),
             "updates of tables wait for the commit; with 0 none does",

@@ -14,7 +14,8 @@ REFUSED = [
     ({"workers": 2}, "workers=2 is not supported yet"),
     ({"workers": 0}, "workers: expected 1 or more"),
     ({"processing_guarantee": "twice"}, "processing_guarantee is one of"),
-    ({"state_dir": "/tmp/state"}, "state_dir= is not supported yet"),
+    ({"state_memory": "much"}, 'state_memory: expected bytes or text such as "64MB", got .much'),
+    ({"state_memory": 0}, "state_memory: expected bytes"),
     ({"cache": "10MB"}, "cache= is not supported yet"),
     ({"commit_interval": "soon"}, "commit_interval: expected a timedelta"),
 ]

@@ -47,7 +47,7 @@ def test_what_another_process_has_is_left_alone_until_it_dies(
         with caplog.at_level(logging.INFO):
             task = ours.task("0_1")
         assert task.path.name == "0_1.2"
-        assert f"process {other.pid} has this state" in caplog.text
+        assert f"0_1: process {other.pid} has this state" in caplog.text
         assert ours.task("0_2").path.name == "0_2"
         task.close()
         other.kill()

@@ -36,6 +36,9 @@ class Producer:
     async def flush(self) -> None:
         self.events.append("flush")
 
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        return None
+
 
 class Consumer:
     """Knows what the test says; writes down what is asked of it."""
@@ -244,7 +247,7 @@ class TestStop:
         async def scenario() -> None:
             turns = Turns(passing())
 
-            async def restore_tasks(client: Any, tasks: Any, stopping: Any) -> int:
+            async def restore_tasks(client: Any, tasks: Any, stopping: Any, *_: Any) -> int:
                 turns.stop()
                 assert stopping()
                 return 0

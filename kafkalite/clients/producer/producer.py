@@ -131,6 +131,7 @@ class Producer(Lifetime):
         self._first_error: ApiError | None = None
         self._fault: Exception | None = None
         self._transactional_id: str | None = None  # of a transactional producer
+        self._ends: dict[TopicPartition, int] = {}  # one number for each partition written to
 
     async def __aexit__(
         self,
@@ -268,6 +269,13 @@ class Producer(Lifetime):
         if self._closed or not self._started:
             state = "closed" if self._closed else "not started"
             raise RuntimeError(f"the producer is {state}")
+
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        """The offset behind the last record of this producer that a partition acknowledged.
+
+        None where there is none, and where the broker no longer knew the offset.
+        """
+        return self._ends.get(partition)
 
     # ---- back pressure ----
 
@@ -412,6 +420,7 @@ class Producer(Lifetime):
         """Tells those who wait for these batches."""
         for result in settled:
             self._first_error = self._first_error or result.error
+            self._note_end(result)
             for place, timestamp, future in result.batch.waiters:
                 if future.done():  # whoever asked was cancelled
                     continue
@@ -426,6 +435,15 @@ class Producer(Lifetime):
         if settled and self._progress is not None:
             progress, self._progress = self._progress, None
             progress.set_result(None)
+
+    def _note_end(self, result: Settled) -> None:
+        if result.error is not None:
+            return
+        if result.base_offset >= 0:
+            end = result.base_offset + result.batch.record_count
+            self._ends[result.batch.topic_partition] = end
+        else:
+            self._ends.pop(result.batch.topic_partition, None)
 
     # ---- who we are ----
 

@@ -63,6 +63,9 @@ class Committer(Protocol):
         `moved` are the offsets that are not committed yet.
         """
 
+    def end_offset(self, changelog: TopicPartition) -> int | None:
+        """The offset behind what was last written to a changelog, as far as that is known."""
+
     async def abort(self) -> None:
         """Drops what is not committed; the next record begins anew."""
 
@@ -109,6 +112,10 @@ class ExactlyOnce:
         await self._producer.commit()
         self._is_open = False
         return True
+
+    def end_offset(self, changelog: TopicPartition) -> int | None:
+        """The marker of the commit stands behind it."""
+        return self._producer.end_offset(changelog)
 
     async def abort(self) -> None:
         """Aborts by a new epoch: this works after every failure, and ends what a silent
@@ -163,6 +170,10 @@ class AtLeastOnce:
         if moved:
             await self._consumer.commit(moved)
         return bool(moved)
+
+    def end_offset(self, changelog: TopicPartition) -> int | None:
+        """As the producer of the changelogs knows it."""
+        return (self._state or self._outputs).end_offset(changelog)
 
     async def abort(self) -> None:
         """Aborts the changelogs; outputs that left stay."""

@@ -5,45 +5,226 @@ committed. The committed offsets must be known before: then the state is as new 
 last stable offset would not do: if a dead worker's transaction is open below it, state is missing
 that later commits of others count on.
 
-Owns   nothing: one consumer without a group reads the changelog partitions to their ends.
-Never  waits for "offset N was seen": compacted logs have gaps, so a store is restored when the
-       position has reached the end offset.
-Fails  when a changelog cannot be read to its end, with the topic and both offsets.
+    look_up ──> step ... step ──> all replays are over
+                a budget of milliseconds each
+
+Owns   one consumer without a group, and which replay each changelog partition belongs to.
+Never  keeps the loop longer than a batch of records.
+Fails  with ProcessingError, naming the topic and both offsets, when a changelog cannot be read to
+       its end; with TopologyError for one that is gone, or was deleted and made anew.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ProcessingError
+from kafkalite.errors import ApiError, ErrorCode, ProcessingError, TopologyError
+from kafkalite.streams.local.replay import Replay
 from kafkalite.streams.local.task import Task
 
-POLL_MS: Final = 1_000
-IDLE_POLLS_MAX: Final = 30
+STEP_MS: Final = 1_000
+STALLED_SECONDS: Final = 30
+CHECK_SECONDS: Final = 1  # without a record, until the topics are looked at again
+BATCH_RECORDS: Final = 50_000  # of a poll: some ten milliseconds of work
+FETCH_BYTES: Final = 4 << 20  # of a partition: changelogs are read in one go
+
+log = logging.getLogger(__name__)
 
 
-async def restore_tasks(client: Client, tasks: Iterable[Task], stopping: Callable[[], bool]) -> int:
-    """Reads every changelog of `tasks` from its start to its end; returns how many records.
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How far a restore has come."""
+
+    records: int
+    behind: int  # offsets, of which compaction may have left few records
+    is_over: bool
+
+
+async def restore_tasks(
+    client: Client,
+    tasks: Iterable[Task],
+    stopping: Callable[[], bool],
+    clock: Callable[[], float],
+    now_ms: Callable[[], int],
+) -> int:
+    """Reads every changelog of `tasks` to its end; returns how many records.
 
     Breaks off once `stopping`: then the tasks are of no use.
     """
-    stores = {
+    replays = await look_up(client, tasks, now_ms())
+    if not replays:
+        return 0
+    restore = Restore(client, replays, clock, now_ms)
+    try:
+        while not stopping() and not (await restore.step(STEP_MS)).is_over:
+            pass
+    finally:
+        await restore.close()
+    return restore.records
+
+
+async def look_up(client: Client, tasks: Iterable[Task], now_ms: int) -> list[Replay]:
+    """What is to be read for `tasks`, whose committed offsets must be known already."""
+    wanted = {
         TopicPartition(topic, task.partition): (task, store)
         for task in tasks
         for store, topic in task.changelog_topics.items()
     }
-    if not stores:
-        return 0
-    async with Consumer(client, isolation_level="read_committed") as consumer:
-        consumer.assign(list(stores))
-        ends = await log_ends(client, stores)
-        for partition, offset in (await consumer.beginning_offsets(list(stores))).items():
-            consumer.seek(partition, offset)
-        return await _read_to(consumer, stores, ends, stopping)
+    if not wanted:
+        return []
+    topic_ids = await _topic_ids(client, {tp.topic for tp in wanted})
+    async with Consumer(client, isolation_level="read_uncommitted") as consumer:
+        beginnings = await consumer.beginning_offsets(wanted)
+        ends = await consumer.end_offsets(wanted)
+    replays = [
+        Replay.begin(task, store, tp, topic_id=topic_ids[tp.topic], beginning=beginnings[tp],
+                     end=ends[tp], now_ms=now_ms)
+        for tp, (task, store) in wanted.items()
+    ]  # fmt: skip
+    for replay in replays:
+        if replay.thrown_away is not None:
+            where = replay.task.kept(replay.store)
+            log.warning("%s: thrown away and rebuilt: %s", where, replay.thrown_away)
+    return replays
+
+
+async def _topic_ids(client: Client, topics: Collection[str]) -> dict[str, object]:
+    """The topic id of each changelog; TopologyError for one that is gone."""
+    cluster = await client.refresh(sorted(topics))
+    if gone := sorted(topics - cluster.topics.keys()):
+        raise TopologyError(f"the changelog {gone[0]!r} is gone, and the state with it")
+    return {topic: cluster.topics[topic].topic_id for topic in topics}
+
+
+class Restore:
+    """Replays on their way, a bit at each step."""
+
+    def __init__(
+        self,
+        client: Client,
+        replays: Iterable[Replay],
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.records = 0
+        self._client = client
+        self._clock = clock
+        self._now_ms = now_ms
+        self._replays = {replay.changelog: replay for replay in replays}
+        self._topic_ids: dict[str, object] = {}
+        self._consumer: Consumer | None = None
+        self._progress_at = clock()
+        self._checked_after = 0.0  # seconds of silence after which topics were looked at
+
+    async def step(self, budget_ms: float) -> Restored:
+        """Reads for about as long as the budget."""
+        consumer = self._consumer or await self._start()
+        until = self._clock() + budget_ms / 1000
+        while self._settle(consumer):
+            left_ms = (until - self._clock()) * 1000
+            try:
+                polled = await consumer.poll(max(0, left_ms))
+            except ApiError as error:
+                if error.error_code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                if not await self._start_over(consumer):
+                    raise
+                continue
+            for tp, columns in polled.items():
+                self._replays[tp].take(columns)
+                self.records += len(columns)
+            if polled:
+                self._progress_at, self._checked_after = self._clock(), 0.0
+            else:
+                await self._look_into_silence(consumer)
+            if self._clock() >= until:
+                break
+        behind = sum(
+            max(0, replay.end - (consumer.position(tp) or replay.start))
+            for tp, replay in self._replays.items()
+        )
+        if not self._replays:
+            await self._check_topics()
+        return Restored(self.records, behind, not self._replays)
+
+    async def close(self) -> None:
+        """Disconnects."""
+        if self._consumer is not None:
+            await self._consumer.close()
+
+    async def _start(self) -> Consumer:
+        consumer = self._consumer = Consumer(
+            self._client,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            records_max=BATCH_RECORDS,
+            max_partition_fetch_bytes=FETCH_BYTES,
+            allow_auto_create_topics=False,
+        )
+        await consumer.start()
+        self._topic_ids = await _topic_ids(self._client, {tp.topic for tp in self._replays})
+        consumer.assign(self._replays)
+        for tp, replay in self._replays.items():
+            consumer.seek(tp, replay.start)
+        return consumer
+
+    def _settle(self, consumer: Consumer) -> bool:
+        """Ends the replays that have come to their ends; whether any is left."""
+        now_ms = self._now_ms()
+        over = [
+            tp
+            for tp, replay in self._replays.items()
+            if replay.reached(consumer.position(tp) or replay.start, now_ms)
+        ]
+        if over:
+            for tp in over:
+                del self._replays[tp]
+            consumer.assign(self._replays)
+        return bool(self._replays)
+
+    async def _look_into_silence(self, consumer: Consumer) -> None:
+        silent = self._clock() - self._progress_at
+        if silent > STALLED_SECONDS:
+            raise ProcessingError(self._say_where(consumer))
+        if silent > self._checked_after + CHECK_SECONDS:
+            self._checked_after = silent
+            await self._check_topics()
+
+    async def _start_over(self, consumer: Consumer) -> bool:
+        """Segments were deleted faster than they were read, or the whole changelog was."""
+        await self._check_topics()
+        found = False
+        beginnings = await consumer.beginning_offsets(self._replays)
+        for tp, replay in self._replays.items():
+            at = consumer.position(tp)
+            if at is None or at < beginnings[tp]:
+                log.warning("%s: offset %s was deleted while it was read; once more", tp, at)
+                replay.start_over(beginnings[tp])
+                consumer.seek(tp, beginnings[tp])
+                found = True
+        return found
+
+    async def _check_topics(self) -> None:
+        """Whether the changelogs are still those that the restore began with."""
+        for topic, topic_id in (await _topic_ids(self._client, self._topic_ids.keys())).items():
+            if topic_id != self._topic_ids[topic]:
+                raise TopologyError(
+                    f"the changelog {topic!r} was deleted and made anew while it was read: the "
+                    "rows that it had are lost"
+                )
+
+    def _say_where(self, consumer: Consumer) -> str:
+        tp, replay = next(iter(self._replays.items()))
+        return (
+            f"{tp}: the changelog stays at offset {consumer.position(tp)} of {replay.end}; "
+            "a transaction may be open there"
+        )
 
 
 async def log_ends(
@@ -52,30 +233,3 @@ async def log_ends(
     """The offset behind the last record of each partition, committed or not."""
     async with Consumer(client, isolation_level="read_uncommitted") as consumer:
         return await consumer.end_offsets(partitions)
-
-
-async def _read_to(
-    consumer: Consumer,
-    stores: dict[TopicPartition, tuple[Task, str]],
-    ends: dict[TopicPartition, int],
-    stopping: Callable[[], bool],
-) -> int:
-    records = idle = 0
-    behind = list(stores)
-    while not stopping():
-        behind = [tp for tp in behind if (consumer.position(tp) or 0) < ends[tp]]
-        if not behind:
-            break
-        batches = await consumer.poll(timeout_ms=POLL_MS)
-        for partition, columns in batches.items():
-            task, store = stores[partition]
-            task.restore(store, columns)
-            records += len(columns)
-        idle = 0 if batches else idle + 1
-        if idle >= IDLE_POLLS_MAX:
-            tp = behind[0]
-            raise ProcessingError(
-                f"{tp}: the changelog stays at offset {consumer.position(tp)} of {ends[tp]}; "
-                "a transaction may be open there"
-            )
-    return records

@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from kafkalite.clients.admin.client import Admin
@@ -41,6 +42,8 @@ from kafkalite.streams.local.committer import (
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.restore import log_ends, restore_tasks
+from kafkalite.streams.local.state.directory import Places
+from kafkalite.streams.local.state.limit import MemoryLimit
 from kafkalite.streams.local.task import Output, Task, TaskCommit
 from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
 from kafkalite.streams.local.upkeep import Upkeep
@@ -76,6 +79,8 @@ class WorkerConfig:
     group_instance_id: str | None = None
     idle_ms: int = 5_000  # without a record an input holds the stream time of others no longer
     purge_interval_ms: int = 30_000  # how often committed records leave repartition topics
+    state_dir: Path | None = None
+    state_memory_bytes: int | None = None  # of rows as objects; None, and without state_dir: no end
     on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
 
 
@@ -124,6 +129,8 @@ class Worker:
         self._upkeep = Upkeep(
             self._client, plan, subs, config.purge_interval_ms, self.progress.drops
         )
+        self._places = Places(config.state_dir, plan.application_id)
+        self._memory = MemoryLimit(config.state_memory_bytes if config.state_dir else None)
         self._internal_topics = {t.name for sub in subs for t in sub.repartition_sources}
         self._tasks: dict[TaskId, Task] = {}
         self._suspended: dict[TaskId, Task] = {}  # during a rebalance, with their state
@@ -158,6 +165,7 @@ class Worker:
                     await self._upkeep.close(finish=False)
                     self._is_over = True  # nothing is left to commit when the group lets go
                     await self._committer.close()
+                    _close([*self._suspended.values(), *self._tasks.values()])
         return self.progress
 
     async def _find_transactional_id(self) -> str | None:
@@ -251,7 +259,8 @@ class Worker:
             worked = await self._round()
             self._upkeep.turn()
             at = time.monotonic()
-            if (at - committed_at) * 1000 >= self._commit_interval_ms:
+            is_due = (at - committed_at) * 1000 >= self._commit_interval_ms
+            if is_due or self._memory.is_exceeded(self._tasks.values()):
                 await self._commit()
                 committed_at = time.monotonic()
             idle = until_caught_up and not worked and self._has_assignment
@@ -370,7 +379,18 @@ class Worker:
         moved = {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
         self.progress.commits += await self._committer.commit(changes, offsets, moved)
         self._committed |= moved
+        self._checkpoint(commits)
         self._upkeep.committed(moved)
+
+    def _checkpoint(self, commits: Iterable[tuple[Task, TaskCommit]]) -> None:
+        """Lets state on disk follow the commit that went through."""
+        for task, commit in commits:
+            topics = (output.topic for output in commit.changelog)
+            ends = {
+                t: self._committer.end_offset(TopicPartition(t, task.partition)) for t in topics
+            }
+            task.checkpoint({topic: end for topic, end in ends.items() if end is not None})
+        self._memory.enforce(self._tasks.values())
 
     def _offsets(
         self, task: Task, commit: TaskCommit
@@ -397,12 +417,14 @@ class Worker:
             self._suspended = self._tasks
         except (ApiError, BrokerUnavailable):
             await self._committer.abort()
+            _close(self._tasks.values())
             self._suspended = {}
         self._let_go()
 
     async def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Drops everything: others may have these tasks already."""
         await self._committer.abort()
+        _close([*self._suspended.values(), *self._tasks.values()])
         self._suspended = {}
         self._assignor.owned = frozenset()
         self._let_go()
@@ -417,6 +439,9 @@ class Worker:
         self._partitions = self._by_task(partitions)
         self._inboxes = {tp: Inbox(self.config.buffered_records_max) for tp in partitions}
         kept = {t: task for t, task in self._suspended.items() if t in self._partitions}
+        _close(task for t, task in self._suspended.items() if t not in kept)
+        wanted = sorted(self._partitions.keys() - kept.keys())
+        places = await self._places.open(map(str, wanted))
         new = {
             task_id: Task(
                 self._sub_topologies[task_id.sub_topology],
@@ -425,19 +450,20 @@ class Worker:
                 partition_counts=self._partitions_of,
                 drops=self.progress.drops,
                 flows=self._flows,
+                place=places[str(task_id)],
             )
-            for task_id in sorted(self._partitions.keys() - kept.keys())
+            for task_id in wanted
         }
-        self._suspended = {}
+        self._suspended = kept | new  # until they are restored
         await self._abort_orphans()
         committed = await self._consumer.committed(partitions)  # before the changelogs' ends
         self.progress.records_restored += await restore_tasks(
-            self._client, new.values(), lambda: self.is_stopping
+            self._client, new.values(), lambda: self.is_stopping, time.monotonic, now_ms
         )
         if self.is_stopping:  # perhaps before all was restored
             return
         self._skip_to_the_end(tp for tp in partitions if committed[tp] is None)
-        self._tasks = dict(sorted((kept | new).items()))
+        self._tasks, self._suspended = dict(sorted((kept | new).items())), {}
         self._assignor.owned = frozenset(self._tasks)
         self._has_assignment = True
 
@@ -512,3 +538,9 @@ class Worker:
         outputs = [output for task in self._tasks.values() for output in task.drain()]
         await self._send(outputs)
         return bool(outputs)
+
+
+def _close(tasks: Iterable[Task]) -> None:
+    """Lets the state of tasks go that are no longer this worker's."""
+    for task in tasks:
+        task.close()

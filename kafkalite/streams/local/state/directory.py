@@ -16,23 +16,57 @@ Source Kafka Streams' StateDirectory.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from kafkalite.errors import TopologyError
-from kafkalite.streams.local.state.backend import StateDamaged
+from kafkalite.streams.local.state.backend import Place, StateDamaged
+from kafkalite.streams.local.state.memory import InMemory
 from kafkalite.streams.local.state.rocks import RocksBackend, load_rocksdict
 
 SLOTS_MAX: Final = 16
 LOCK: Final = ".lock"
+LOCK_TRIES: Final = 20
+LOCK_WAIT_SECONDS: Final = 0.1
 
 log = logging.getLogger(__name__)
+
+
+class Places:
+    """Where a worker keeps the state of its tasks: in a directory, or nowhere but in memory."""
+
+    def __init__(self, state_dir: str | Path | None, application_id: str) -> None:
+        self._directory = None
+        if state_dir is not None:
+            self._directory = StateDirectory(state_dir, application_id)
+
+    async def open(self, tasks: Iterable[str]) -> dict[str, Place]:
+        """A place for each task.
+
+        The worker that had a task a moment ago, on the same machine, may be about to let it go:
+        that is waited for, all tasks at once.
+        """
+        directory = self._directory
+        if directory is None:
+            return {task: InMemory() for task in tasks}
+        opened: dict[str, Place] = {}
+        missing = list(tasks)
+        for _ in range(LOCK_TRIES):
+            for task in list(missing):
+                if (place := directory.first_choice(task)) is not None:
+                    opened[task] = place
+                    missing.remove(task)
+            if not missing:
+                return opened
+            await asyncio.sleep(LOCK_WAIT_SECONDS)
+        return opened | {task: directory.task(task) for task in missing}
 
 
 class StateDirectory:
@@ -44,16 +78,15 @@ class StateDirectory:
         with _named(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
+    def first_choice(self, name: str) -> TaskDirectory | None:
+        """The directory of a task such as `0_3`, unless another process has it."""
+        return _lock(self.path / name)
+
     def task(self, name: str) -> TaskDirectory:
-        """The directory of a task such as `0_3`, locked for this process."""
+        """The directory of a task, or the first one beside it that no process has."""
         for path in self._slots(name):
-            with _named(path):
-                path.mkdir(exist_ok=True)
-                lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-            if _has_locked(lock):
-                return TaskDirectory(path, lock)
-            log.info("%s: process %s has this state, looking further", path, _holder(lock))
-            os.close(lock)
+            if (found := _lock(path)) is not None:
+                return found
         raise TopologyError(f"{self.path}: {SLOTS_MAX} processes have the state of task {name}")
 
     def _slots(self, name: str) -> Iterator[Path]:
@@ -103,19 +136,21 @@ def _named(path: Path) -> Iterator[None]:
         raise TopologyError(f"state_dir: {path} cannot be used: {reason}") from error
 
 
-def _has_locked(lock: int) -> bool:
-    """Takes the lock if nobody has it, and writes down who has it now."""
+def _lock(path: Path) -> TaskDirectory | None:
+    """Takes a task's directory if no process has it, and writes down which one has it now."""
+    with _named(path):
+        path.mkdir(exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "?"
+        log.info("%s: process %s has this state", path, holder)
+        os.close(lock)
+        return None
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    return True
-
-
-def _holder(lock: int) -> str:
-    return os.pread(lock, 32, 0).decode(errors="replace").strip() or "?"
+    return TaskDirectory(path, lock)
 
 
 def _throw_away(path: Path, reason: str) -> None:

@@ -61,6 +61,9 @@ class Kept:
         self._offset = self._number("offset", -1)
         self._note = backend.metadata("note")
 
+    def __str__(self) -> str:
+        return str(self._backend)
+
     @property
     def is_durable(self) -> bool:
         """Whether rows survive the process."""
@@ -119,6 +122,12 @@ class Kept:
         if is_end or self._loaded_bytes >= LOAD_BYTES_MAX:
             loaded, self._loaded, self._loaded_bytes = self._loaded, {}, 0
             self._backend.put_many(loaded, self._entries(now_ms))
+
+    def settle(self) -> None:
+        """Writes what a restore has left in memory."""
+        if self._loaded:
+            loaded, self._loaded, self._loaded_bytes = self._loaded, {}, 0
+            self._backend.put_many(loaded)
 
     def clear(self) -> None:
         """Throws everything away."""

@@ -21,6 +21,9 @@ class MemoryBackend:
 
     is_durable = False
 
+    def __str__(self) -> str:
+        return "memory"
+
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
         self._metadata: dict[str, bytes] = {}

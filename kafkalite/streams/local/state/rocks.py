@@ -66,6 +66,9 @@ class RocksBackend:
         self._path.mkdir(parents=True, exist_ok=True)
         return self._library.Rdict(str(self._path), self._options)
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     @classmethod
     def is_damaged(cls, path: Path) -> bool:
         """Whether an earlier process found that it could not read the directory."""

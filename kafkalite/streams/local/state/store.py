@@ -184,6 +184,7 @@ class StateStore:
 
     def find_buckets(self) -> None:
         """Makes the buckets of which rows are kept as bytes."""
+        self.kept.settle()
         if self.kept.is_empty:
             return
         for start in [NO_WINDOW] if self.window is None else self.kept.starts():
