@@ -7,6 +7,9 @@ from typing import Any
 
 from kafkalite.streams import Streams, avro, count, max_, mean, string, tumbling
 
+# Results carry the flights' times: a broker's retention of a week would delete those of 2013.
+KEPT = {"retention.ms": -1}
+
 app = Streams("flight-delays", key=string())
 
 flights = app.stream("flights", value=avro())
@@ -24,15 +27,15 @@ def delay(flight: dict[str, Any]) -> dict[str, Any]:
     .window(tumbling("1h", grace="10m"))
     .aggregate(flights=count(), mean_delay=mean("dep_delay"), worst=max_("dep_delay"))
     .final()
-    .to("delays-by-origin", value=avro("DelaysByOrigin"))
+    .to("delays-by-origin", value=avro("DelaysByOrigin"), create=KEPT)
 )
 
-cancelled.to("flights-cancelled")
+cancelled.to("flights-cancelled", create=KEPT)
 
 (
     flights.map(lambda f: {"carrier": f["carrier"]})
     .group_by("carrier")
     .count(name="flights-by-carrier")
     .to_stream()
-    .to("flights-by-carrier")
+    .to("flights-by-carrier", create={"cleanup.policy": "compact"})
 )

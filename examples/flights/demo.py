@@ -80,18 +80,6 @@ def server(data_dir: Path):
         yield broker.bootstrap_servers, seconds
 
 
-def topic_commands(at: Sequence[str]) -> list[list[str | Path]]:
-    """What makes the topics of the results, so that they stay.
-
-    Results carry the event times of 2013: a broker's retention of a week would delete them soon.
-    """
-    create = [BIN / "kafkalite", "topics", "create", "--if-not-exists", *at]
-    return [
-        [*create, "flights-by-carrier", "--config", "cleanup.policy=compact"],
-        [*create, "delays-by-origin", "flights-cancelled", "--config", "retention.ms=-1"],
-    ]
-
-
 def main() -> None:
     """Runs the steps and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -105,8 +93,6 @@ def main() -> None:
         steps.append(
             Step("load the flights", *run([sys.executable, HERE / "load.py", *at]), "topic flights")
         )
-        for command in topic_commands(at):
-            run(command)
         app = HERE / "app.py"
         run([BIN / "kafkalite-streams", "describe", app])
         job = [BIN / "kafkalite-streams", "run", app, *at, "--until-caught-up"]

@@ -11,7 +11,7 @@ Source Kafka Streams' KStream, KGroupedStream, KTable, KGroupedTable.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -45,6 +45,7 @@ from kafkalite.streams.options import (
     check_options,
     is_row,
     of_pairs,
+    topic_settings,
 )
 from kafkalite.streams.record import Record
 from kafkalite.streams.windows import TimeWindow
@@ -194,13 +195,16 @@ class Stream(Fields, NotBuilt):
         key: Serde | None = None,
         value: Serde | None = None,
         partitioner: p.Partitioner | Expression | None = None,
+        create: Mapping[str, Any] | None = None,
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> None:
         """Writes into `topic`, or the topic that an expression or a function of the `Record` names.
 
         `partitioner(key, value, partitions)` gives the partition, or an expression a number whose
-        remainder does; else the key's hash does.
+        remainder does; else the key's hash does. `create`: a topic that does not exist is made
+        with these settings and `partitions` (as many as the inputs have), and keeps its records
+        (`retention.ms=-1`) unless they say otherwise.
         """
         operator = self._operator("to", name)
         self._then(
@@ -212,6 +216,7 @@ class Stream(Fields, NotBuilt):
             key=serde_or_none(key, "key=", operator),
             value=serde_or_none(value, "value=", operator),
             partitioner=partitioner_of(partitioner, operator, self._shape),
+            create=None if create is None else topic_settings(create, topic, operator),
         )
 
     # Tables

@@ -6,6 +6,7 @@ Fails  with TypeError for a keyword argument that an operator does not have; wit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypedDict
 
 from kafkalite.errors import TopologyError
@@ -56,6 +57,19 @@ def check_aggregate(label: str, part: object, *, of_table: bool) -> None:
             f"{label}: {part.word} cannot take out the old row of a table; "
             "count, sum_, mean, collect can, and fold and reduce_ with subtract="
         )
+
+
+def topic_settings(create: object, topic: object, operator: str) -> dict[str, str]:
+    """The settings of a topic that is to be made, as texts. TopologyError for anything else."""
+    if not isinstance(topic, str):
+        raise TopologyError(f"{operator}: create= makes one topic, and a function names many")
+    if not isinstance(create, Mapping) or not all(isinstance(name, str) for name in create):
+        raise TopologyError(f"{operator}: create= expected settings by name, got {create!r}")
+    partitions = create.get("partitions", 1)
+    if type(partitions) is not int or partitions < 1:
+        raise TopologyError(f"{operator}: partitions: expected 1 or more, got {partitions!r}")
+    spelt = {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in create.items()}
+    return {"retention.ms": "-1", **spelt}
 
 
 def is_row(value: object) -> bool:

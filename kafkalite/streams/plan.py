@@ -14,7 +14,7 @@ Owns   the vocabulary that every engine compiles.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -165,12 +165,17 @@ class GroupBy(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Sink(Node):
-    """Into a topic, or into the topic that a function of the record names."""
+    """Into a topic, or into the topic that a function of the record names.
+
+    `create`: the settings with which the worker makes a topic that does not exist, `partitions`
+    among them; None: it makes none.
+    """
 
     topic: str | Callable[[Any], str]
     key: Serde | None = None
     value: Serde | None = None
     partitioner: Partitioner | None = None
+    create: Mapping[str, str] | None = None
 
 
 # Aggregates and tables

@@ -120,6 +120,22 @@ class SubTopology:
         return (*self.repartition_sources, *self.changelogs)
 
     @property
+    def output_topics(self) -> dict[str, InternalTopic]:
+        """The topics that its sinks ask to be made, by name."""
+        made: dict[str, InternalTopic] = {}
+        for sink in self.sinks:
+            if sink.create is None or not isinstance(sink.topic, str):
+                continue
+            config = {name: v for name, v in sink.create.items() if name != "partitions"}
+            partitions = sink.create.get("partitions")
+            asked = InternalTopic(sink.topic, int(partitions) if partitions else None, config)
+            if made.setdefault(sink.topic, asked) != asked:
+                raise TopologyError(
+                    f"{sink.name!r}: another sink makes topic {sink.topic!r} in another way"
+                )
+        return made
+
+    @property
     def feeds_repartition(self) -> bool:
         """Whether another sub-topology reads what this one writes to an internal topic."""
         return bool(self.repartition_sinks)

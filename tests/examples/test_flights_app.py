@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from runpy import run_path
 from typing import Any
 
 import pandas as pd
@@ -37,9 +36,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         load = [sys.executable, str(FLIGHTS / "load.py"), "--limit", str(LIMIT)]
         at = ["--bootstrap-servers", broker.bootstrap_servers]
         subprocess.run([*load, *at], check=True)
-        for command in run_path(str(FLIGHTS / "demo.py"))["topic_commands"](at):
-            _, *arguments = command  # the program, as the demo's user has it
-            subprocess.run([sys.executable, "-m", "kafkalite.cli", *arguments], check=True)
         yield broker.bootstrap_servers
 
 

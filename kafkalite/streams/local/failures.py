@@ -2,7 +2,8 @@
 
     fail    ProcessingError; the task is over, nothing of it is committed
     skip    the record is left out and counted in dropped-records-total
-    dlq     the same, and its bytes go to the dead letter topic with the error in headers
+    dlq     the same, and its bytes go to the dead letter topic with the error in headers; without
+            key and value where they do not fit
 
 Owns   the error policy, the wording of ProcessingError and the headers of dead letters.
 Never  calls a user function twice for a record.
@@ -25,11 +26,15 @@ from kafkalite.streams.expressions.objects import Compiled
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Place
 from kafkalite.streams.local.drops import Drops, Reason
+from kafkalite.streams.local.sizes import Limits, record_bytes
 
 DROPPED: Final = "dropped-records-total"
 FAILED: Final = "failed-records-total"
 DEAD_LETTERS: Final = "dead-letter-records-total"
 HEADER: Final = "__streams.errors."
+STORY_HEADERS: Final = 7  # of error_headers
+HEADERS_MAX: Final = 10  # of the record's own in a letter that is cut
+HEADER_BYTES_MAX: Final = 1_000  # of each then
 
 
 Applied = Callable[..., Any] | Compiled  # what is applied to columns, record by record
@@ -45,7 +50,9 @@ class Failures:
         metrics: Counter[str],
         outputs: list[Output],
         drops: Drops,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self._drops = drops
         self._plan = plan
         self._partition = partition
@@ -75,15 +82,18 @@ class Failures:
     def _dead_letter(self, node: p.Node, error: Exception, place: Place) -> Output:
         columns, i = place.columns, place.at
         headers = () if columns.headers is None else columns.headers[i]
-        letter = Columns(
-            [columns.keys[i]],
-            [columns.values[i]],
-            [columns.timestamps[i]],
-            None,
-            [(*headers, *error_headers(error, node, place))],
-        )
-        assert self._plan.dead_letter_topic is not None
-        return Output(self._plan.dead_letter_topic, letter, None, node.name)
+        topic = self._plan.dead_letter_topic
+        assert topic is not None
+        key, value = columns.keys[i], columns.values[i]
+        headers = (*headers, *error_headers(error, node, place))
+        limit = self._limits.get(topic)
+        if limit is not None and record_bytes(key, value, headers) > limit:
+            # The place of the record says where its value is.
+            key = value = None
+            headers = tuple((name, data and data[:HEADER_BYTES_MAX]) for name, data in headers)
+            headers = (*headers[:-STORY_HEADERS][:HEADERS_MAX], *headers[-STORY_HEADERS:])
+        letter = Columns([key], [value], [columns.timestamps[i]], None, [headers])
+        return Output(topic, letter, None, node.name)
 
     def call(
         self,

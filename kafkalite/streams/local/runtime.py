@@ -28,6 +28,7 @@ from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import Failures
 from kafkalite.streams.local.order import Merging, Ordering, outputs_in_order
+from kafkalite.streams.local.sizes import Limits
 from kafkalite.streams.local.state import StateStore
 from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.memory import InMemory
@@ -97,6 +98,7 @@ class Runtime:
     is_cached: bool  # updates of tables wait for the commit
     partition_counts: Mapping[str, int]
     drops: Drops = field(default_factory=Drops)
+    limits: Limits = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     outputs: list[Output] = field(default_factory=list)
     stores: dict[str, StateStore] = field(default_factory=dict)
@@ -113,7 +115,12 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.failures = Failures(
-            self.sub_topology.plan, self.partition, self.metrics, self.outputs, self.drops
+            self.sub_topology.plan,
+            self.partition,
+            self.metrics,
+            self.outputs,
+            self.drops,
+            self.limits,
         )
 
     def compile(self) -> None:

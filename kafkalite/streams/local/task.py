@@ -22,7 +22,7 @@ Source Kafka Streams' StreamTask.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.inputs import Input, Reader
 from kafkalite.streams.local.runtime import Stateful
+from kafkalite.streams.local.sizes import Limits, RecordTooLarge, too_large
 from kafkalite.streams.local.stamping import Piece, Stamper
 from kafkalite.streams.local.state import StateStore, StoreView
 from kafkalite.streams.local.state.backend import Place
@@ -88,7 +89,7 @@ class Task:
     aggregate that says so itself. `partition_counts` are of the topics that partitioners are asked
     for, and of repartition topics. `flows` tells who writes these, by topic; None: one task does,
     without watermarks.
-    `drops` counts the records that are left out.
+    `drops` counts the records that are left out. `limits`: the bytes of a record, by topic.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Task:
         cached: bool = True,
         partition_counts: Mapping[str, int] | None = None,
         drops: Drops | None = None,
+        limits: Limits | None = None,
         flows: Mapping[str, Flow] | None = None,
         place: Place | None = None,
     ) -> None:
@@ -107,7 +109,15 @@ class Task:
         self.partition = partition
         self.state = TaskState.RESTORING
         counts = {} if partition_counts is None else partition_counts
-        self._runtime = Runtime(sub_topology, partition, registry, cached, counts, drops or Drops())
+        self._runtime = Runtime(
+            sub_topology,
+            partition,
+            registry,
+            cached,
+            counts,
+            drops or Drops(),
+            {} if limits is None else limits,
+        )
         self._flows = {} if flows is None else flows
         read = [self._flows.get(topic.name) for topic in sub_topology.repartition_sources]
         self._runtime.is_timed = any(flow is not None and flow.is_shared for flow in read)
@@ -329,9 +339,30 @@ class Task:
                     f"store {store.name!r}: a row cannot be kept: {error}; value= names a serde"
                 ) from error
             if columns is not None:
+                columns = self._fitting(store.name, columns)
                 changelog = Output(store.changelog_topic, columns, None, store.name)
                 changes.append(changelog)
         return changes
+
+    def _fitting(self, store: str, columns: Columns) -> Columns:
+        """The changelog with deletions in the place of rows that the topic does not take."""
+        topic = self.changelog_topics[store]
+        limit = self._runtime.limits.get(topic)
+        if limit is None or not (large := too_large(columns, limit)):
+            return columns
+        node = next(s.node for s in self.sub_topology.stores if s.name == store)
+        values = list(columns.values)
+        read = ", ".join(f"{t!r} up to offset {i.next_offset}" for t, i in self._inputs.items())
+        for index, size in large:
+            what = f"the row of key {columns.keys[index]!r}, with {read} of partition "
+            error = RecordTooLarge(topic, size, limit)
+            try:
+                self._runtime.failures.handle(node, error, None, f"{what}{self.partition} read")
+            except ProcessingError:
+                self._become(TaskState.FAILED)
+                raise
+            values[index] = None
+        return replace(columns, values=values)
 
     def _note_times(self) -> None:
         """Leaves the stream times in the stores of the operators that go by them."""

@@ -29,9 +29,9 @@ async def resolve_topics(
 ) -> tuple[dict[int, tuple[str, ...]], dict[str, int]]:
     """The topics each sub-topology reads, and the partition count of every topic.
 
-    Internal topics are created on the way. A repartition topic gets the partition count that the
-    topology asks for, else that of the widest topic its writers read; a changelog gets that of its
-    sub-topology.
+    Internal topics are created on the way, and output topics that sinks ask for. A repartition
+    topic gets the partition count that the topology asks for, else that of the widest topic its
+    writers read; a changelog gets that of its sub-topology.
     """
     topics = await admin.describe_topics()
     if missing := missing_sources(sub_topologies, topics):
@@ -50,6 +50,10 @@ async def resolve_topics(
             await _ensure(admin, internal.name, count, internal.config, partitions_of)
         for internal in sub.changelogs:
             await _ensure(admin, internal.name, widths[sub.id], internal.config, partitions_of)
+        for output in sub.output_topics.values():  # one that exists stays as it is
+            if output.name not in partitions_of:
+                count = output.partitions or widths[sub.id]
+                await _ensure(admin, output.name, count, output.config, partitions_of)
         internal_sources = (internal.name for internal in sub.repartition_sources)
         sources[sub.id] = (*external[sub.id], *internal_sources)
     return sources, partitions_of

@@ -127,7 +127,12 @@ class Worker:
             raise TopologyError(f"{plan.application_id}: the topology reads no topic")
         subs = tuple(self._sub_topologies.values())
         self._upkeep = Upkeep(
-            self._client, plan, subs, config.purge_interval_ms, self.progress.drops
+            self._client,
+            plan,
+            subs,
+            config.purge_interval_ms,
+            self.progress.drops,
+            bootstrap_servers,
         )
         self._places = Places(config.state_dir, plan.application_id)
         self._memory = MemoryLimit(config.state_memory_bytes if config.state_dir else None)
@@ -363,6 +368,7 @@ class Worker:
     async def _send(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
             self.progress.records_out += len(output.columns) - output.markers
+            self._upkeep.sends(output)
             await self._committer.send(output)
 
     # Commit and assignment
@@ -449,6 +455,7 @@ class Worker:
                 self._registry,
                 partition_counts=self._partitions_of,
                 drops=self.progress.drops,
+                limits=self._upkeep.limits,
                 flows=self._flows,
                 place=places[str(task_id)],
             )

@@ -26,6 +26,7 @@ from kafkalite.streams.local.runtime import (
     is_portable,
     node_needs,
 )
+from kafkalite.streams.local.sizes import RecordTooLarge, too_large
 from kafkalite.streams.naming import check_name
 
 
@@ -102,6 +103,7 @@ class Sink:
         assert keys is not None
         assert values is not None
         columns = Columns(keys, values, batch.timestamps, None, batch.headers)
+        self._check_sizes(topic, batch, columns, failed)
         if failed:
             keep = [index not in failed for index in range(len(batch))]
             batch, columns = batch.where(keep), columns.where(keep)
@@ -118,6 +120,17 @@ class Sink:
             self.runtime.unordered.append(Output(topic, columns, partitions, self.name, order))
         else:
             self.runtime.outputs.append(Output(topic, columns, partitions, self.name))
+
+    def _check_sizes(self, topic: str, batch: Batch, columns: Columns, failed: set[int]) -> None:
+        """Records that the topic would not take fail here, where their place is known."""
+        limit = self.runtime.limits.get(topic)
+        if limit is None:
+            return
+        for index, size in too_large(columns, limit):
+            if index not in failed:
+                error = RecordTooLarge(topic, size, limit)
+                self.failures.at(self.node, error, batch, index)
+                failed.add(index)
 
     def _serialize(
         self,
