@@ -39,6 +39,11 @@ def test_no_client_needs_a_web_server_or_what_commands_need() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_topologies_with_expressions_do_without_arrow() -> None:
+    code = "from kafkalite.streams import col; print(col('a') > 1)"
+    assert without(("pyarrow",), code).stdout == 'col("a") > 1\n'
+
+
 def test_the_package_itself_imports_nothing_of_ours() -> None:
     code = "import json, sys, kafkalite; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(without((), code).stdout)

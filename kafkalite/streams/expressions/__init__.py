@@ -7,7 +7,7 @@
     check        types found, errors before anything runs
     values       each function on Python values: the definition
     objects      an expression as a loop over Python objects
-    arrow        an expression over Arrow arrays
+    arrow        an expression over Arrow arrays, by the kernels of arrow_kernels on arrow_types
 
-Owns   nothing. arrow.py needs pyarrow and is imported by its users alone.
+Owns   nothing. The modules for Arrow need pyarrow and are imported by their users alone.
 """

@@ -410,6 +410,8 @@ class _Writer:
 
     def is_null(self, node: Call) -> str:
         """Never null."""
+        if not may_be_null(node.arguments[0]):
+            return "False"
         name, result = self.name(node.arguments[0]), self.fresh()
         self.line(f"{result} = {name} is None", node)
         return result
