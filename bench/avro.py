@@ -19,7 +19,7 @@ from typing import Any
 
 from kafkalite.serde.avro_arrow import avro_to_arrow
 from kafkalite.serde.avro_binary import binary
-from kafkalite.serde.avro_columns import NATIVE, decoder, objects
+from kafkalite.serde.avro_columns import NATIVE, ValueEncoder, decoder, objects
 from kafkalite.serde.avro_encode import arrow_to_avro
 from kafkalite.serde.avro_plan import Plan, plan
 from kafkalite.serde.avro_schema import Schema, parse_schema
@@ -103,12 +103,20 @@ def measure(name: str, fields: dict[str, Any], two: tuple[str, str], args: Any) 
     def read() -> list[Any]:
         return [slow.decode(BytesIO(data), None) for data in records]
 
-    assert arrow_to_avro(fast_plan(schema), array) == records
+    values_encoder = ValueEncoder(fast_plan(schema))
+
+    def encode_values(column: list[Any]) -> list[bytes | None]:
+        out: list[bytes | None] = []
+        assert values_encoder.encode(column, 0, b"", out) == len(column)
+        return out
+
+    assert arrow_to_avro(fast_plan(schema), array) == encode_values(values) == records
     assert objects(whole.decode(records), False)[0] == read()
     cases: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
         ("decode, all fields to columns", lambda: whole.decode(records), read),
         ("decode, two fields to columns", lambda: some.decode(records), read),
         ("decode to dicts", lambda: objects(whole.decode(records), True), read),
+        ("encode from dicts", lambda: encode_values(values), written),
         ("encode from columns", lambda: arrow_to_avro(fast_plan(schema), array), written),
         (
             "decode, functions on two fields",

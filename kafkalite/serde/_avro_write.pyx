@@ -12,12 +12,13 @@ Fails  with SerdeError that has the row's index and names the field.
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcpy, memset
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
-from kafkalite.core.protocol._varint cimport unlikely, varint_bytes_max, write_varint
+from kafkalite.core.protocol._varint cimport unlikely
 from kafkalite.serde._avro_bytes cimport decimal_bits, format_uuid
 from kafkalite.serde._avro_columns cimport *
+from kafkalite.serde._avro_output cimport Output, fit, put_bytes, put_number
 
 from kafkalite.errors import SerdeError
 from kafkalite.serde.avro_plan import WRITE_FAULTS
@@ -30,7 +31,6 @@ assert len(WRITE_FAULTS) == NO_MEMORY_LEFT + 1
 
 cdef enum:
     ALONE_ROWS = 512  # letting other threads run costs more than so many rows take
-    FIRST_ROOM = 4096
 
 cdef struct Source:
     const uint8_t *valid
@@ -46,9 +46,7 @@ cdef struct Writer:
     const Store *stores
     const int32_t *parts
     const Source *sources
-    uint8_t *out
-    int64_t used
-    int64_t room
+    Output out
     int fault
     int node
     int64_t found
@@ -57,34 +55,6 @@ cdef struct Writer:
 cdef int fail(Writer *w, int fault, int64_t found) noexcept nogil:
     w.fault, w.found = fault, found
     return -1
-
-
-cdef inline int fit(Writer *w, int64_t bytes) noexcept nogil:
-    """Makes sure of room for so many more bytes."""
-    cdef int64_t room
-    cdef uint8_t *moved
-    if unlikely(w.used + bytes > w.room):
-        room = max(w.used + bytes, w.room * 2, FIRST_ROOM)
-        moved = <uint8_t *> realloc(w.out, room)
-        if moved == NULL:
-            return fail(w, NO_MEMORY_LEFT, room)
-        w.out, w.room = moved, room
-    return 0
-
-
-cdef inline int put_number(Writer *w, int64_t value) noexcept nogil:
-    if fit(w, varint_bytes_max(64)) < 0:
-        return -1
-    w.used = write_varint(w.out + w.used, value) - w.out
-    return 0
-
-
-cdef inline int put_bytes(Writer *w, const uint8_t *data, int64_t size) noexcept nogil:
-    if fit(w, size) < 0:
-        return -1
-    memcpy(w.out + w.used, data, size)
-    w.used += size
-    return 0
 
 
 cdef inline bint is_there(const Source *s, int64_t row) noexcept nogil:
@@ -97,9 +67,9 @@ cdef int put_text(Writer *w, const Source *s, int64_t row) noexcept nogil:
     cdef int64_t end = (<const int32_t *> s.data)[row + 1]
     if unlikely(begin < 0 or end < begin or end > s.bytes_size):
         return fail(w, OFFSETS_WRITTEN, end)
-    if put_number(w, end - begin) < 0:
+    if put_number(&w.out, end - begin) < 0:
         return -1
-    return put_bytes(w, s.bytes + begin, end - begin)
+    return put_bytes(&w.out, s.bytes + begin, end - begin)
 
 
 cdef int put_decimal(
@@ -113,20 +83,20 @@ cdef int put_decimal(
         return fail(w, DIGITS_WRITTEN, 0)
     if node.op == OP_DECIMAL:
         size = (bits + 8) // 8
-        if put_number(w, size) < 0:
+        if put_number(&w.out, size) < 0:
             return -1
     else:
         size = node.arg
-    if fit(w, size) < 0:
+    if fit(&w.out, size) < 0:
         return -1
     for i in range(size):
-        w.out[w.used + size - 1 - i] = raw[i] if i < store.width else fill
+        w.out.bytes[w.out.used + size - 1 - i] = raw[i] if i < store.width else fill
     for i in range(size, store.width):
         if unlikely(raw[i] != fill):
             return fail(w, SIZE_WRITTEN, size)
-    if unlikely(size == 0 or (w.out[w.used] ^ fill) & 0x80):
+    if unlikely(size == 0 or (w.out.bytes[w.out.used] ^ fill) & 0x80):
         return fail(w, SIZE_WRITTEN, size)
-    w.used += size
+    w.out.used += size
     return 0
 
 
@@ -141,7 +111,7 @@ cdef int put_items(Writer *w, int pc, const Source *s, int64_t row) noexcept nog
     cdef int64_t item
     if unlikely(begin < 0 or end < begin or end > w.sources[last].length):
         return fail(w, OFFSETS_WRITTEN, end)
-    if end > begin and put_number(w, end - begin) < 0:
+    if end > begin and put_number(&w.out, end - begin) < 0:
         return -1
     for item in range(begin, end):
         if node.op == OP_MAP:
@@ -151,7 +121,7 @@ cdef int put_items(Writer *w, int pc, const Source *s, int64_t row) noexcept nog
                 return -1
         if put(w, pc + 1, node.end, item) < 0:
             return -1
-    return put_number(w, 0)
+    return put_number(&w.out, 0)
 
 
 cdef int put_plain(Writer *w, const Node *node, const Source *s, int64_t row) noexcept nogil:
@@ -161,26 +131,26 @@ cdef int put_plain(Writer *w, const Node *node, const Source *s, int64_t row) no
     cdef int32_t small
     cdef uint8_t byte
     if op in (OP_INT, OP_DATE, OP_TIME_MILLIS):
-        return put_number(w, (<const int32_t *> s.data)[row])
+        return put_number(&w.out, (<const int32_t *> s.data)[row])
     if op in (OP_LONG, OP_TIME_MICROS, OP_TIMESTAMP_MILLIS, OP_TIMESTAMP_MICROS):
-        return put_number(w, (<const int64_t *> s.data)[row])
+        return put_number(&w.out, (<const int64_t *> s.data)[row])
     if op in (OP_STRING, OP_BYTES):
         return put_text(w, s, row)
     if op in (OP_DOUBLE, OP_FLOAT, OP_FIXED):
-        return put_bytes(w, s.data + row * store.width, store.width)
+        return put_bytes(&w.out, s.data + row * store.width, store.width)
     if op == OP_BOOLEAN:
         byte = (s.data[row >> 3] >> (row & 7)) & 1
-        return put_bytes(w, &byte, 1)
+        return put_bytes(&w.out, &byte, 1)
     if op == OP_ENUM:
         small = (<const int32_t *> s.data)[row]
         if unlikely(small < 0 or small >= w.tables[node.arg]):
             return fail(w, SYMBOL_WRITTEN, small)
-        return put_number(w, small)
+        return put_number(&w.out, small)
     if op == OP_UUID:
-        if put_number(w, 36) < 0 or fit(w, 36) < 0:
+        if put_number(&w.out, 36) < 0 or fit(&w.out, 36) < 0:
             return -1
-        format_uuid(s.data + row * 16, w.out + w.used)
-        w.used += 36
+        format_uuid(s.data + row * 16, w.out.bytes + w.out.used)
+        w.out.used += 36
         return 0
     if op in (OP_DECIMAL, OP_FIXED_DECIMAL):
         return put_decimal(w, node, store, s.data + row * store.width)
@@ -200,9 +170,9 @@ cdef int put(Writer *w, int pc, int end, int64_t row) noexcept nogil:
         status = 0
         if node.union_ != UNION_NONE:
             if node.union_ == UNION_SOLE:
-                status = put_number(w, 0)
+                status = put_number(&w.out, 0)
             else:
-                status = put_number(w, there == (node.union_ == UNION_NULL_FIRST))
+                status = put_number(&w.out, there == (node.union_ == UNION_NULL_FIRST))
             if not there and node.union_ != UNION_SOLE and status == 0:
                 pc = node.end
                 continue
@@ -232,9 +202,9 @@ cdef int64_t put_all(
     cdef const Source *root = &w.sources[0]
     for row in range(rows):
         if w.nodes[0].op != OP_NULL and is_there(root, row + root.offset):
-            if put_bytes(w, header, header_size) < 0 or put(w, 0, count, row) < 0:
+            if put_bytes(&w.out, header, header_size) < 0 or put(w, 0, count, row) < 0:
                 return row
-        ends[row] = w.used
+        ends[row] = w.out.used
     return rows
 
 
@@ -262,7 +232,8 @@ cdef class Encoder(Program):
                 raise ValueError("a plan that resolves two schemas, or leaves fields out")
             self.describe(sources, made)
             w.nodes, w.tables, w.stores = self.nodes, self.tables, self.shape.stores
-            w.parts, w.sources, w.node = self.shape.parts, made, -1
+            w.parts, w.sources = self.shape.parts, made
+            w.node, w.fault = -1, NO_MEMORY_LEFT
             if rows >= ALONE_ROWS:
                 with nogil:
                     row = put_all(&w, self.count, rows, head, head_size, ends)
@@ -273,7 +244,7 @@ cdef class Encoder(Program):
                 raise SerdeError(f"{at(path)}{WRITE_FAULTS[w.fault].format(number=w.found)}", row)
             return records(&w, ends, rows)
         finally:
-            free(w.out)
+            free(w.out.bytes)
             free(made)
             free(ends)
 
@@ -298,6 +269,6 @@ cdef list records(const Writer *w, const int64_t *ends, int64_t rows):
         if w.nodes[0].op == OP_NULL or not is_there(w.sources, row + w.sources.offset):
             made.append(None)
             continue
-        made.append(PyBytes_FromStringAndSize(<const char *> w.out + begin, ends[row] - begin))
+        made.append(PyBytes_FromStringAndSize(<const char *> w.out.bytes + begin, ends[row] - begin))
         begin = ends[row]
     return made

@@ -1,11 +1,5 @@
 """Avro at work: columns of values to records in Confluent's wire format, and back.        [D]
 
-    0        1                  5
-    +--------+------------------+------------------
-    | magic  | schema id        | Avro binary
-    | 0x00   | int32 big-endian |
-    +--------+------------------+------------------
-
 Writing with a given schema registers it once a topic. Without one, the schema is the subject's
 latest, or inferred from the first column; values that do not fit evolve it: the next version is
 registered, as far as the registry allows.
@@ -15,21 +9,18 @@ come out as the reader's schema: the given one, else the subject's latest, looke
 is first read and again when a newer id shows up (a batch is read as one schema), else the writer's.
 A record is a row that looks like a dict, or a dict (`avro_reader`).
 
-Owns   what it has looked up for each topic and id; one value's bytes are `avro_binary`'s.
+Owns   what it has looked up for each topic and id; `avro_writer` and `avro_reader` do the work.
 Never  leaves a record out, or a field that a schema has no place for.
 Fails  with SerdeError (bytes, values) or SchemaError (the registry refuses or does not know), both
        with the index of the first record that failed; what keeps the registry from answering comes
        through as it is.
-Source Confluent wire format; TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy.
+Source TopicNameStrategy, RecordNameStrategy, TopicRecordNameStrategy.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from io import BytesIO
 from typing import Any, Final
 
 from kafkalite.errors import SchemaError, SerdeError
@@ -37,12 +28,10 @@ from kafkalite.serde.avro_binary import binary
 from kafkalite.serde.avro_infer import evolve, infer, record_name
 from kafkalite.serde.avro_reader import HEADER_BYTES, Reader
 from kafkalite.serde.avro_schema import Schema, kind, parse_schema
+from kafkalite.serde.avro_writer import HEADER, MAGIC, Writer
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.registry import SchemaRegistry
 
-MAGIC: Final = 0
-HEADER: Final = struct.Struct(">bi")
-assert HEADER.size == HEADER_BYTES
 READ_ERRORS: Final[dict[type[Exception], str]] = {
     EOFError: "the data ends early",
     IndexError: "a union has no such branch or an enum no such symbol",
@@ -56,26 +45,6 @@ class SubjectStrategy(Enum):
     TOPIC = "<topic>-key or <topic>-value"
     RECORD = "<record's full name>"
     TOPIC_RECORD = "<topic>-<record's full name>"
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """A registered schema, ready to write."""
-
-    id: int
-    schema: Schema
-
-    def write(self, column: Sequence[Any], out: list[bytes | None]) -> None:
-        """Appends the record of each value of a column."""
-        header, encode = HEADER.pack(MAGIC, self.id), binary(self.schema.text).encode
-        for value in column:
-            if value is None:
-                out.append(None)
-                continue
-            record = BytesIO()
-            record.write(header)
-            encode(value, record)
-            out.append(record.getvalue())
 
 
 class AvroCodec:
@@ -103,11 +72,15 @@ class AvroCodec:
 
     @property
     def slow_schemas(self) -> Mapping[tuple[str, int], str]:
-        """The topics and schema ids of records that fastavro reads, and why it does."""
+        """The topics and schema ids of records that fastavro reads or writes, and why it does."""
+        used: list[tuple[str, int, Reader | Writer]] = [
+            (topic, writer.id, writer) for topic, writer in self._writers.items()
+        ]
+        used += [(t, HEADER.unpack(h)[1], reader) for (t, h), reader in self._readers.items()]
         return {
-            (topic, HEADER.unpack(header)[1]): reader.slow_because
-            for (topic, header), reader in self._readers.items()
-            if reader.slow_because is not None
+            (topic, schema_id): reason
+            for topic, schema_id, of in used
+            if (reason := of.slow_because) is not None
         }
 
     # --- writing -----------------------------------------------------------------------

@@ -8,6 +8,8 @@ Owns   the choice, made once at import.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_plan import Plan
 
@@ -15,20 +17,25 @@ try:
     from kafkalite.serde._avro_columns import Batch
     from kafkalite.serde._avro_read import Decoder
     from kafkalite.serde._avro_rows import Row, Rows, objects
+    from kafkalite.serde._avro_values import ValueEncoder
     from kafkalite.serde._avro_write import Encoder
 
     NATIVE = True
 except ImportError:
-    Batch = Decoder = Encoder = Row = Rows = objects = None  # type: ignore[assignment,misc]
+    Batch = Decoder = Encoder = Row = Rows = ValueEncoder = objects = None  # type: ignore[assignment,misc]
     NATIVE = False
+
+NOT_BUILT: Final = "the native module was not built"
 
 __all__ = [
     "NATIVE",
+    "NOT_BUILT",
     "Batch",
     "Decoder",
     "Encoder",
     "Row",
     "Rows",
+    "ValueEncoder",
     "decoder",
     "encoder",
     "is_row",
@@ -39,14 +46,14 @@ __all__ = [
 def decoder(plan: Plan) -> Decoder:
     """What runs a plan. SchemaError where the native module is missing."""
     if not NATIVE:
-        raise SchemaError("Avro becomes columns in native code, and the module was not built")
+        raise SchemaError(f"Avro becomes columns in native code, and {NOT_BUILT}")
     return Decoder(plan)
 
 
 def encoder(plan: Plan) -> Encoder:
     """What runs a plan the other way round. SchemaError where the native module is missing."""
     if not NATIVE:
-        raise SchemaError("columns become Avro in native code, and the module was not built")
+        raise SchemaError(f"columns become Avro in native code, and {NOT_BUILT}")
     return Encoder(plan)
 
 

@@ -38,7 +38,7 @@ from kafkalite.serde.avro_schema import (
     type_name,
 )
 
-INTERFACE: Final = 3  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
+INTERFACE: Final = 4  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
 NODES_MAX: Final = 4_096
 DEPTH_MAX: Final = 64
 FIXED_BYTES_MAX: Final = 1_024  # a null takes as many
@@ -146,7 +146,7 @@ WRITE_FAULTS: Final = (
     "a decimal of more digits than its precision",
     "a decimal that does not fit {number} bytes",
     "offset {number} lies outside of what it points into",
-    "there is no memory for {number:,} bytes",
+    "there is no memory left",
 )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.errors import SerdeError
 from kafkalite.serde.avro_binary import Binary, binary
-from kafkalite.serde.avro_columns import NATIVE, decoder, objects
+from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, decoder, objects
 from kafkalite.serde.avro_plan import Slow, plan
 from kafkalite.serde.avro_resolve import added_fields
 from kafkalite.serde.avro_schema import Schema
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 HEADER_BYTES: Final = 5  # of Confluent's wire format
 BATCHES_OPEN: Final = 2  # whoever reads an old and a new column looks at both
-NOT_BUILT: Final = "the native module was not built"
 
 
 class Reader:

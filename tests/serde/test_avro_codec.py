@@ -445,6 +445,7 @@ print("pyarrow" in sys.modules)
         "import sys; sys.modules['kafkalite.serde._avro_read'] = None",
         "import sys; sys.modules['kafkalite.serde._avro_rows'] = None",
         "import sys; sys.modules['kafkalite.serde._avro_write'] = None",
+        "import sys; sys.modules['kafkalite.serde._avro_values'] = None",
     ],
 )
 def test_without_the_native_modules_fastavro_reads_and_nobody_needs_pyarrow(before: str) -> None:
