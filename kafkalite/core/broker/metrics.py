@@ -80,7 +80,9 @@ class ApiMetrics:
     def sent(self, response_bytes: int, seconds: float) -> None:
         """Counts one answer that tells of no error."""
         self.response_bytes += response_bytes
-        self.latency.observe(seconds)
+        latency = self.latency
+        latency.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        latency.sum_s += seconds
 
 
 @dataclass(slots=True)
@@ -127,7 +129,8 @@ class BrokerMetrics:
     def fetched(self, topic: str, byte_count: int) -> None:
         """Counts batches for a consumer."""
         self.bytes_out += byte_count
-        self.of_topic(topic).bytes_out += byte_count
+        of_topic = self.topics.get(topic) or self.of_topic(topic)
+        of_topic.bytes_out += byte_count
 
     def of_topic(self, name: str) -> TopicMetrics:
         """The counters of one topic, or of all those together for which there is no room."""

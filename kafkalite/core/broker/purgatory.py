@@ -118,7 +118,8 @@ class Purgatory(Generic[K]):
                 waiting.pop(operation, None)
                 if not waiting:
                     del self._waiting[key]
-        self._forget_stale_deadlines()
+        if len(self._deadlines) > 2 * len(self._keys) + STALE_MAX:
+            self._forget_stale_deadlines()
         return True
 
     def expire(self, now_ms: int) -> list[Operation[K]]:
@@ -143,6 +144,5 @@ class Purgatory(Generic[K]):
 
     def _forget_stale_deadlines(self) -> None:
         """Keeps the heap in proportion to what waits."""
-        if len(self._deadlines) > 2 * len(self._keys) + STALE_MAX:
-            self._deadlines = [entry for entry in self._deadlines if entry[2] in self._keys]
-            heapify(self._deadlines)
+        self._deadlines = [entry for entry in self._deadlines if entry[2] in self._keys]
+        heapify(self._deadlines)

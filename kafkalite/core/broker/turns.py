@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
-from kafkalite.core.broker.metrics import Histogram
+from kafkalite.core.broker.metrics import LATENCY_BOUNDS_S, Histogram
 
 Clock = Callable[[], float]
 
@@ -48,7 +49,9 @@ class Turns:
     def end(self) -> None:
         """The turn has ended."""
         seconds = self._clock() - self._began_s
-        self.histogram.observe(seconds)
+        histogram = self.histogram
+        histogram.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+        histogram.sum_s += seconds
         if seconds > self._longest_s:
             self._longest_s = seconds
 

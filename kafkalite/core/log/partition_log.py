@@ -255,7 +255,7 @@ class PartitionLog:
                 segment = self.roll(now_ms)
             if leader_epoch > self.epochs.latest:
                 self.epochs.assign(leader_epoch, base_offset)
-            size, interval_bytes = segment.size_bytes, self._place.config.index_interval_bytes
+            size, interval_bytes = segment.log.size_bytes, self._place.config.index_interval_bytes
             try:
                 segment.append(records, last_offset, max_timestamp, interval_bytes)
             except OSError as error:

@@ -209,7 +209,9 @@ class Segment:
 
     def waited_ms(self, now_ms: int, timestamp: int) -> int:
         """How long the segment has been open: in the records' own time, where they have one."""
-        first = self.first_timestamp
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
         if first >= 0 and timestamp >= 0:
             return timestamp - first
         return now_ms - self.created_ms

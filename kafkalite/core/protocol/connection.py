@@ -111,21 +111,17 @@ class FrameReceiver:
         self._view = memoryview(b"")  # the chunk, or a large frame's own buffer
         self._start = 0  # of what was not handed out
         self._end = 0  # of what has arrived
-        self._large_bytes = 0  # size of the large frame that is being received, or 0
+        self.large_bytes = 0  # size of the large frame that is being received, or 0
+        self.may_have_frames = False  # something has arrived that was not handed out
         self._large_has_room = False  # it has its own buffer
         self._allowed = 0  # up to where the buffer may be filled
         self._large: memoryview | None = None  # a large frame that has arrived
 
     @property
-    def large_bytes(self) -> int:
-        """The size of the large frame that is being received, 0 if there is none."""
-        return self._large_bytes
-
-    @property
     def large_room_bytes(self) -> int:
         """The size of the buffer that `get_buffer` will have for the large frame that is being
         received, 0 if there is none: memory that will be taken if more is received."""
-        size = self._large_bytes
+        size = self.large_bytes
         if not size:
             return 0
         if not self._large_has_room:
@@ -137,11 +133,11 @@ class FrameReceiver:
     @property
     def large_arrived_bytes(self) -> int:
         """How much has arrived of the large frame that is being received."""
-        return self._end - self._start if self._large_bytes else 0
+        return self._end - self._start if self.large_bytes else 0
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the next bytes belong, at least one; `buffer_updated` tells how many came."""
-        if self._large_bytes:
+        if self.large_bytes:
             if not self._large_has_room:
                 self._make_room_for_large()
             elif self._end == self._allowed:
@@ -154,10 +150,11 @@ class FrameReceiver:
     def buffer_updated(self, byte_count: int) -> None:
         """`byte_count` bytes were written to the buffer that `get_buffer` returned."""
         self._end += byte_count
-        if self._large_has_room and self._end == self._large_bytes:
+        self.may_have_frames = True
+        if self._large_has_room and self._end == self.large_bytes:
             self._large = self._view
             self._view = memoryview(b"")
-            self._start = self._end = self._large_bytes = 0
+            self._start = self._end = self.large_bytes = 0
             self._large_has_room = False
 
     def receive_data(self, data: Buffer) -> None:
@@ -174,9 +171,10 @@ class FrameReceiver:
         """The next whole frame without its size, or None until more has arrived."""
         if self._large is not None:
             frame, self._large = self._large, None
+            self.may_have_frames = False
             return frame
         body = self._start + 4
-        if body > self._end or self._large_bytes:
+        if body > self._end or self.large_bytes:
             return None
         size: int = SIZE.unpack_from(self._view, self._start)[0]
         if not 0 < size <= self._frame_bytes_max:
@@ -187,12 +185,13 @@ class FrameReceiver:
         after = body + size
         if after <= self._end:
             self._start = after
+            self.may_have_frames = after < self._end
             return self._view[body:after]
         if after > len(self._view):
             if size <= SMALL_FRAME_BYTES:
                 self._new_chunk(4 + size)
             elif self._may_be_large(size, body):
-                self._large_bytes = size
+                self.large_bytes = size
         return None
 
     def _may_be_large(self, size: int, body: int) -> bool:
@@ -203,8 +202,8 @@ class FrameReceiver:
     def drop(self) -> None:
         """Forgets what has arrived: nothing more will, and its memory is wanted elsewhere."""
         self._view, self._large = memoryview(b""), None
-        self._start = self._end = self._large_bytes = 0
-        self._large_has_room = False
+        self._start = self._end = self.large_bytes = 0
+        self._large_has_room = self.may_have_frames = False
 
     def _new_chunk(self, room: int) -> None:
         """Leaves the chunk to its frames; what was not handed out moves to a new one, which has
@@ -218,7 +217,7 @@ class FrameReceiver:
 
     def _make_room_for_large(self) -> None:
         """Gives a large frame a buffer of its own, with what has arrived of it."""
-        arrived, size = self._view[self._start + 4 : self._end], self._large_bytes
+        arrived, size = self._view[self._start + 4 : self._end], self.large_bytes
         self._allowed = self.large_room_bytes
         own = memoryview(bytearray(size) if size <= self._first_bytes_max else mmap(-1, size))
         own[: len(arrived)] = arrived

@@ -20,7 +20,7 @@ from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import Allowance
-from kafkalite.core.replicas.replication import PartitionReplication
+from kafkalite.core.replicas.replication import PartitionReplication, Role
 from kafkalite.core.types import NO_EPOCH, TopicPartition
 
 READ_UNCOMMITTED: Final = 0
@@ -88,7 +88,7 @@ class Partition:
         appended = log.append_as_leader(
             records, replication.leader_epoch, now_ms, from_client=from_client
         )
-        if replication.appended(log.acknowledged_end):
+        if replication.replicated(replication.node_id, log.acknowledged_end):
             log.high_watermark = replication.high_watermark
         return appended
 
@@ -114,7 +114,8 @@ class Partition:
 
         The first batch comes even if it is larger than `bytes_max`; None where there is none.
         """
-        self.replication.check_leader(current_leader_epoch)
+        if current_leader_epoch != NO_EPOCH or self.replication.role is not Role.LEADER:
+            self.replication.check_leader(current_leader_epoch)
         end, fresh = self.end(isolation_level), self.fresh
         if fresh is not None and fresh.base_offset == offset and fresh.before_offset == end:
             return fresh  # all that there is to read, and nothing has changed since

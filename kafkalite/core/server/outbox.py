@@ -130,7 +130,8 @@ class Outbox:
     def release(self) -> None:
         """Writes what was held."""
         self._is_held = False
-        self._write_held()
+        if self._held:
+            self._write_held()
 
     def _write_held(self) -> None:
         held = self._held

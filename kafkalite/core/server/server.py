@@ -374,7 +374,7 @@ class _Connection(asyncio.BufferedProtocol):
         if has_more:
             self._read(False)
             self._server.go_on(self)
-        elif has_more is not None:
+        elif has_more is not None and (self._frames.large_bytes or not self._is_reading):
             self._read(self._has_room())
 
     def _has_room(self) -> bool:
@@ -392,15 +392,15 @@ class _Connection(asyncio.BufferedProtocol):
         """Answers REQUESTS_PER_TURN requests at the most, and none after the turn's time is up.
         Whether there may be more; None while that is of no interest: the last answer is not there
         yet, or not sent."""
-        next_event = self._frames.next_event
+        frames = self._frames
         for _ in range(REQUESTS_PER_TURN):
-            request = next_event()
+            request = frames.next_event() if frames.may_have_frames else None
             if request is None:
                 return False
             self._serve(request)
-            if self._pending is None or not self._pending.keeps_peer:
+            if self._has_reserved and (self._pending is None or not self._pending.keeps_peer):
                 self._end_reservation()
-            if not self._can_go_on():
+            if self._pending is not None or not self._can_go_on():
                 return None
             if perf_counter() > self._server.turn_ends:
                 return True
@@ -426,7 +426,7 @@ class _Connection(asyncio.BufferedProtocol):
         if isinstance(request, UnknownApi):
             raise UnanswerableError(f"API key {request.api_key} is unknown")
         began, header = perf_counter(), request.header
-        counters = self._metrics.of(header.api_key)
+        counters = self._metrics.api.get(header.api_key) or self._metrics.of(header.api_key)
         counters.requests += 1
         counters.request_bytes += len(request.body)
         response = self._server.service.answer(request, self.client_host, self._listener)
@@ -446,8 +446,8 @@ class _Connection(asyncio.BufferedProtocol):
     ) -> None:
         """What was waited for is there. Called from within whatever made it so."""
         self._pending = None
-        self._last_active = self._loop.time()
-        self._end_reservation()
+        if self._has_reserved:
+            self._end_reservation()
         try:
             if isinstance(response, Exception):
                 raise response
@@ -460,8 +460,12 @@ class _Connection(asyncio.BufferedProtocol):
         except Exception:
             self._fail()
             return
-        if self._outbox.is_empty:
+        if not self._outbox.is_empty:
+            return
+        if self._frames.may_have_frames or self._is_closing or not self._is_reading:
             self._on_sent()
+        else:  # there is nothing to go on with
+            self._last_active = self._loop.time()
 
     def _send(
         self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
