@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -194,6 +194,29 @@ class Batch:
         column = self.raw_values if self.values is None else self.values
         assert column is not None
         return column
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """Updates of tables, one after the other. They follow no record."""
+    if len(batches) == 1:
+        return batches[0]
+
+    def join(columns: list[Sequence[Any] | None]) -> list[Any] | None:
+        return None if columns[0] is None else list(chain.from_iterable(columns))  # type: ignore[arg-type]
+
+    headers = None
+    if any(batch.headers is not None for batch in batches):
+        headers = join([batch.headers or [()] * len(batch) for batch in batches])
+    return Batch(
+        list(chain.from_iterable(batch.timestamps for batch in batches)),
+        MADE,
+        join([batch.keys for batch in batches]),
+        join([batch.raw_keys for batch in batches]),
+        join([batch.values for batch in batches]),
+        None,
+        join([batch.olds for batch in batches]),
+        headers,
+    )
 
 
 Push = Callable[[Batch], None]

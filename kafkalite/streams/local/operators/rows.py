@@ -14,7 +14,7 @@ Source Kafka Streams' KStreamAggregate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -30,7 +30,7 @@ from kafkalite.streams.aggregates import (
     snapshot,
 )
 from kafkalite.streams.functions import Function
-from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Taken
+from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
@@ -234,17 +234,17 @@ class Rows:
         for key, row in zip(new, self.layout.rows(bucket, new), strict=True):
             bucket.changed[key] = row if has(bucket, key) else None
 
-    def tell(self, bucket: Bucket, origin: Origin = MADE) -> None:
-        """Pushes the rows of `bucket` that changed, as they are now."""
+    def changed(self, bucket: Bucket, origin: Origin = MADE) -> Batch | None:
+        """The rows of `bucket` of which below was not told, as they are now; None for none."""
         keys = list(bucket.changed)
         if not keys:
-            return
+            return None
         olds = list(bucket.changed.values())
         bucket.changed = {}
         stamps = bucket.stamps
         if self.is_cached and not self.needs.old:
             keys.sort(key=stamps.__getitem__)  # so that stream time below grows step by step
-        self.forward(self.update(bucket, keys, olds if self.needs.old else None, origin))
+        return self.update(bucket, keys, olds if self.needs.old else None, origin)
 
     def update(
         self, bucket: Bucket, keys: list[bytes], olds: list[Any] | None, origin: Origin
@@ -275,8 +275,17 @@ class Rows:
         """Tells below of all buckets, in the order of their windows."""
         if self.waiting:
             self.waiting = 0
-            for start in sorted(self.store.buckets):
-                self.tell(self.store.buckets[start], origin)
+            buckets = self.store.buckets
+            self.push(self.forward, (self.changed(buckets[s], origin) for s in sorted(buckets)))
+
+    def push(self, forward: Push, updates: Iterable[Batch | None]) -> None:
+        """Pushes updates, as one batch where no order among those of several ways counts."""
+        batches = [batch for batch in updates if batch is not None]
+        if self.runtime.ordering.forks:
+            for batch in batches:
+                forward(batch)
+        elif batches:
+            forward(joined(batches))
 
 
 def _prepared(function: Function | None) -> tuple[Function | None, Applied | None, object]:

@@ -141,24 +141,30 @@ class WindowedAggregate:
             return
         closed = sorted(s for s in self.store.buckets if window.close_time(s) <= self.time)
         times = [] if batch is None else list(accumulate(batch.timestamps, max))
+        updates: list[tuple[Batch | None, Batch | None]] = []
         for start in closed:
             closer = bisect_left(times, window.close_time(start))
             # Stream time may have passed the window before this batch, when it was restored.
             origin = MADE if batch is None else Made(batch.origin, min(closer, len(batch) - 1))
-            self.rows.tell(self.store.buckets[start], origin)
-            self._send_final(start, origin)
+            changed = self.rows.changed(self.store.buckets[start], origin)
+            updates.append((changed, self._final(start, origin)))
             self.store.close(start, self.time)
         self._earliest = min(self.store.buckets, default=None)
+        # Where updates and final rows may meet below, each window's go together.
+        for some in [[pair] for pair in updates] if self.runtime.ordering.forks else [updates]:
+            self.rows.push(self.rows.forward, (changed for changed, _ in some))
+            if self.forward_final is not None:
+                self.rows.push(self.forward_final, (final for _, final in some))
 
-    def _send_final(self, start: int, origin: Origin) -> None:
+    def _final(self, start: int, origin: Origin) -> Batch | None:
+        """The rows of a window that closes, if anybody wants them."""
         if self.forward_final is None:
-            return
+            return None
         bucket = self.store.whole(start)
         keys = sorted(bucket.stamps)
         if self.rows.layout.deletes:
             keys = [key for key in keys if self.store.has(bucket, key)]
-        if keys:
-            self.forward_final(self.rows.update(bucket, keys, None, origin))
+        return self.rows.update(bucket, keys, None, origin) if keys else None
 
     # Between batches
 
