@@ -60,7 +60,9 @@ def written(memory: MemoryStorage, batch: MakeBatch) -> MemoryStorage:
     return memory
 
 
-@pytest.mark.parametrize("segment", [0, pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize(
+    "segment", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2]
+)
 @pytest.mark.parametrize("kind", ["index", "timeindex"])
 def test_a_flipped_bit_passes_nothing_over(written: MemoryStorage, kind: str, segment: int) -> None:
     path = sorted(path for path in written.names if path.endswith("." + kind))[segment]
