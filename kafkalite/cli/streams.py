@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +29,7 @@ from kafkalite.cli.streams_reset import (
     To,
     reset_application,
 )
-from kafkalite.errors import TopologyError
+from kafkalite.errors import KafkaliteError, TopologyError
 
 if TYPE_CHECKING:
     from kafkalite.streams import Streams
@@ -59,6 +61,11 @@ class Guarantee(StrEnum):
 
     exactly_once = "exactly_once"
     at_least_once = "at_least_once"
+
+
+Traced = Annotated[
+    bool, typer.Option("--traceback", help="Show where an error comes from, frame by frame.")
+]
 
 
 class Format(StrEnum):
@@ -103,7 +110,7 @@ def run(
             show_default="100ms, at least once: 1s",
         ),
     ] = None,
-    processing_guarantee: Annotated[
+    guarantee: Annotated[
         Guarantee | None,
         typer.Option(
             "--processing-guarantee",
@@ -113,6 +120,7 @@ def run(
     ] = None,
     state_dir: StateIn = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    traceback: Traced = False,
 ) -> None:
     """Run a topology until it is stopped with Ctrl-C or SIGTERM.
 
@@ -122,19 +130,21 @@ def run(
     Without --bootstrap-servers a broker of its own runs, prints its address, and the run waits for
     topics that do not exist there yet.
     """
-    streams = load(app)
+    with _traced(traceback):
+        streams = load(app)
     say_which_codec()
     named = streams.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     if named is not None:  # `run` prints the address of a broker of its own
         typer.echo(f"{streams.application_id}: running on {named}", err=True)
-    progress = streams.run(
-        bootstrap_servers,
-        until_caught_up=until_caught_up,
-        commit_interval=commit_interval,
-        processing_guarantee=None if processing_guarantee is None else processing_guarantee.value,
-        data_dir=data_dir,
-        state_dir=state_dir,
-    )
+    with _traced(traceback):
+        progress = streams.run(
+            bootstrap_servers,
+            until_caught_up=until_caught_up,
+            commit_interval=commit_interval,
+            processing_guarantee=None if guarantee is None else guarantee.value,
+            data_dir=data_dir,
+            state_dir=state_dir,
+        )
     if json:
         print_json(_figures(streams, progress))
         return
@@ -142,6 +152,17 @@ def run(
     typer.echo(f"{streams.application_id}: {ending}: {_summary(progress)}")
     for line in progress.drops.lines():
         typer.echo(f"{streams.application_id}: {line}")
+
+
+@contextmanager
+def _traced(wanted: bool) -> Iterator[None]:
+    """Prints the traceback of an error of the user's code if it is wanted."""
+    try:
+        yield
+    except KafkaliteError:
+        if wanted:
+            traceback.print_exc()
+        raise
 
 
 def _figures(streams: Streams, progress: Progress) -> dict[str, object]:

@@ -7,12 +7,13 @@ Fails  with TopologyError, which names the operator.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
+from kafkalite.streams.blame import line_of_caller
 from kafkalite.streams.durations import Duration
 from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.functions import CallableFunction
@@ -59,7 +60,8 @@ class Draft:
         self._readers: dict[str | p.TopicPattern, p.Source] = {}  # who reads a topic, or pattern
 
     def add(self, node: N) -> N:
-        """Takes `node` into the topology."""
+        """Takes `node` into the topology, with the line of the user's that made it."""
+        node = replace(node, made_at=line_of_caller())
         self.nodes.append(node)
         inputs = (node.parent.parent,) if isinstance(node, p.Late) else node.parents
         self.shapes[node] = shape_of(node, [self.shapes[each] for each in inputs])
@@ -78,8 +80,9 @@ class Draft:
                 f"{operator}: {topic!r} is read by {reader.name!r} already, in another way; "
                 "a topic has one reader, from which several streams can be built"
             )
-        self._readers.update(dict.fromkeys(topics, source))
-        return self.add(source)
+        added = self.add(source)
+        self._readers.update(dict.fromkeys(topics, added))
+        return added
 
     def name(
         self, operator: str, kind: type[p.Node], above: p.Node | None, given: str | None
@@ -141,8 +144,9 @@ def refuse_history(history: Duration | None, operator: str) -> None:
 
 
 def _identity(source: p.Source) -> tuple[Any, ...]:
-    """What makes two sources the same, names apart."""
-    values = [getattr(source, f.name) for f in fields(source) if f.name != "name"]
+    """What makes two sources the same, names and places apart."""
+    apart = ("name", "made_at")
+    values = [getattr(source, f.name) for f in fields(source) if f.name not in apart]
     parts = (
         (v.passes, v.field or v.call) if isinstance(v, CallableFunction) else v for v in values
     )

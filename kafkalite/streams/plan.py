@@ -35,6 +35,7 @@ class Node:
     name: str
     parents: tuple[Node, ...] = ()
     on_error: OnError | None = None  # None: as the application says
+    made_at: str = ""  # the user's file and line, for errors
 
     @property
     def parent(self) -> Node:

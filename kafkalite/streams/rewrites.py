@@ -218,6 +218,7 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
         return node
 
     def repartition(node: p.Node, parent: p.Node, **options: Any) -> p.Node:
+        options = {"made_at": node.made_at, **options}
         return note(out.add(p.Repartition(name=node.name, parents=(parent,), **options)))
 
     for node in plan.nodes:
@@ -229,6 +230,7 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
                     name=f"{node.name}.key",
                     parents=(parent,),
                     on_error=node.on_error,
+                    made_at=node.made_at,
                     function=node.function,
                 )
                 parent = note(out.add(select))
@@ -401,6 +403,7 @@ def cut_repartitions(
             key=node.key,
             value=value,
             partitioner=node.partitioner,
+            made_at=node.made_at,
         )
         source = p.Source(name=f"{node.name}-source", topics=(topic,), key=node.key, value=value)
         now[out.add(sink)] = schemas[node]

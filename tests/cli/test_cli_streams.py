@@ -187,3 +187,24 @@ def test_a_run_ends_with_what_it_left_out_and_warns_of_it_meanwhile(
     assert "dropping: 2 records skipped by on_error=\"skip\", at 'number'" in ran.lines
     assert "records left out: " in ran.err
     assert kafkalite_streams(*run, "--json").json["dropped"] == []
+
+
+def test_an_error_of_the_users_code_names_its_line_and_traceback_shows_all(
+    kafkalite: Run, kafkalite_streams: Run, tmp_path: Path, bootstrap: str
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(
+        "from kafkalite.streams import Streams, string\n"
+        'app = Streams("tracing", value=string())\n'
+        "def number(value):\n"
+        "    return int(value)\n"
+        'app.stream("tracing-in").map(number).to("tracing-out")\n'
+    )
+    kafkalite("produce", "tracing-in", "--create", stdin=b"x\n")
+    run = ("run", str(path), "-b", bootstrap, "--until-caught-up")
+    short = kafkalite_streams(*run, code=1).err
+    long = kafkalite_streams(*run, "--traceback", code=1).err
+    assert f"({path}:4). To go on without such records" in short.splitlines()[-1]
+    assert "Traceback" not in short
+    assert "return int(value)" in long
+    assert long.splitlines()[-1] == short.splitlines()[-1]

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import compress
+from collections.abc import Callable, Mapping, Sequence
+from itertools import compress, islice
 from operator import not_
 from typing import Any, Final
 
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.streams import plan as p
+from kafkalite.streams.blame import line_of
 from kafkalite.streams.expressions.objects import Compiled
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Place
@@ -31,6 +32,9 @@ from kafkalite.streams.local.sizes import Limits, record_bytes
 DROPPED: Final = "dropped-records-total"
 FAILED: Final = "failed-records-total"
 DEAD_LETTERS: Final = "dead-letter-records-total"
+UNKNOWN: Final = object()  # a value that is not at hand
+FIELDS_MAX: Final = 20  # listed in an error
+GO_ON: Final = 'To go on without such records: on_error="skip" or "dlq"'
 HEADER: Final = "__streams.errors."
 STORY_HEADERS: Final = 7  # of error_headers
 HEADERS_MAX: Final = 10  # of the record's own in a letter that is cut
@@ -51,7 +55,9 @@ class Failures:
         outputs: list[Output],
         drops: Drops,
         limits: Limits,
+        value_of: Callable[[p.Node, Place], object],
     ) -> None:
+        self._value_of = value_of
         self._limits = limits
         self._drops = drops
         self._plan = plan
@@ -64,13 +70,24 @@ class Failures:
         return node.on_error or self._plan.on_error
 
     def handle(
-        self, node: p.Node, error: Exception, place: Place | None, what: str = "a made record"
+        self,
+        node: p.Node,
+        error: Exception,
+        place: Place | None,
+        what: str = "a made record",
+        value: object = UNKNOWN,
     ) -> None:
-        """Raises ProcessingError, or returns when the record is to be left out."""
+        """Raises ProcessingError, or returns when the record is to be left out.
+
+        `value` is what the operator was given, where that is known.
+        """
         policy = self.policy(node)
         if policy == "fail":
             where = what if place is None else str(place)
-            raise ProcessingError(f"{node.name!r}: {where}: {reason(error, node)}") from error
+            why = reason(error, node) + about_value(error, value)
+            if line := line_of(error) or node.made_at:
+                why += f" ({line})"
+            raise ProcessingError(f"{node.name!r}: {where}: {why}. {GO_ON}") from error
         self._metrics[DROPPED] += 1
         self._metrics[FAILED] += 1
         has_letter = policy == "dlq" and place is not None
@@ -137,7 +154,13 @@ class Failures:
         """A failure of record `index` of `batch`."""
         key = batch.raw_keys[index] if batch.raw_keys is not None else None
         (place,) = batch.origin.places([index])
-        self.handle(node, error, place, f"an update of key {key!r}")
+        value: object = UNKNOWN
+        if self.policy(node) == "fail":
+            if place is not None:
+                value = self._value_of(node, place)
+            if value is UNKNOWN and batch.values is not None:
+                value = batch.values[index]
+        self.handle(node, error, place, f"an update of key {key!r}", value)
 
     def where(
         self, node: p.Node, batch: Batch, verdicts: Sequence[Any], *, negate: bool = False
@@ -229,6 +252,19 @@ def reason(error: Exception, node: p.Node) -> str:
     if isinstance(error, SerdeError):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+def about_value(error: Exception, value: object) -> str:
+    """What there is in the place of what the operator looked for."""
+    if not isinstance(error, KeyError | TypeError | AttributeError | IndexError):
+        return ""
+    if isinstance(value, bytes | bytearray):
+        return "; the value is bytes, because no serde reads it: value=json(), for one, does"
+    if isinstance(error, KeyError) and isinstance(value, Mapping) and error.args:
+        names = [repr(name) for name in islice(value, FIELDS_MAX)]
+        more = ", …" if len(value) > FIELDS_MAX else ""
+        return f"; it has {', '.join(names) or 'no fields'}{more}"
+    return ""
 
 
 def _fields(node: p.Node) -> list[tuple[str]]:

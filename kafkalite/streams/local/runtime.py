@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Protocol
 
-from kafkalite.errors import UnsupportedOnBackend
+from kafkalite.errors import SerdeError, UnsupportedOnBackend
 from kafkalite.serde.json import JsonSerde
 from kafkalite.serde.msgpack import MsgpackSerde
 from kafkalite.serde.primitives import BytesSerde, Float64Serde, Int64Serde, StringSerde
@@ -25,8 +25,9 @@ from kafkalite.serde.serde import Codec, Serde, SerdeContext
 from kafkalite.serde.windowed import WindowedSerde
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Output, Push
+from kafkalite.streams.local.batch import Place as RecordPlace
 from kafkalite.streams.local.drops import Drops
-from kafkalite.streams.local.failures import Failures
+from kafkalite.streams.local.failures import UNKNOWN, Failures
 from kafkalite.streams.local.order import Merging, Ordering, outputs_in_order
 from kafkalite.streams.local.sizes import Limits
 from kafkalite.streams.local.state import StateStore
@@ -121,6 +122,7 @@ class Runtime:
             self.outputs,
             self.drops,
             self.limits,
+            self.value_of,
         )
 
     def compile(self) -> None:
@@ -225,6 +227,20 @@ class Runtime:
         if opened not in self._codecs:
             self._codecs[opened] = serde.open(SerdeContext(self.registry, is_key, fields=fields))
         return self._codecs[opened]
+
+    def value_of(self, node: p.Node, place: RecordPlace) -> object:
+        """The whole value that came to `node`, where it is the one that was read.
+
+        Of that one perhaps only some fields are in the batch. Else UNKNOWN.
+        """
+        source = self.sub_topology.source_of(place.topic)
+        if source is None or not self.input_schema(node).has_raw_value:
+            return UNKNOWN
+        codec = self.codec(source.value, is_key=False)
+        try:
+            return codec.deserialize(place.topic, [place.columns.values[place.at]])[0]
+        except SerdeError:
+            return UNKNOWN
 
     def input_schema(self, node: p.Node) -> Schema:
         """What is known of the input of `node`."""
