@@ -79,7 +79,7 @@ class TableKeys:
 
     def check(self, record_keys: Sequence[bytes | None]) -> None:
         """None is no key."""
-        if None in record_keys:
+        if not all(record_keys) and None in record_keys:  # an empty key is one
             raise SerdeError("ValueError: a row without a key", record_keys.index(None))
 
 
@@ -133,7 +133,7 @@ def write_rows(columns: Columns) -> list[bytes | None]:
         rows = zip(values, columns.timestamps, columns.headers, strict=True)
         return [None if value is None else _write(value, t, more) for value, t, more in rows]
     heads = map(HEAD.pack, columns.timestamps, repeat(0))
-    if None not in values:
+    if all(values) or None not in values:
         return list(map(add, heads, values))
     return [None if v is None else head + v for head, v in zip(heads, values, strict=True)]
 

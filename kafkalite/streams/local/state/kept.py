@@ -43,6 +43,7 @@ ENTRIES: Final = {
     "note": "of the store's operator",
 }
 LOAD_BYTES_MAX: Final = 64 << 20  # of a restore, held back so that rows are written once, sorted
+SAMPLED_EVERY: Final = 64
 LOADED_ROW_BYTES: Final = 150  # about what a row takes in a dict besides its bytes
 
 
@@ -54,7 +55,7 @@ class Kept:
         self._form: KeyForm = WindowKeys() if has_windows else TableKeys()
         self._has_windows = has_windows
         self._loaded: dict[bytes, bytes | None] = {}
-        self._loaded_bytes = 0
+        self._loaded_row_bytes = LOADED_ROW_BYTES
         self._pending: dict[bytes, bytes | None] = {}
         self._dropped: set[int] = set()  # windows of which the backend still has rows
         self._pending_newest = self.newest = self._number("newest", -1)
@@ -103,35 +104,34 @@ class Kept:
     def load(self, columns: Columns) -> None:
         """Takes records of the changelog over; the later of one key replaces the earlier."""
         self._form.check(columns.keys)
-        rows = dict(zip(self._form.to_backend(columns.keys), write_rows(columns), strict=True))
-        if self._has_windows and NOTE_KEY in rows:
-            (self._note,) = read_rows([NOTE_KEY], [rows.pop(NOTE_KEY) or b""]).values
+        rows = write_rows(columns)
+        loaded = self._loaded
+        loaded.update(zip(self._form.to_backend(columns.keys), rows, strict=True))
+        if self._has_windows and NOTE_KEY in loaded:
+            (self._note,) = read_rows([NOTE_KEY], [loaded.pop(NOTE_KEY) or b""]).values
             columns = columns.where([key != NOTE_KEY for key in columns.keys])
         self.newest = self._pending_newest = max(self.newest, max(columns.timestamps, default=-1))
-        if not self.is_durable:
-            self._backend.put_many(rows)
-            return
-        self._loaded |= rows
-        # Values that are replaced count, too: the bound is met early, never late.
-        self._loaded_bytes += sum(map(len, filter(None, rows.values())))
-        self._loaded_bytes += LOADED_ROW_BYTES * len(rows)
+        sample = rows[::SAMPLED_EVERY]
+        size = sum(map(len, filter(None, sample))) // len(sample)
+        self._loaded_row_bytes = max(self._loaded_row_bytes, LOADED_ROW_BYTES + size)
 
     def loaded_to(self, offset: int, now_ms: int, *, is_end: bool = False) -> None:
         """All records below `offset` have been loaded; the end of the restore writes them."""
         self._offset = offset
-        if is_end or self._loaded_bytes >= LOAD_BYTES_MAX:
-            loaded, self._loaded, self._loaded_bytes = self._loaded, {}, 0
+        is_full = len(self._loaded) * self._loaded_row_bytes >= LOAD_BYTES_MAX
+        if is_end or (is_full and self.is_durable):
+            loaded, self._loaded = self._loaded, {}
             self._backend.put_many(loaded, self._entries(now_ms))
 
     def settle(self) -> None:
         """Writes what a restore has left in memory."""
         if self._loaded:
-            loaded, self._loaded, self._loaded_bytes = self._loaded, {}, 0
+            loaded, self._loaded = self._loaded, {}
             self._backend.put_many(loaded)
 
     def clear(self) -> None:
         """Throws everything away."""
-        self._loaded, self._loaded_bytes = {}, 0
+        self._loaded = {}
         self._pending, self._dropped = {}, set()
         self._offset = self.newest = self._pending_newest = -1
         self._note = None

@@ -47,18 +47,17 @@ class MemoryBackend:
         """Deletes the rows in `cleared`, then puts `rows`; a value of None deletes the row."""
         for start, end in cleared:
             self.delete_range(start, end)
-        mine, count = self._rows, len(self._rows)
-        if None in rows.values():
-            mine.update({key: value for key, value in rows.items() if value is not None})
-            has_new = len(mine) > count
+        count = len(self._rows)
+        if not count:
+            self._rows = dict(rows)  # type: ignore[arg-type]  # what is None goes below
+        else:
+            self._rows.update(rows)  # type: ignore[arg-type]
+        if len(self._rows) > count:
+            self._sorted = None
+        if not all(rows.values()):
             for key, value in rows.items():
                 if value is None:
-                    mine.pop(key, None)
-        else:
-            mine.update(rows)  # type: ignore[arg-type]  # no value is None
-            has_new = len(mine) > count
-        if has_new:
-            self._sorted = None
+                    self._rows.pop(key, None)
         self._metadata |= metadata
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
