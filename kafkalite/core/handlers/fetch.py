@@ -18,6 +18,7 @@ Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (to
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Encoded, Pending
 from kafkalite.core.protocol import codec
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 PARTITIONS_AT_ONCE: Final = 1_000  # more go on in slices
 PARTITIONS_PER_SLICE: Final = 500  # some 5 us each
+COLD_READS_MAX: Final = 1_000  # of a request, beyond which the loop itself waits for the disk
 REFUSED: Final = Parts("topics.partitions", "responses.partitions")
 CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1
@@ -78,9 +81,8 @@ def fetch(
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     fetching = _Fetching(broker, request, opened, context)
-    if len(opened.reading.unsettled()) > PARTITIONS_AT_ONCE:
+    if not fetching.read_at_once():
         return _in_slices(broker, context, _slices(fetching, now_ms + request.max_wait_ms))
-    fetching.read()
     missing = request.min_bytes - fetching.bytes_found
     if missing > 0 and fetching.may_wait and request.max_wait_ms > 0:
         pending: Pending[FetchResponse] = Pending()
@@ -102,8 +104,11 @@ def _is_long(request: FetchRequest) -> bool:
 
 def _in_slices(broker: Broker, context: RequestContext, slices: Answering) -> Pending[Any]:
     answer = in_slices(broker, ApiKey.FETCH, context, slices, is_large=False)
-    assert isinstance(answer, Pending), "many partitions take several slices"
-    return answer
+    if isinstance(answer, Pending):
+        return answer
+    pending: Pending[Any] = Pending()
+    pending.complete(answer)
+    return pending
 
 
 def _refuse_in_slices(broker: Broker, request: FetchRequest, context: RequestContext) -> Answering:
@@ -216,12 +221,11 @@ def _wait(
             pending.complete(fetching.answer())
             return
         opened.reading.unpark()
-        if len(opened.reading.unsettled()) > PARTITIONS_AT_ONCE:
+        if not fetching.read_at_once():
             rest = _in_slices(broker, fetching.context, _slices(fetching, deadline_ms))
             pending.when_abandoned(rest.abandon)
             rest.when_done(pending.complete)
             return
-        fetching.read()
         still_missing = fetching.request.min_bytes - fetching.bytes_found
         # What became readable may lie behind an open transaction, or be less than it was.
         waits_on = (
@@ -279,22 +283,42 @@ class _Fetching:
             found[key] = self._read(key, asked[key], committed, stale)
         reading.looked(stale)
 
-    def read_in_slices(self) -> Generator[None, None, None]:
+    def read_at_once(self) -> bool:
+        """Reads, unless that takes long: very many partitions, or bytes that only the disk has.
+        Then `read_in_slices` begins anew."""
+        if len(self.opened.reading.unsettled()) > PARTITIONS_AT_ONCE:
+            return False
+        try:
+            self.read()
+        except ColdRead:
+            return False
+        return True
+
+    def read_in_slices(self) -> Answering:
         """The same, PARTITIONS_PER_SLICE at a time, unless another request goes on meanwhile with
-        the session."""
+        the session. What is not cached is read in a thread first."""
         self._begin()
         reading = self.opened.reading
         committed = self.request.isolation_level == READ_COMMITTED
-        keys = reading.begin_look(READ_COMMITTED if committed else READ_UNCOMMITTED)
-        for first in range(0, len(keys), PARTITIONS_PER_SLICE):
-            if first:
-                yield
-            if self.opened.is_superseded:
-                return
-            some, stale = keys[first : first + PARTITIONS_PER_SLICE], set[Key]()
-            for key in some:
-                reading.found[key] = self._read(key, reading.asked[key], committed, stale)
+        keys = deque(reading.begin_look(READ_COMMITTED if committed else READ_UNCOMMITTED))
+        cold_reads = 0
+        while not self.opened.is_superseded:
+            some, stale = list[Key](), set[Key]()
+            cold: ColdRead | None = None
+            while keys and len(some) < PARTITIONS_PER_SLICE and cold is None:
+                key, may_wait = keys[0], cold_reads > COLD_READS_MAX
+                try:
+                    data = self._read(key, reading.asked[key], committed, stale, may_wait=may_wait)
+                except ColdRead as error:
+                    cold = error
+                    cold_reads += 1
+                else:
+                    reading.found[key] = data
+                    some.append(keys.popleft())
             reading.looked_at(some, stale)
+            if not keys:
+                return
+            yield None if cold is None else self.broker.in_thread(cold.warm)
 
     def answer(self) -> FetchResponse:
         """What its reader is told of what was found."""
@@ -336,8 +360,17 @@ class _Fetching:
         nodes = self.broker.image.nodes(self.context.listener)
         return tuple(NodeEndpoint(*node, rack) for node, rack in nodes if node.node_id in node_ids)
 
-    def _read(self, key: Key, asked: Asked, committed: bool, stale: set[Key]) -> PartitionData:
-        """What one partition has; `stale` takes it in unless a look before it changes is idle."""
+    def _read(
+        self,
+        key: Key,
+        asked: Asked,
+        committed: bool,
+        stale: set[Key],
+        *,
+        may_wait: bool = False,
+    ) -> PartitionData:
+        """What one partition has; `stale` takes it in unless a look before it changes is idle.
+        ColdRead, unless this `may_wait` for the disk."""
         request, wanted = self.request, asked.partition
         bytes_max = min(request.max_bytes, self.broker.fetch_bytes_max) - self.bytes_found
         isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
@@ -348,6 +381,7 @@ class _Fetching:
                 max(0, min(wanted.partition_max_bytes, bytes_max)),
                 isolation_level,
                 wanted.current_leader_epoch,
+                may_wait=may_wait,
             )
             if records is not None:
                 stale.add(key)

@@ -7,7 +7,8 @@
 
 A search by time may have to walk through the headers of a whole log: no index knows of the times
 of records alone, without those of transaction markers. So a long one, like a request about very
-many partitions, goes on in slices; each begins with the log as it is then.
+many partitions, goes on in slices; each begins with the log as it is then. What is not in the page
+cache is read in a thread.
 
 v0 knows no times of records: it tells, newest first, where the segments begin whose files were last
 written by the time that is asked for; the end of the log counts as one that is written now.
@@ -18,13 +19,15 @@ Source KIP-79, KIP-207, KIP-320, KIP-734, KIP-405, KIP-1005.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
 from kafkalite.core.handlers.slices import Answered, Answering, in_slices
+from kafkalite.core.log.uncached import ColdRead, cached_only
 from kafkalite.core.log.values import GoOn
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
@@ -47,6 +50,7 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
+T = TypeVar("T")
 Found = tuple[int, int, int]  # timestamp, offset, leader epoch
 NOTHING: Final[Found] = (NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
 
@@ -64,6 +68,7 @@ FIRST_VERSION: Final = {  # that knows them
 }
 NEVER: Final = 2**15 - 1
 
+COLD_READS_MAX: Final = 1_000  # of a step, beyond which the loop itself waits for the disk
 BATCHES_PER_STEP: Final = 512  # of a search by time
 WORK_PER_SLICE: Final = 512
 ENTRIES_COUNTED_PER_SLICE: Final = 10_000  # not looked up
@@ -77,11 +82,11 @@ def list_offsets(
     """One offset for each partition, or why not."""
     answers: list[ListOffsetsPartitionResponse] = []
     slices = _slices(broker, request, context.api_version, answers)
-    for _ in slices:
-        break
-    else:
+    try:
+        waits_for = next(slices)
+    except StopIteration:
         return ListOffsetsResponse(topics=tuple(_topics(request, answers)))
-    work = _in_turns(broker, request, slices, answers)
+    work = _in_turns(broker, request, slices, answers, waits_for)
     is_large = sum(len(topic.partitions) for topic in request.topics) > ENTRIES_AT_ONCE
     answer = in_slices(broker, ApiKey.LIST_OFFSETS, context, work, is_large=is_large)
     return cast("ListOffsetsResponse | Pending[ListOffsetsResponse]", answer)
@@ -90,12 +95,15 @@ def list_offsets(
 def _in_turns(
     broker: Broker,
     request: ListOffsetsRequest,
-    slices: Generator[None, None, None],
+    slices: Generator[Any, None, None],
     answers: list[ListOffsetsPartitionResponse],
+    waits_for: Any,
 ) -> Answering:
-    """The response, once the other slices have filled `answers`."""
+    """The response, once the other slices have filled `answers`. The first one `waits_for`
+    something, or for None."""
     searched: Pending[bool] = Pending()
     try:
+        yield waits_for
         broker.run_slices(slices, "ListOffsets", lambda: searched.complete(True))
         yield Answered(searched)
     finally:
@@ -131,7 +139,7 @@ def _slices(
     request: ListOffsetsRequest,
     api_version: int,
     answers: list[ListOffsetsPartitionResponse],
-) -> Generator[None, None, None]:
+) -> Generator[Any, None, None]:
     """Adds the answers for all partitions to `answers`."""
     committed = request.isolation_level == READ_COMMITTED
     isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
@@ -175,7 +183,7 @@ def _refusal(wanted: ListOffsetsPartition, api_version: int, times_named: int) -
 
 def _list(
     broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
-) -> Generator[None, None, ListOffsetsPartitionResponse]:
+) -> Generator[Any, None, ListOffsetsPartitionResponse]:
     index = wanted.partition_index
     try:
         timestamp, offset, epoch = yield from _find(broker, topic, wanted, isolation_level)
@@ -189,7 +197,7 @@ def _list(
 
 def _find(
     broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
-) -> Generator[None, None, Found]:
+) -> Generator[Any, None, Found]:
     """Timestamp, offset and its leader epoch; -1 for what does not apply or match. ApiError."""
     partition, timestamp = _led(broker, topic, wanted), wanted.timestamp
     log = partition.log
@@ -203,16 +211,32 @@ def _find(
     if timestamp == LATEST_TIERED:
         return NOTHING
     if timestamp == MAX_TIMESTAMP:
-        timestamp = log.max_timestamp()
+        timestamp = yield from _cached(broker, log.max_timestamp)
         if timestamp < 0:
             return NOTHING
-    found = log.offset_for_timestamp(timestamp, log.log_start_offset, BATCHES_PER_STEP)
-    while isinstance(found, GoOn):
+    first_offset = log.log_start_offset
+    while True:
+        search = partition.log.offset_for_timestamp
+        step = partial(search, timestamp, first_offset, BATCHES_PER_STEP)
+        found = yield from _cached(broker, step)
+        if not isinstance(found, GoOn):
+            break
         yield
         before, partition = partition, _led(broker, topic, wanted)
         first_offset = found.offset if partition is before else 0  # the topic was made anew
-        found = partition.log.offset_for_timestamp(timestamp, first_offset, BATCHES_PER_STEP)
     return NOTHING if found is None or found.offset >= partition.end(isolation_level) else found
+
+
+def _cached(broker: Broker, look: Callable[[], T]) -> Generator[Any, None, T]:
+    """What `look` finds in files. A thread reads what is not cached, then it looks again."""
+    for _ in range(COLD_READS_MAX):
+        try:
+            with cached_only():
+                return look()
+        except ColdRead as cold:
+            reading = broker.in_thread(cold.warm)
+        yield reading
+    return look()
 
 
 def _led(broker: Broker, topic: str, wanted: ListOffsetsPartition) -> Partition:

@@ -22,6 +22,7 @@ from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.handlers import produce as general_produce
 from kafkalite.core.handlers.fetch import fetch
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.validation import validated
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Framed, Pending
@@ -181,7 +182,7 @@ class Poll(Pending[Any]):
                     offset, records.before_offset
                 ):
                     return False
-        except ApiError:
+        except (ApiError, ColdRead):
             return False
         self._records = records
         return True
@@ -218,7 +219,11 @@ class Poll(Pending[Any]):
         assert partition is not None
         partition.watchers.pop(self, None)
         if not self._look():
-            self.complete(self._generally())
+            answer = self._generally()
+            if isinstance(answer, Pending):
+                answer.when_done(self.complete)
+            else:
+                self.complete(answer)
         elif not (
             self._bytes_missing > 0 and broker.monotonic_ms() < self._deadline_ms and self._waits()
         ):
@@ -263,7 +268,8 @@ class Poll(Pending[Any]):
         return Framed([head, data, tail] if tail else [head, data], total)
 
     def _generally(self) -> Any:
-        """What the general handler answers at once: an error, or aborted transactions."""
+        """What the general handler answers without a wait for records: an error, aborted
+        transactions, or what a thread must read first."""
         header, body = self._request
         request = codec.decode(FetchRequest, body, header.api_version)
         context = RequestContext(header.api_version, header.client_id)

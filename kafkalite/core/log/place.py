@@ -12,6 +12,7 @@ from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.port import Storage
 from kafkalite.core.log.segment import Segment
+from kafkalite.core.log.uncached import cached_only
 from kafkalite.core.types import Now, TopicPartition
 
 Report = Callable[[str], None]  # tells the operator, in one line
@@ -40,7 +41,8 @@ class Place:
     def mend(self, segment: Segment) -> None:
         """Makes the indexes of a segment anew from its log, which they do not fit."""
         self.report(f"{segment.log.path}: an index does not fit the log, and is made anew from it")
-        segment.rebuild_indexes(self.config.index_interval_bytes)
+        with cached_only(False):  # it is read whole, or stays as it is
+            segment.rebuild_indexes(self.config.index_interval_bytes)
 
     def path(self, name: str) -> str:
         """A file of this log."""

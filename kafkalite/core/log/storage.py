@@ -26,7 +26,9 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from kafkalite.core.log.cold import read_cached
 from kafkalite.core.log.port import TEMPORARY_SUFFIX, WAITING_THREADS_MAX, Buffer, T
+from kafkalite.core.log.uncached import must_be_cached
 from kafkalite.errors import DataDirectoryInUse, StorageError
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -47,7 +49,10 @@ class Descriptor:
         self.fd = fd
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position`: fewer where the file ends."""
+        """Up to `size` bytes from `position`: fewer where the file ends. ColdRead where a reader
+        may not wait."""
+        if must_be_cached.get() and (cached := read_cached(self, self.fd, position, size)):
+            return bytes(cached)
         data = os.pread(self.fd, size, position)
         if len(data) in (0, size):
             return data

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.uncached import cached_only
 from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
@@ -109,17 +110,24 @@ class Partition:
         bytes_max: int,
         isolation_level: int = READ_UNCOMMITTED,
         current_leader_epoch: int = NO_EPOCH,
+        *,
+        may_wait: bool = False,
     ) -> FileRecords | MemoryRecords | None:
         """Whole batches from the one that holds `offset` on, of what the reader may see.
 
         The first batch comes even if it is larger than `bytes_max`; None where there is none.
+        ColdRead where the place in an older segment is on the disk alone, unless this `may_wait`.
         """
         if current_leader_epoch != NO_EPOCH or self.replication.role is not Role.LEADER:
             self.replication.check_leader(current_leader_epoch)
         end, fresh = self.end(isolation_level), self.fresh
         if fresh is not None and fresh.base_offset == offset and fresh.before_offset == end:
             return fresh  # all that there is to read, and nothing has changed since
-        return self.log.read(offset, bytes_max, end)
+        log = self.log
+        if may_wait or offset >= log.segments[-1].base_offset:
+            return log.read(offset, bytes_max, end)
+        with cached_only():
+            return log.read(offset, bytes_max, end)
 
     def end(self, isolation_level: int) -> int:
         """The first offset that a consumer may not see yet."""

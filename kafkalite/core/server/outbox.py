@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from kafkalite.core.server.cold import is_cold, read_now, warm
+from kafkalite.core.log.cold import is_cold, read_now, warm
 
 SENDFILE_BYTES_MAX: Final = 1 << 20  # per turn of the loop, so that others get theirs
 PARTS_PER_TURN: Final = 512  # each is a system call

@@ -58,19 +58,19 @@ class Looks:
                 reading._stale = None
             return stale(reading, isolation_level)
 
-        def noted(fetching: _Fetching, key: Key, *more: Any) -> PartitionData:
+        def noted(fetching: _Fetching, key: Key, *more: Any, **given: Any) -> PartitionData:
             reading = fetching.opened.reading
             self.fetching[reading] = fetching
-            data = look(fetching, key, *more)
+            data = look(fetching, key, *more, **given)
             self.found.setdefault(reading, {})[key] = data
             return data
 
         read = Partition.read
         self.from_memory = 0
 
-        def compared(partition: Partition, *more: Any) -> Any:
+        def compared(partition: Partition, *more: Any, **given: Any) -> Any:
             """What is read from memory is what the file has."""
-            records, fresh = read(partition, *more), partition.fresh
+            records, fresh = read(partition, *more, **given), partition.fresh
             if isinstance(records, MemoryRecords):
                 self.from_memory += 1
                 partition.fresh = None

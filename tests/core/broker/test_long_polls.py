@@ -131,9 +131,9 @@ def test_a_record_that_wakes_a_long_poll_costs_one_look(
         reader = game.readers[0]
         read = Partition.read
 
-        def counted(partition: Partition, *more: Any) -> Any:
+        def counted(partition: Partition, *more: Any, **given: Any) -> Any:
             looks.append(partition.topic_partition.partition)
-            return read(partition, *more)
+            return read(partition, *more, **given)
 
         await game.begin()
         reader.ask(game.request(0), in_session=in_session)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.server import cold
+from kafkalite.core.log import cold
 from kafkalite.core.server import outbox as outboxes
 from kafkalite.core.server.outbox import HELD_BYTES_MAX, SENDFILE_BYTES_MAX, Outbox
 
