@@ -7,6 +7,7 @@ Fails  with one line and exit code 1: a file that does not exist, an error in it
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -278,8 +279,13 @@ def _line(error: BaseException, path: Path) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """The console script. SIGTERM while the user's file is imported ends it as it ends a run."""
+    signal.signal(signal.SIGTERM, _end)
     run_command(cli)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":

@@ -208,3 +208,15 @@ def test_an_error_of_the_users_code_names_its_line_and_traceback_shows_all(
     assert "Traceback" not in short
     assert "return int(value)" in long
     assert long.splitlines()[-1] == short.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_sigterm_while_the_file_is_imported_ends_the_run_cleanly(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n" + GOOD)
+    with started(str(path)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, out, err) == (0, "", "")

@@ -336,3 +336,29 @@ class TestPolicies:
         enqueue(task, *ZERO_SECOND)
         task.process(10, 0)
         assert seen == [1, 0, 2, 4]
+
+
+class Odd:
+    """A key that says neither whether it is true nor what it equals, as arrays do."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value is ambiguous")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("so is equality")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_key_without_a_truth_value_goes_the_way_of_errors() -> None:
+    def build(stream: Any) -> None:
+        stream.group_by(lambda v: Odd() if v else "a", name="g").count()
+
+    app = StreamsBuilder("app", key=string(), value=json(), on_error="skip")
+    build(app.stream("in"))
+    reader, _ = (Task(sub, 3) for sub in compile_topology(app.plan()))
+    enqueue(reader, b"1", b"0", b"2")
+    reader.process(10, 0)
+    (output,) = reader.commit().outputs
+    assert list(output.columns.keys) == [b"a"]
+    assert reader.metrics["dropped-records-total"] == 2

@@ -291,3 +291,39 @@ def test_an_internal_topic_of_another_width_is_refused(address: str) -> None:
 def test_nobody_at_the_address_is_said_with_the_address() -> None:
     with pytest.raises(KafkaliteError, match=r"127\.0\.0\.1:1"):
         asyncio.run(catch_up(word_count("lost"), "127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_partitions_that_are_added_to_an_input_are_noticed(address: str, stateful: bool) -> None:
+    """Parts without state go on with them; parts with state stop with the way out."""
+
+    async def scenario() -> None:
+        name = f"grown-{stateful}".lower()
+        app = Streams(name, key=string(), value=string())
+        source = app.stream(f"{name}-in")
+        grouped = source.group_by_key() if stateful else source.group_by(str.upper)
+        grouped.count(name="n")
+        one = worker(app, address)
+        async with Admin(address) as admin:
+            await admin.create_topics([NewTopic(f"{name}-in", 2)])
+            running = asyncio.create_task(one.run())
+            while not one.progress.records:
+                await send(address, f"{name}-in", ["a"])
+                await asyncio.sleep(0.1)
+            await admin.create_partitions({f"{name}-in": 4})
+            await one._client.refresh([f"{name}-in"])  # as its age does after a while
+        before = one.progress.records
+        async with Producer(address) as producer:
+            for partition in (2, 3):
+                columns = Columns([b"k"], [b"v"], [0])
+                await producer.send_columns(f"{name}-in", columns, partition=partition)
+        while not running.done() and one.progress.records < before + 4:
+            await asyncio.sleep(0.05)
+        one.stop()
+        if stateful:
+            with pytest.raises(TopologyError, match="more partitions.*`kafkalite-streams reset`"):
+                await running
+        else:
+            await running
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -54,6 +54,7 @@ log: Final = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 CAUGHT_UP_CHECK_MS: Final = 50
+METADATA_MAX_AGE_MS: Final = 30_000  # how late partitions that are added may be noticed
 TOPIC_WAIT_SECONDS: Final = 0.25  # between two looks for a source's topic
 LAG_WAIT_MS_MAX: Final = 5_000  # a partition that lags and gives nothing holds others no longer
 COMMIT_INTERVAL_MS: Final[Mapping[Guarantee, int]] = {"exactly_once": 100, "at_least_once": 1_000}
@@ -121,7 +122,11 @@ class Worker:
         self.progress = Progress()
         self._registry = registry
         self._bootstrap_servers = bootstrap_servers
-        self._client = Client(bootstrap_servers, client_id=plan.application_id)
+        self._client = Client(
+            bootstrap_servers,
+            client_id=plan.application_id,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+        )
         self._sub_topologies: dict[int, SubTopology] = {s.id: s for s in compile_topology(plan)}
         if not self._sub_topologies:
             raise TopologyError(f"{plan.application_id}: the topology reads no topic")
@@ -500,7 +505,8 @@ class Worker:
                     raise TopologyError(
                         f"{tp.topic!r} has more partitions than the internal topic "
                         f"{changelog.name!r}, which keeps the state of "
-                        f"{self._partitions_of[changelog.name]}: use another application id"
+                        f"{self._partitions_of[changelog.name]}: use another application id, or "
+                        "`kafkalite-streams reset`"
                     )
             found.setdefault(TaskId(sub.id, tp.partition), []).append(tp)
         return {task_id: tuple(tps) for task_id, tps in found.items()}

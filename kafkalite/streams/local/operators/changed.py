@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import is_
 from typing import Any
 
 from kafkalite.streams.local.batch import Batch
@@ -50,6 +52,7 @@ def without_null_keys(batch: Batch) -> Batch:
     """The records that have a key."""
     keys = batch.raw_keys if batch.keys is None else batch.keys
     assert keys is not None
-    if all(keys) or None not in keys:
+    # Neither the truth nor the equality of a user's object is asked for.
+    if not any(map(is_, keys, repeat(None))):
         return batch
     return batch.where([key is not None for key in keys])
