@@ -8,13 +8,14 @@ offsets point into.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
-    AVRO_INTERFACE_BUILT = 4  # raised together with avro_plan.INTERFACE
+    AVRO_INTERFACE_BUILT = 5  # raised together with avro_plan.INTERFACE
 
 cdef enum:  # avro_plan.Op
     OP_NULL, OP_BOOLEAN, OP_INT, OP_LONG, OP_INTEGER_AS_DOUBLE, OP_FLOAT, OP_FLOAT_AS_DOUBLE
     OP_DOUBLE, OP_BYTES, OP_STRING, OP_FIXED, OP_ENUM, OP_RECORD, OP_ARRAY, OP_MAP, OP_DATE
     OP_TIME_MILLIS, OP_TIME_MICROS, OP_TIMESTAMP_MILLIS, OP_TIMESTAMP_MICROS, OP_UUID
     OP_DECIMAL, OP_FIXED_DECIMAL, OP_SKIP_NUMBER, OP_SKIP_FIXED, OP_SKIP_BYTES
+    OP_SKIP_UNION
 
 cdef enum:  # avro_plan.Union
     UNION_NONE, UNION_SOLE, UNION_NULL_FIRST, UNION_NULL_SECOND

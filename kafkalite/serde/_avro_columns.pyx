@@ -23,7 +23,7 @@ if INTERFACE != AVRO_INTERFACE_BUILT:
 if sys.byteorder != "little":
     raise ImportError("Avro's floats are read as they lie, little end first")
 assert (len(FAULTS), len(Op), len(Union), len(Kind)) == (
-    NO_MEMORY + 1, OP_SKIP_BYTES + 1, UNION_NULL_SECOND + 1, KIND_CONSTANT + 1
+    NO_MEMORY + 1, OP_SKIP_UNION + 1, UNION_NULL_SECOND + 1, KIND_CONSTANT + 1
 )
 
 

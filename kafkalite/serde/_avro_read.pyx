@@ -355,6 +355,20 @@ cdef int read_branch(Reader *r, const Node *node) noexcept nogil:
     return 1
 
 
+cdef int skip_branch(Reader *r, int pc) noexcept nogil:
+    """Passes over a value of a union of several types."""
+    cdef int64_t branch
+    cdef int part = pc + 1
+    if number(r, &branch) < 0:
+        return -1
+    if unlikely(branch < 0 or branch >= r.nodes[pc].arg):
+        return fail(r, NO_BRANCH, branch)
+    while branch:
+        part = r.nodes[part].end
+        branch -= 1
+    return run(r, part, r.nodes[part].end)
+
+
 cdef int skip(Reader *r, int pc) noexcept nogil:
     """Passes over a value that has no column."""
     cdef const Node *node = &r.nodes[pc]
@@ -368,6 +382,8 @@ cdef int skip(Reader *r, int pc) noexcept nogil:
         return run(r, pc + 1, node.end)
     if node.op in (OP_ARRAY, OP_MAP):
         return read_items(r, pc, pc + 1, node.end)
+    if node.op == OP_SKIP_UNION:
+        return skip_branch(r, pc)
     if node.op == OP_NULL:
         return 0
     return take(r, size, &data)

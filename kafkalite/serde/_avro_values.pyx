@@ -3,9 +3,8 @@
 """Python's values into Avro's bytes: runs an `avro_plan` over dicts, checking each value.    [P]
 
 It writes what is plainly of its type, in the bytes that fastavro has for it: an int that is an int
-and in its range, a dict that has each field of its record and no other. Of all else (a subclass, a
-field left to its default, a value of a wrong type) it is not sure, and leaves it to fastavro, which
-writes it or says what is wrong.
+and in its range, a dict that has no field but its record's. Of all else (a subclass, a value of a
+wrong type) it is not sure, and leaves it to fastavro, which writes it or says what is wrong.
 
 Owns   nothing between two calls.
 Fails  with MemoryError alone.
@@ -51,6 +50,7 @@ from kafkalite.serde._avro_rows import Row
 
 import_datetime()
 
+cdef object MISSING = object()
 cdef object EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 cdef int DAYS_SHIFT = EPOCH.toordinal()
 
@@ -179,7 +179,9 @@ cdef class ValueEncoder(Program):
         self.details = []
         for column in plan.columns:
             if column.kind == KIND_RECORD:
-                self.details.append(tuple(plan.columns[part].name for part in column.parts))
+                names = [plan.columns[part].name for part in column.parts]
+                defaults = [plan.defaults.get(part, MISSING) for part in column.parts]
+                self.details.append(list(zip(names, defaults)))
             elif column.kind == KIND_ENUM:
                 self.details.append({name: place for place, name in enumerate(column.symbols)})
             else:
@@ -278,24 +280,30 @@ cdef class ValueEncoder(Program):
         return put_decimal(o, value, node, precision, scale)
 
     cdef int put_record(self, Output *o, int pc, value) except -1:
-        cdef tuple names = <tuple> self.details[self.nodes[pc].column]
+        """A dict's fields. What it lacks is written as the default, if there is one."""
+        cdef list fields = <list> self.details[self.nodes[pc].column]
         cdef dict given
+        cdef tuple field
         cdef int at = pc + 1
+        cdef Py_ssize_t found = 0
         if type(value) is dict:
             given = <dict> value
         elif isinstance(value, Row):
             given = value.copy()
         else:
             return UNSURE
-        if PyDict_Size(given) != len(names):
-            return UNSURE
-        for name in names:
-            if name not in given:
-                return UNSURE
-            if self.put(o, at, given[name]) != WRITTEN:
+        for field in fields:
+            item = given.get(field[0], MISSING)
+            if item is MISSING:
+                item = field[1]
+                if item is MISSING:
+                    return UNSURE
+            else:
+                found += 1
+            if self.put(o, at, item) != WRITTEN:
                 return UNSURE
             at = self.nodes[at].end
-        return WRITTEN
+        return WRITTEN if found == PyDict_Size(given) else UNSURE
 
     cdef int put_list(self, Output *o, int pc, value) except -1:
         cdef Py_ssize_t count, index

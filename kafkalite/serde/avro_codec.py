@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.errors import SchemaError, SerdeError
 from kafkalite.serde.avro_binary import binary
@@ -31,6 +31,9 @@ from kafkalite.serde.avro_schema import Schema, kind, parse_schema
 from kafkalite.serde.avro_writer import HEADER, MAGIC, Writer
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.registry import SchemaRegistry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 READ_ERRORS: Final[dict[type[Exception], str]] = {
     EOFError: "the data ends early",
@@ -200,16 +203,46 @@ class AvroCodec:
 
     def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
         """The values of a column of records."""
-        headers = {data[:HEADER_BYTES] for data in column if data is not None}
-        # The newest id first: it may bring a newer schema to read all of them as.
-        readers = {
-            header: self._readers.get((topic, header)) or self._reader(topic, header, column)
-            for header in sorted(headers, reverse=True)
-        }
+        readers = self._readers_of(topic, column)
         if len(readers) == 1:
             header, reader = readers.popitem()
             return self._read(topic, header, reader, column, range(len(column)))
         return self._read_mixed(topic, readers, column)
+
+    def deserialize_arrow(self, topic: str, column: Sequence[bytes | None]) -> pa.Array | None:
+        """The column as an Arrow array, a struct of each record: needs pyarrow.
+
+        None where there is no such array: fastavro must read some record, or say what is wrong with
+        it, or two writers' schemas differ in a field's type. Then `deserialize` has the values.
+        """
+        import pyarrow as pa
+
+        places = _places(column)
+        order = [0] * len(column)
+        parts: list[pa.Array] = []
+        for header, reader in self._readers_of(topic, column).items():
+            part = reader.read_arrow([column[place] for place in places[header]])
+            if part is None or (parts and part.type != parts[0].type):
+                return None
+            done = sum(map(len, parts))
+            for number, place in enumerate(places[header]):
+                order[place] = done + number
+            parts.append(part)
+        if not parts:
+            return pa.nulls(len(column))
+        if len(parts[0]) == len(column):
+            return parts[0]
+        taken = [None if data is None else at for data, at in zip(column, order, strict=True)]
+        return pa.concat_arrays(parts).take(pa.array(taken, pa.int64()))
+
+    def _readers_of(self, topic: str, column: Sequence[bytes | None]) -> dict[bytes, Reader]:
+        """What reads the records of a column, by their headers."""
+        headers = {data[:HEADER_BYTES] for data in column if data is not None}
+        # The newest id first: it may bring a newer schema to read all of them as.
+        return {
+            header: self._readers.get((topic, header)) or self._reader(topic, header, column)
+            for header in sorted(headers, reverse=True)
+        }
 
     def _read(
         self,
@@ -237,13 +270,9 @@ class AvroCodec:
         self, topic: str, readers: dict[bytes, Reader], column: Sequence[bytes | None]
     ) -> list[Any]:
         """Records of several schemas: each schema's together, each value back at its place."""
-        places: dict[bytes, list[int]] = {header: [] for header in readers}
-        for place, data in enumerate(column):
-            if data is not None:
-                places[data[:HEADER_BYTES]].append(place)
         values: list[Any] = [None] * len(column)
         failures: list[SerdeError] = []
-        for header, own in places.items():
+        for header, own in _places(column).items():
             try:
                 mine = [column[place] for place in own]
                 found = self._read(topic, header, readers[header], mine, own)
@@ -289,3 +318,12 @@ class AvroCodec:
                 self._readers.clear()  # they give values of the older schema
             known = latest
         return writer.schema if known is None else known.schema
+
+
+def _places(column: Sequence[bytes | None]) -> dict[bytes, list[int]]:
+    """Where the records of each header stand in a column."""
+    places: dict[bytes, list[int]] = {}
+    for place, data in enumerate(column):
+        if data is not None:
+            places.setdefault(data[:HEADER_BYTES], []).append(place)
+    return places

@@ -20,12 +20,13 @@ Source Avro 1.12 specification, "Schema Resolution"; fastavro `_read_py`, `_logi
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
 
+from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_resolve import PROMOTIONS
 from kafkalite.serde.avro_schema import (
     PRIMITIVES,
@@ -36,9 +37,10 @@ from kafkalite.serde.avro_schema import (
     kind,
     logical,
     type_name,
+    work_for_defaults,
 )
 
-INTERFACE: Final = 4  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
+INTERFACE: Final = 5  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
 NODES_MAX: Final = 4_096
 DEPTH_MAX: Final = 64
 FIXED_BYTES_MAX: Final = 1_024  # a null takes as many
@@ -75,6 +77,7 @@ class Op(IntEnum):
     SKIP_NUMBER = 23
     SKIP_FIXED = 24
     SKIP_BYTES = 25
+    SKIP_UNION = 26  # of several types; a part for each branch
 
 
 class Union(IntEnum):
@@ -173,7 +176,8 @@ class Plan:
     """The program: `nodes` of NODE_INTS numbers each, and `tables` for enums. Column 0 is the root.
 
     `paths` says of each node which field it reads. `is_own`: values are read as they were written,
-    all of them, so the program can be run the other way round.
+    all of them, so the program can be run the other way round; `defaults` are then those of fields,
+    by their columns.
     """
 
     nodes: array[int]
@@ -181,6 +185,7 @@ class Plan:
     columns: tuple[Column, ...]
     paths: tuple[str, ...]
     is_own: bool
+    defaults: Mapping[int, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +253,16 @@ def plan(
     builder = _Builder(writer, reader, wanted)
     try:
         builder.value(writer.root, None if reader is None else reader.root, "", "")
-    except _NoProgram as error:
+    except (_NoProgram, SchemaError) as error:
         return Slow(str(error))
-    columns, paths = tuple(builder.columns), tuple(builder.paths)
-    return Plan(builder.nodes, builder.tables, columns, paths, reader is None and wanted is None)
+    return Plan(
+        builder.nodes,
+        builder.tables,
+        tuple(builder.columns),
+        tuple(builder.paths),
+        reader is None and wanted is None,
+        builder.defaults,
+    )
 
 
 class _NoProgram(Exception):
@@ -266,6 +277,8 @@ class _Builder:
         self.nodes, self.tables = array("i"), array("i")
         self.columns: list[Column] = []
         self.paths: list[str] = []
+        self.defaults: dict[int, Any] = {}
+        self._work = work_for_defaults()
         self._depth = 0
         self._silent = False  # while the type of a default is described, nothing is read
 
@@ -328,14 +341,17 @@ class _Builder:
         node = schema.deref(node)
         if not isinstance(node, list):
             return node, Union.NONE, False
-        branches = [schema.deref(branch) for branch in node]
-        others = [branch for branch in branches if kind(branch) != "null"]
+        branches, others = list(map(schema.deref, node)), self._others(schema, node)
         if len(others) > 1 or not branches:
             raise _NoProgram(f"{_field(path)} is a union of {len(others)} types")
         if len(branches) == 1:
             return branches[0], Union.SOLE, False
         is_first = kind(branches[0]) == "null"
         return others[0], Union.NULL_FIRST if is_first else Union.NULL_SECOND, True
+
+    def _others(self, schema: Schema, union: list[Node]) -> list[Node]:
+        """The types of a union beside null."""
+        return [branch for branch in map(schema.deref, union) if kind(branch) != "null"]
 
     def _target(self, node: Node, reader: Node | None, path: str) -> Node:
         """The reader's type that a writer's is read as: of a union, the first that matches."""
@@ -430,6 +446,8 @@ class _Builder:
                 continue
             inner = None if self._reader is None else missing[given]["type"]
             parts.append(self.value(field["type"], inner, given, inside(path, given)))
+            if self._reader is None and "default" in field:
+                self.defaults[parts[-1]] = self._default(self._writer, field)
             del missing[given]
         for given, field in missing.items():
             if wanted is None or given in wanted:
@@ -442,7 +460,7 @@ class _Builder:
         """The column of a field that the writer lacks."""
         if self._reader is None or "default" not in field:
             raise _NoProgram(f"{_field(path)} has no default and is missing in the writer's schema")
-        default = default_value(self._reader, field["type"], field["default"])
+        default = self._default(self._reader, field)
         place = self._add(Column(Kind.CONSTANT, field["name"], False))
         writer, reader, silent = self._writer, self._reader, self._silent
         self._writer, self._reader, self._silent = self._reader, None, True
@@ -453,8 +471,18 @@ class _Builder:
         )
         return place
 
+    def _default(self, schema: Schema, field: dict[str, Any]) -> Any:
+        return default_value(schema, field["type"], field["default"], self._work)
+
     def _skip(self, node: Node, path: str) -> None:
         """Adds what passes over a value of the writer's."""
+        node = self._writer.deref(node)
+        if isinstance(node, list) and len(self._others(self._writer, node)) > 1:
+            made = self._emit(path, Op.SKIP_UNION, -1, (Union.NONE, False), len(node))
+            for branch in node:
+                self._skip(branch, path)
+            self._finish(made)
+            return
         node, union, has_null = self._outside_union(self._writer, node, path)
         around = (union, has_null)
         with self._deeper():

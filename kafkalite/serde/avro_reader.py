@@ -21,6 +21,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.errors import SerdeError
+from kafkalite.serde.avro_arrow import to_arrow
 from kafkalite.serde.avro_binary import Binary, binary
 from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, decoder, objects
 from kafkalite.serde.avro_plan import Slow, plan
@@ -28,6 +29,8 @@ from kafkalite.serde.avro_resolve import added_fields
 from kafkalite.serde.avro_schema import Schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from kafkalite.serde.avro_columns import Decoder, Rows
 
 HEADER_BYTES: Final = 5  # of Confluent's wire format
@@ -74,6 +77,15 @@ class Reader:
                 out += values
                 return
         self._slow.read(column, out)
+
+    def read_arrow(self, column: Sequence[bytes | None]) -> pa.Array | None:
+        """The records of a column as an Arrow array; None where fastavro must read some of them."""
+        if self._fast is None:
+            return None
+        try:
+            return to_arrow(self._fast.decode(column, HEADER_BYTES))
+        except (SerdeError, TypeError):
+            return None
 
     def _keep(self, rows: Rows) -> None:
         if self._as_dicts:

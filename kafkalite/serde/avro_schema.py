@@ -185,7 +185,7 @@ def _parse_json(json: object, checker: _Checker) -> Schema:
 
 
 def _check_defaults(schema: Schema) -> None:
-    work = _work_for_defaults()
+    work = work_for_defaults()
     for name, field in schema.fields_with_defaults():
         try:
             default_value(schema, field["type"], field["default"], work)
@@ -195,7 +195,8 @@ def _check_defaults(schema: Schema) -> None:
             raise SchemaError(TOO_DEEP) from None
 
 
-def _work_for_defaults() -> Work:
+def work_for_defaults() -> Work:
+    """The work that looking at the defaults of one schema may be."""
     return Work(DEFAULT_STEPS_MAX, "checking the defaults of the schema")
 
 
@@ -389,7 +390,7 @@ def default_value(schema: Schema, node: Node, default: Any, work: Work | None = 
     ValueError when the default is not of the type, SchemaError when there is no `work` left. A
     union's default may be of any of its branches.
     """
-    return _Defaults(schema, work or _work_for_defaults()).value(node, default)
+    return _Defaults(schema, work or work_for_defaults()).value(node, default)
 
 
 class _Defaults:

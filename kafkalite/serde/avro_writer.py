@@ -7,7 +7,7 @@
     +--------+------------------+------------------
 
 Native code writes values that are plainly of the schema's types, in fastavro's bytes. The others
-(a field left to its default, a subclass, what does not fit) go to `avro_binary`, one by one, and
+(a subclass, a tuple for an array, what does not fit) go to `avro_binary`, one by one, and
 its errors are the errors.
 
 Owns   nothing; the programs of schemas are kept by their texts.

@@ -6,6 +6,7 @@ import ctypes
 import json
 import mmap
 from array import array
+from contextlib import suppress
 from io import BytesIO
 from itertools import count
 from typing import Any
@@ -166,6 +167,29 @@ def test_wanted_fields_are_those_of_the_whole_record(data: st.DataObject) -> Non
     expected = read(rows, parse_schema(writer), None)
     found = columns_of(planned(writer, None, wanted), rows)
     assert found == [{k: v for k, v in row.items() if k in wanted} for row in expected]
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_values_of_any_type_are_passed_over(data: st.DataObject) -> None:
+    kind = data.draw(schemas(logical=True).filter(bounded))
+    writer = record(("before", "int"), ("any", kind), ("after", "string"), name="Around")
+    made = planned(writer, None, {"before", "after"})
+    broken = bytearray(write(writer, {"before": 1, "any": data.draw(values(kind)), "after": "x"}))
+    assert columns_of(made, [bytes(broken)]) == [{"before": 1, "after": "x"}]
+    for place in data.draw(st.lists(st.integers(0, len(broken) - 1), max_size=2)):
+        broken[place : place + 1] = [data.draw(st.integers(0, 255))]
+    with suppress(SerdeError):
+        guarded(made, bytes(broken))
+
+
+def test_a_branch_that_a_union_lacks_is_not_passed_over() -> None:
+    made = planned(record(("any", ["int", "string", "null"]), ("n", "int")), None, {"n"})
+    assert columns_of(made, [b"\2\2a\2", b"\0\2\4", b"\4\6"]) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    for wrong in (b"\6\2", b"\1\2"):
+        with pytest.raises(SerdeError, match="field 'any': a union has no branch"):
+            avro_to_arrow(made, [wrong])
 
 
 LONG = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}

@@ -274,3 +274,36 @@ def test_dicts_for_those_who_ask(world: World) -> None:
     assert type(found) is dict
     (found,) = world.codec(schema=V2).deserialize("t", records)
     assert type(found) is Row
+
+
+def test_a_column_of_records_as_an_arrow_array(world: World) -> None:
+    old = world.codec(schema=V1).serialize("t", [{"origin": "a", "delay": 1}, {"origin": "b"}])
+    new = world.codec(schema=V2).serialize("t", [{"origin": "c", "delay": None, "km": 2.5}])
+    codec: Any = world.codec()
+    a, b, c = [
+        {"origin": "a", "delay": 1, "km": 0.0},
+        {"origin": "b", "delay": None, "km": 0.0},
+        {"origin": "c", "delay": None, "km": 2.5},
+    ]
+    assert codec.deserialize_arrow("t", [*old, *new]).to_pylist() == [a, b, c]
+    assert codec.deserialize_arrow("t", [old[1], None, *new, old[0]]).to_pylist() == [b, None, c, a]
+    assert codec.deserialize_arrow("t", new).to_pylist() == [c]
+    assert codec.deserialize_arrow("t", [None]).to_pylist() == [None]
+    assert codec.deserialize_arrow("t", []).to_pylist() == []
+    assert new[0] is not None
+    assert codec.deserialize_arrow("t", [new[0][:-1]]) is None
+    with pytest.raises(SerdeError):
+        codec.deserialize("t", [new[0][:-1]])
+    several = world.codec(schema=["int", "string"]).serialize("u", [1])
+    assert codec.deserialize_arrow("u", several) is None
+    with pytest.raises(SerdeError, match="not Confluent's wire format"):
+        codec.deserialize_arrow("t", [b"no"])
+
+
+def test_columns_of_two_types_are_no_array(world: World) -> None:
+    when = {"type": "long", "logicalType": "timestamp-millis"}
+    plain = world.codec(schema=record(("v", "long"))).serialize("t", [{"v": 1}])
+    dated = world.codec(schema=record(("v", when))).serialize("t", [{"v": 1}])
+    codec: Any = world.codec()
+    assert codec.deserialize_arrow("t", [*plain, *dated]) is None
+    assert len(codec.deserialize("t", [*plain, *dated])) == 2
