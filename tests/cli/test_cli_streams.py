@@ -14,6 +14,16 @@ from typing import Any
 import pytest
 
 Run = Callable[..., Any]
+SCHEMA = '{"type": "record", "name": "O", "fields": [{"name": "amount", "type": "long"}]}'
+MISSPELT = f"""from kafkalite.streams import Streams, avro, col
+app = Streams("a")
+(
+    app.stream("in", value=avro(schema='{SCHEMA}'))
+    .filter(col("amount") > 1)
+    .filter(col("amonut") > 2)
+    .to("out")
+)
+"""
 GOOD = 'from kafkalite.streams import Streams\napp = Streams("a")\napp.stream("in").to("out")\n'
 
 
@@ -23,6 +33,7 @@ GOOD = 'from kafkalite.streams import Streams\napp = Streams("a")\napp.stream("i
         ("x = 1\n", "has no Streams object"),
         ("x = 1\ny = 1 / 0\n", "app.py:2: ZeroDivisionError"),
         ("def f(:\n", "app.py:1: SyntaxError"),
+        (MISSPELT, "app.py:6: TopologyError: filter of 'in-filter': col(\"amonut\"): there is no"),
         (GOOD + 'other = Streams("b")\n', "several Streams objects (app, other)"),
     ],
 )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.serde import avro, bytes_, int64, json, string
@@ -348,3 +350,39 @@ def test_a_function_says_what_it_reads() -> None:
     made: Table = app.stream("in").select("a", b=col("c")["d"] + col("e")).to_table()
     function = made._node.parent.function  # type: ignore[attr-defined]
     assert function.paths == {("a",), ("c", "d"), ("e",)}
+
+
+def by_lambdas(stream: Stream) -> Table:
+    def verdict(row: Any) -> bool:
+        return row["n"] is not None and row["n"] > 0
+
+    kept = stream.filter(verdict).map(lambda row: {**row, "m": row["n"] * 2})
+    rows = kept.select_key(lambda row: row["g"]).group_by_key()
+    return rows.aggregate(n=count(), total=sum_(lambda row: row["m"] + 1))
+
+
+def by_expressions(stream: Stream) -> Table:
+    rows = stream.filter(col("n") > 0).assign(m=col("n") * 2).select_key(col("g")).group_by_key()
+    return rows.aggregate(n=count(), total=sum_(col("m") + 1))
+
+
+row = st.fixed_dictionaries(
+    {"g": st.sampled_from(["a", "b"])},
+    optional={"n": st.none() | st.integers(-2, 5) | st.just("x") | st.just(2.5)},
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(row, min_size=1, max_size=6), max_size=4))
+def test_expressions_and_lambdas_make_the_same_topology(
+    batch_run: Any, batches: list[list[Any]]
+) -> None:
+    results = []
+    for build in (by_lambdas, by_expressions):
+        app = StreamsBuilder("app", key=string(), value=json(), on_error="skip")
+        build(app.stream("in")).to_stream().to("out")
+        run = batch_run(app)
+        for number, batch in enumerate(batches):
+            run.feed("in", [("k", each, number) for each in batch])
+        results.append((run.rows("out"), run.total("failed-records-total")))
+    assert results[0] == results[1]

@@ -185,6 +185,8 @@ class _Run:
             return pa.nulls(self.count)
         if not pa.types.is_struct(whole.type):
             raise Refused(f"{node}: {whole.type}")
+        if node.function == "get" and whole.type.get_field_index(node.options[0]) < 0:
+            return pa.nulls(self.count)
         return normal(pc.struct_field(whole, node.options[0]))
 
     def struct(self, node: Call) -> Data:
@@ -260,6 +262,7 @@ SPECIAL: Final[Mapping[str, Callable[[_Run, Call], Data]]] = {
     "when": _Run.when,
     "cast": _Run.cast,
     "field": _Run.field_of,
+    "get": _Run.field_of,
     "struct": _Run.struct,
     "select": _Run.select,
     "with_fields": _Run.with_fields,

@@ -24,6 +24,7 @@ from kafkalite.streams.expressions.types import (
     DATE,
     FLOAT64,
     INT64,
+    NULL,
     NUMBERS,
     SCALARS,
     STRING,
@@ -213,6 +214,11 @@ def _field(types: Sequence[Type], options: Sequence[Any]) -> Type:
     return ANY if struct is None else struct.field(options[0])
 
 
+def _get(types: Sequence[Type], options: Sequence[Any]) -> Type:
+    struct = _struct_type(types[0])
+    return ANY if struct is None else dict(struct.fields).get(options[0], NULL)
+
+
 def _struct(types: Sequence[Type], options: Sequence[Any]) -> Type:
     return struct_of(dict(zip(options, types, strict=True)))
 
@@ -319,6 +325,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "list.get": _element,
     "list.contains": _list_contains,
     "field": _field,
+    "get": _get,
     "struct": _struct,
     "select": _select,
     "with_fields": _with_fields,

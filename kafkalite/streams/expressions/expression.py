@@ -259,8 +259,12 @@ class Expression:
         return call("hash", self)
 
     def __getitem__(self, name: Text) -> Expression:
-        """A field of a struct."""
+        """A field of a struct. A missing field is an error."""
         return call("field", self, options=(_name(name, f"{self}[…]"),))
+
+    def get(self, name: Text) -> Expression:
+        """A field of a struct, null where it is missing."""
+        return call("get", self, options=(_name(name, f"{self}.get"),))
 
     @property
     def str(self) -> Strings:
@@ -491,8 +495,8 @@ def timestamp() -> Expression:
 
 
 def col(name: str) -> Expression:
-    """A field of the record's value. The field of a null value is null."""
-    return call("field", value(), options=(_name(name, "col"),))
+    """A field of the record's value. A missing field is an error; of a null value it is null."""
+    return value()[name]
 
 
 def when(condition: object) -> When:

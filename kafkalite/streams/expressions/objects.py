@@ -45,7 +45,12 @@ from kafkalite.streams.expressions.values import FUNCTIONS, boolean, caster, fit
 COMPILED_MAX: Final = 1_000  # loops that are kept, as every task of a plan asks for them
 NESTED_MAX: Final = 90  # of Python's parser, which takes 100 levels
 EXACT_MAX: Final = 1 << 53  # integers up to it are floats without loss
-NAMED: Final = (TypeError, OverflowError, ValueError)  # errors that get the expression's text
+NAMED: Final = (
+    TypeError,
+    AttributeError,
+    OverflowError,
+    ValueError,
+)  # errors that get the expression's text
 ALIKE: Final = frozenset({int, float, str, bytes, bool})  # compare with their own kind as in Python
 FITS: Final = f"if not {INT64_MIN} <= {{0}} <= {INT64_MAX}:"
 FAST: Final[Mapping[str, tuple[str, str]]] = {  # a type for which Python's own words do
@@ -137,6 +142,11 @@ def _field_of_key(key: Any, name: str) -> Any:
     if isinstance(key, Windowed) and name in key._fields:
         return getattr(key, name)
     return key[name]
+
+
+def _got_of_key(key: Any, name: str) -> Any:
+    """The same, None where the field is missing."""
+    return getattr(key, name, None) if isinstance(key, Windowed) else key.get(name)
 
 
 def _without(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -275,9 +285,10 @@ class _Writer:
         """A field of the value, of a key, of a struct."""
         (of,), (name,) = node.arguments, node.options
         above, result, spelled = self.name(of), self.fresh(), self.constant(name)
-        taken = f"{above}[{spelled}]"
+        taken = f"{above}[{spelled}]" if node.function == "field" else f"{above}.get({spelled})"
         if of == KEY:
-            taken = f"{self.constant(_field_of_key)}({above}, {spelled})"
+            function = self.constant(_field_of_key if node.function == "field" else _got_of_key)
+            taken = f"{function}({above}, {spelled})"
         self.line(f"{result} = None if {above} is None else {taken}", node)
         return result
 
@@ -498,6 +509,7 @@ WRITERS: Final[Mapping[str, Callable[[_Writer, Call], str]]] = {
     "when": _Writer.when,
     "cast": _Writer.cast,
     "field": _Writer.field,
+    "get": _Writer.field,
     "struct": _Writer.struct,
     "select": _Writer.select,
     "with_fields": _Writer.with_fields,

@@ -28,6 +28,7 @@ from kafkalite.streams.expressions.catalog import (
 
 Path = tuple[str, ...]
 DEPTH_MAX: Final = 200  # evaluators go down a tree by recursion
+FIELDS: Final = frozenset({"field", "get"})  # a missing field is an error, or null
 SIZE_MAX: Final = 5_000  # nodes, shared ones counted each time
 
 
@@ -119,7 +120,7 @@ def paths_of(node: Node, of: Input = VALUE) -> frozenset[Path]:
 
 def name_of(node: Node) -> str | None:
     """The name that a field made of it has: its alias, or the field that it takes."""
-    if isinstance(node, Call) and node.function in ("alias", "field"):
+    if isinstance(node, Call) and node.function in ("alias", *FIELDS):
         name: str = node.options[0]
         return name
     return None
@@ -128,7 +129,7 @@ def name_of(node: Node) -> str | None:
 def _paths(node: Node, of: Input) -> Iterator[Path]:
     path: list[str] = []
     below = node
-    while isinstance(below, Call) and below.function == "field":
+    while isinstance(below, Call) and below.function in FIELDS:
         path.append(below.options[0])
         (below,) = below.arguments
     if below == of:

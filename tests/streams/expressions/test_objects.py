@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from expression_cases import CASES, NEEDS_SCHEMA, Case, Fails, name, same, shape_of
 
+from kafkalite.core.types import Windowed
 from kafkalite.errors import TopologyError
 from kafkalite.streams.expressions.expression import col, key, lit, timestamp, value
 from kafkalite.streams.expressions.objects import Compiled, compile_objects
@@ -71,6 +72,15 @@ def test_a_missing_field_is_a_key_error_with_its_name() -> None:
     with pytest.raises(KeyError) as error:
         compile_objects((col("amonut") > 3).tree).one({"amount": 4})
     assert error.value.args == ("amonut",)
+
+
+def test_get_takes_a_missing_field_for_null() -> None:
+    compiled = compile_objects(value().get("note").tree)
+    assert compiled.column([{"note": "x"}, {}, None]) == ["x", None, None]
+    of_windows = compile_objects((key().get("start") + key().get("other").fill_null(1)).tree)
+    assert of_windows.one(Windowed("k", 5, 9)) == 6
+    with pytest.raises(AttributeError, match=r'value\(\)\.get\("note"\): .int. object has no'):
+        compiled.one(7)
 
 
 def test_a_part_that_stands_twice_is_computed_once() -> None:
