@@ -14,7 +14,6 @@ Fails  as the general handlers do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
@@ -26,11 +25,10 @@ from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.validation import validated
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Framed, Pending
-from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.compiler import LARGE_RECORDS_BYTES
-from kafkalite.core.protocol.connection import RequestReceived
-from kafkalite.core.protocol.fetch import FetchRequest
+from kafkalite.core.protocol.connection import RequestHeader, RequestReceived
+from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kafkalite.core.protocol.produce import ProduceResponse
 from kafkalite.core.protocol.usual_requests import (
     fetch_tail,
@@ -112,34 +110,35 @@ def poll(broker: Broker, request: RequestReceived) -> Framed | Pending[Any] | No
     fields = read_fetch(request.body, request.header.api_version)
     if fields is None:
         return None
-    return Poll(broker, request, fields).begin()
+    return Poll(broker, request.header, fields).begin()
 
 
 class Poll(Pending[Any]):
-    """A reader of one partition: what it asked for, its operation while it waits, its answer."""
+    """A reader of one partition: what it asked for, its operation while it waits, its answer.
+
+    It keeps the fields of its request and not its bytes, which lie in what a connection received.
+    """
 
     __slots__ = (
-        "_before_offset",
         "_broker",
-        "_bytes_max",
         "_bytes_missing",
         "_committed",
         "_deadline_ms",
         "_fields",
+        "_header",
         "_partition",
         "_records",
-        "_request",
     )
 
     def __init__(
         self,
         broker: Broker,
-        request: RequestReceived,
+        header: RequestHeader,
         fields: tuple[int, int, int, int, str, int, int, int, int],
     ) -> None:
         super().__init__()
         self._broker = broker
-        self._request = request
+        self._header = header
         self._fields = fields
         self._committed = fields[3] == READ_COMMITTED
         self._partition: Partition | None = None
@@ -240,7 +239,7 @@ class Poll(Pending[Any]):
     # -- answering
 
     def _answer(self) -> Framed:
-        partition, records, header = self._partition, self._records, self._request.header
+        partition, records, header = self._partition, self._records, self._header
         assert partition is not None
         log, topic, size = partition.log, partition.topic_partition.topic, 0
         if records is not None:
@@ -270,10 +269,16 @@ class Poll(Pending[Any]):
     def _generally(self) -> Any:
         """What the general handler answers without a wait for records: an error, aborted
         transactions, or what a thread must read first."""
-        header, body = self._request
-        request = codec.decode(FetchRequest, body, header.api_version)
-        context = RequestContext(header.api_version, header.client_id)
-        return fetch(self._broker, replace(request, max_wait_ms=0), context)
+        _, least, most, isolation, topic, index, leader_epoch, offset, size = self._fields
+        asked = FetchPartition(index, leader_epoch, offset, partition_max_bytes=size)
+        request = FetchRequest(
+            min_bytes=least,
+            max_bytes=most,
+            isolation_level=isolation,
+            topics=(FetchTopic(topic, partitions=(asked,)),),
+        )
+        context = RequestContext(self._header.api_version, self._header.client_id)
+        return fetch(self._broker, request, context)
 
 
 USUAL: Final[dict[ApiKey, Callable[[Broker, RequestReceived], Any]]] = {

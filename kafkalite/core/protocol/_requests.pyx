@@ -6,9 +6,10 @@ Every reader returns None for a request that is not the usual one. The compiled 
 and say what is wrong with it.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from kafkalite.core.protocol._interface cimport check_interface
@@ -87,78 +88,92 @@ cdef inline object name(Cursor *at, bint flexible):
         return None
 
 
-def read_produce(const uint8_t[::1] body, int version):
+def read_produce(body, int version):
     """(acks, topic, partition, start and end of the records) of a request with one batch, no
     transactional id and no tagged fields, v3 to v11."""
-    cdef bint flexible = version >= 9
+    return read(body, version, produce_fields) if 3 <= version <= 11 else None
+
+
+def read_fetch(body, int version):
+    """(max_wait_ms, min_bytes, max_bytes, isolation_level, topic, partition, current_leader_epoch,
+    fetch_offset, partition_max_bytes) of a consumer's request for one partition, without a session
+    and without tagged fields, v4 to v12."""
+    return read(body, version, fetch_fields) if 4 <= version <= 12 else None
+
+
+ctypedef object (*Fields)(Cursor *at, int version)
+
+
+cdef object read(object body, int version, Fields fields):
+    cdef Py_buffer view
     cdef Cursor at
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    at.data, at.position, at.limit, at.is_odd = <const uint8_t *> view.buf, 0, view.len, False
+    try:
+        return fields(&at, version)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object produce_fields(Cursor *at, int version):
+    cdef bint flexible = version >= 9
     cdef int64_t acks, partition, size
-    if not 3 <= version <= 11 or not body.shape[0]:
+    if length(at, flexible, 2) != -1:
         return None
-    at.data, at.position, at.limit, at.is_odd = &body[0], 0, body.shape[0], False
-    if length(&at, flexible, 2) != -1:
+    acks = number(at, 2)
+    number(at, 4)  # timeout: the batch waits for nobody
+    if length(at, flexible, 4) != 1:
         return None
-    acks = number(&at, 2)
-    number(&at, 4)  # timeout: the batch waits for nobody
-    if length(&at, flexible, 4) != 1:
+    topic = name(at, flexible)
+    if topic is None or length(at, flexible, 4) != 1:
         return None
-    topic = name(&at, flexible)
-    if topic is None or length(&at, flexible, 4) != 1:
-        return None
-    partition = number(&at, 4)
-    size = length(&at, flexible, 4)
+    partition = number(at, 4)
+    size = length(at, flexible, 4)
     cdef Py_ssize_t start = at.position
     if at.is_odd or size < 0 or at.limit - start < size:
         return None
     at.position += size
-    no_tags(&at, flexible)
-    no_tags(&at, flexible)
-    no_tags(&at, flexible)
+    no_tags(at, flexible)
+    no_tags(at, flexible)
+    no_tags(at, flexible)
     if at.is_odd:
         return None
     return acks, topic, partition, start, start + size
 
 
-def read_fetch(const uint8_t[::1] body, int version):
-    """(max_wait_ms, min_bytes, max_bytes, isolation_level, topic, partition, current_leader_epoch,
-    fetch_offset, partition_max_bytes) of a consumer's request for one partition, without a session
-    and without tagged fields, v4 to v12."""
+cdef object fetch_fields(Cursor *at, int version):
     cdef bint flexible = version >= 12
-    cdef Cursor at
     cdef int64_t max_wait_ms, min_bytes, max_bytes, isolation_level
     cdef int64_t partition, leader_epoch = -1, offset, partition_max_bytes
-    if not 4 <= version <= 12 or not body.shape[0]:
+    if number(at, 4) != -1:  # a follower
         return None
-    at.data, at.position, at.limit, at.is_odd = &body[0], 0, body.shape[0], False
-    if number(&at, 4) != -1:  # a follower
+    max_wait_ms = number(at, 4)
+    min_bytes = number(at, 4)
+    max_bytes = number(at, 4)
+    isolation_level = number(at, 1)
+    if version >= 7 and (number(at, 4) != 0 or number(at, 4) != -1):
         return None
-    max_wait_ms = number(&at, 4)
-    min_bytes = number(&at, 4)
-    max_bytes = number(&at, 4)
-    isolation_level = number(&at, 1)
-    if version >= 7 and (number(&at, 4) != 0 or number(&at, 4) != -1):
+    if length(at, flexible, 4) != 1:
         return None
-    if length(&at, flexible, 4) != 1:
+    topic = name(at, flexible)
+    if topic is None or length(at, flexible, 4) != 1:
         return None
-    topic = name(&at, flexible)
-    if topic is None or length(&at, flexible, 4) != 1:
-        return None
-    partition = number(&at, 4)
+    partition = number(at, 4)
     if version >= 9:
-        leader_epoch = number(&at, 4)
-    offset = number(&at, 8)
+        leader_epoch = number(at, 4)
+    offset = number(at, 8)
     if version >= 12:
-        number(&at, 4)  # last_fetched_epoch and log_start_offset are for followers
+        number(at, 4)  # last_fetched_epoch and log_start_offset are for followers
     if version >= 5:
-        number(&at, 8)
-    partition_max_bytes = number(&at, 4)
-    no_tags(&at, flexible)
-    no_tags(&at, flexible)
-    if version >= 7 and length(&at, flexible, 4) != 0:
+        number(at, 8)
+    partition_max_bytes = number(at, 4)
+    no_tags(at, flexible)
+    no_tags(at, flexible)
+    if version >= 7 and length(at, flexible, 4) != 0:
         return None
-    if version >= 11 and name(&at, flexible) is None:  # rack_id
+    if version >= 11 and name(at, flexible) is None:  # rack_id
         return None
-    no_tags(&at, flexible)
+    no_tags(at, flexible)
     if at.is_odd:
         return None
     return (

@@ -7,6 +7,7 @@ native modules neither has.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from kafkalite.core.handlers import service
 from kafkalite.core.pending import Encoded, Framed, Pending
 from kafkalite.core.protocol.apis import ApiKey, request_header_version
 from kafkalite.core.protocol.codec import Request, encode
-from kafkalite.core.protocol.connection import RequestReceived, ServerConnection
+from kafkalite.core.protocol.connection import RequestHeader, RequestReceived, ServerConnection
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafkalite.core.protocol.records import encode as batch_of
@@ -272,5 +273,34 @@ def test_both_ways_answer_and_store_the_same(
                 other.abandon()
             assert short.state() == general.state()
             assert not any(each.watchers for each in short.partitions())
+
+    asyncio.run(story())
+
+
+def test_a_poll_that_waits_does_not_keep_the_bytes_of_its_request(tmp_path: Path) -> None:
+    """They lie in a buffer of its connection, whose room another request may have by then."""
+
+    async def story() -> None:
+        node = await start_node(tmp_path, listen="127.0.0.1:0")
+        try:
+            pending = node.broker.create_topics(["t"])
+            while pending.response is None:
+                await asyncio.sleep(0.001)
+            partition = FetchPartition(0, partition_max_bytes=1 << 20)
+            asked = FetchRequest(
+                max_wait_ms=60_000, min_bytes=1, topics=(FetchTopic("t", partitions=(partition,)),)
+            )
+            request = RequestReceived(
+                RequestHeader(ApiKey.FETCH, 11, 1, "c"), memoryview(bytearray(encode(asked, 11)))
+            )
+            kept = weakref.ref(request.body)
+            answer = service.BrokerService(node.broker).answer(request, "h", DEFAULT_LISTENER)
+            assert answer.response is None, "it waits"
+            del request
+            assert kept() is None
+            answer.abandon()
+            assert len(node.broker.waiting) == 0
+        finally:
+            await node.close()
 
     asyncio.run(story())
