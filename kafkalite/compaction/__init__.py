@@ -1,1 +1,1 @@
-"""Log compaction: of every key the latest record stays.                                   [P]"""
+"""Log compaction keeps the latest record of each key.                                       [P]"""

@@ -3,24 +3,24 @@
     [ clean      ][ dirty                 ][ not yet      ][ active ]
     0             first_dirty_offset       end_offset
 
-    1  The dirty part is read, and the map learns the latest offset of each key in it. When the map
-       is full the pass ends there: `mapped_until`.
-    2  Clean and dirty part are read from the log's start, and what stays goes into new segments:
-       neighbours that fit into one become one. Each new one, once synced, takes the place of those
-       it was made from, with all its files: .cleaned, .swap, and then under the log's own names.
+    1  The first pass reads the dirty part and notes the latest offset of each key in the map. If
+       the map fills up, the pass ends there, at `mapped_until`.
+    2  The second pass reads the clean and the dirty part from the log's start and copies the
+       records to keep into new segments. Small neighbours become one segment. A new segment is
+       synced, then it replaces the old ones: its files are named .cleaned, then .swap, and
+       finally as the log's own.
 
-A crash leaves, of each group of segments, the old ones or the new one, and the next opening of the
-log puts that in order (loading.py). The second pass may be broken off after any group: what is left
-is a log in which more records are superseded than need be.
+After a crash each group of segments is either old or new; the next opening of the log tidies up
+(loading.py). The second pass may stop after any group: the log is then correct, and holds some
+superseded records more.
 
-`Cleaning.steps` is a walk on the broker's event loop, which owns the log. What it yields is work on
-bytes, on files that nobody else knows, and on the disk: it may be done in any thread, before the
-walk goes on.
+`Cleaning.steps` runs on the broker's event loop, which owns the log. It yields the work on bytes,
+on private files and on the disk; the caller does that work in any thread, then goes on.
 
-Owns   the segments that it makes until they are in place; they are removed when it fails.
-Never  touches the active segment, or what is above the last stable offset.
-Fails  with CorruptBatchError or StorageError on a log that cannot be cleaned, with OSError from the
-       disk, with CleaningAborted where the log changed meanwhile or the broker stops.
+Owns   the new segments until they are in place; after a failure it removes them.
+Never  touches the active segment, or records above the last stable offset.
+Fails  with CorruptBatchError or StorageError if the log cannot be cleaned, with OSError from the
+       disk, with CleaningAborted if the log changed meanwhile or the broker stops.
 Source apache/kafka Cleaner.
 """
 
@@ -51,12 +51,12 @@ Ended: TypeAlias = tuple[Segment, int]  # a segment and the offset where it ends
 
 
 class CleaningAborted(KafkaliteError):
-    """The log changed under the cleaning, or the broker stops. Nothing is wrong with the log."""
+    """The log changed during the cleaning, or the broker stops. The log itself is sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanerSettings:
-    """What of the broker's settings one cleaning reads."""
+    """The broker's settings that a cleaning reads."""
 
     dedupe_buffer_bytes: int = 128 * 1024 * 1024
     load_factor: float = 0.9
@@ -65,7 +65,7 @@ class CleanerSettings:
 
 @dataclass(frozen=True, slots=True)
 class DirtyRange:
-    """What is to be cleaned of a log: [first_dirty_offset, end_offset)."""
+    """The part of a log to clean: [first_dirty_offset, end_offset)."""
 
     first_dirty_offset: int
     end_offset: int  # base offset of the first segment that stays as it is
@@ -73,7 +73,7 @@ class DirtyRange:
 
 @dataclass(slots=True)
 class CleaningStats:
-    """What a cleaning did."""
+    """The numbers of one cleaning."""
 
     mapped_bytes: int = 0
     read_bytes: int = 0
@@ -85,7 +85,7 @@ class CleaningStats:
 
 
 class Cleaning:
-    """A cleaning of `log`, of the part that `dirty` says. `secret` are 16 random bytes."""
+    """One cleaning of the part `dirty` of `log`. `secret` is 16 random bytes."""
 
     def __init__(
         self,

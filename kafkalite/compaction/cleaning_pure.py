@@ -1,14 +1,14 @@
-"""The cleaner's inner loops in plain Python: oracle and stand-in of the native ones.      [P]
+"""The cleaner's inner loops in plain Python: a reference and fallback for the native ones. [P]
 
 Every class and function here has a twin in `_offset_map.pyx`, `_output.pyx`, `_batch.pyx` or
-`_loops.pyx` with the same results; `loops.py` chooses. The native loops take runs of plain batches
-in one call; here each batch is left to the caller, who does it through the same primitives:
-`put_records`, `judge_records`, `copy_records`.
+`_loops.pyx` with the same results; `loops.py` chooses. The native loops process runs of plain
+batches in one call. The loops here leave each batch to the caller, which processes it through the
+same primitives: `put_records`, `judge_records`, `copy_records`.
 
-A plain batch has records that are not compressed, of no aborted transaction, and is no marker; its
-framing and CRC are true.
+A plain batch is uncompressed, not a marker, not part of an aborted transaction, and its framing
+and CRC are correct.
 
-Fails  with CorruptBatchError where records are not what their batch says.
+Fails  with CorruptBatchError if the records do not match their batch header.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIKELY_TIME_MAX: Final = 1 << 61  # ms: of two such times sum and difference are
 
 
 class Stop(Enum):
-    """Why a walk over a run of batches ended."""
+    """The reason why a walk over a run of batches ended."""
 
     END = "no whole batch is left"
     OTHER = "the batch here is not a plain one"
@@ -139,7 +139,7 @@ def put_batches(
 
 
 class Output:
-    """What stays for one segment, a run of batches at a time, and which of them its index points
+    """The batches kept for one segment, a run at a time, and those that its index points
     to: the first after every `index_interval_bytes`, as where batches are appended one by one."""
 
     def __init__(self, index_interval_bytes: int) -> None:

@@ -1,7 +1,7 @@
-"""Which loops clean: the native modules, or their pure twins.                              [P]
+"""Chooses the cleaner's loops: the native modules, or their twins in plain Python.          [P]
 
-All of the native modules or none, as with records (record_codec.py): they share memory, and none
-may be of another build. The twins clean some 40 times slower, and their map takes more memory.
+Either all native modules are used or none, as with records (record_codec.py): they share memory,
+so they must come from one build. The twins are some 40 times slower, and need more memory.
 
 Owns   the choice, made once at import.
 """

@@ -1,19 +1,19 @@
-"""The cleaner's memory: of every key in the dirty part of a log, the latest offset.       [P]
+"""The cleaner's memory: the latest offset of each key in the dirty part of a log.          [P]
 
     slot     hash of the key, 128 bits | next offset, 64 bits       24 bytes
              taken by hash modulo slots, else the first free one after it
 
-The size is fixed when the map is made, `log.cleaner.dedupe.buffer.size` at the most, and a key of
-any length takes one slot: 128 MiB hold 5 million keys at the default load of 0.9. When they are in,
-the pass ends there, and the next cleaning goes on.
+The map has a fixed size of at most `log.cleaner.dedupe.buffer.size`, and each key takes one slot
+however long it is: 128 MiB hold 5 million keys at the default load factor of 0.9. When the map is
+full, the pass ends, and the next cleaning continues.
 
-Keys are told apart by their hash alone: two keys with the same one would be taken for one, and the
-older record would be lost. Apache Kafka lives with that too; it hashes with MD5, also 128 bits, of
-which anyone can make two keys that collide. The hash here is SipHash-2-4-128 under a secret drawn
-for each cleaning, so that keys cannot be chosen to collide: of 5 million there are 2**43.5 pairs,
-and each is one with odds of 1 in 2**128. A key of 8 to 24 bytes takes some 20 ns.
+The map compares hashes, not keys. If two keys had the same hash, the older record would be lost.
+Apache Kafka accepts this risk too, but it hashes with MD5 (128 bits), and anyone can make two keys
+that collide in MD5. This map uses SipHash-2-4-128 with a new secret for each cleaning, so nobody
+can choose keys that collide: 5 million keys make 2**43.5 pairs, and a pair collides with a
+probability of 1 in 2**128. Hashing a key of 8 to 24 bytes takes some 20 ns.
 
-The pure twin is a dictionary that takes about 200 bytes a key, and gets as many fewer of them.
+The twin in plain Python is a dictionary. It needs about 200 bytes a key, so it holds fewer keys.
 
 Source apache/kafka SkimpyOffsetMap; Aumasson and Bernstein, "SipHash: a fast short-input PRF".
 """

@@ -1,11 +1,11 @@
-"""What the two passes of a cleaning do with a run of bytes.                               [D]
+"""The two passes of a cleaning over a run of bytes.                                       [D]
 
-The native loop goes as far as batches are plain; the batch where it stops is taken by hand, through
-the same primitives, and the loop goes on after it.
+The native loop processes plain batches. It stops at any other batch; that one is processed here,
+through the same primitives, and the loop continues after it.
 
-Owns   nothing on the disk: what stays goes to the target segment that `Filling` is given.
-Never  believes a batch whose CRC or offsets are not true.
-Fails  with CorruptBatchError, naming the batch's offset; StorageError where a segment has no room.
+Owns   nothing on the disk: `Filling` writes the kept records to the target segment that it gets.
+Never  trusts a batch whose CRC or offsets are wrong.
+Fails  with CorruptBatchError, naming the batch's offset; with StorageError if a segment is full.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Pace: TypeAlias = Callable[[int], None]  # told of bytes read or written; may wa
 
 @dataclass(slots=True)
 class Ahead:
-    """What is ahead of a walk over a segment: batches with offsets in [next_offset, end_offset).
+    """The batches that a walk over a segment has still to visit: [next_offset, end_offset).
 
-    The offsets of batches lie outside of their CRC: that they ascend within their segment is all
-    that tells whether they are what was written.
+    A batch's CRC does not cover its offset. The only check for offsets is that they ascend within
+    their segment.
     """
 
     next_offset: int
@@ -64,7 +64,7 @@ Take: TypeAlias = Callable[[Ahead, bytes], int | None]
 
 
 class Mapping:
-    """The first pass: keys into the map."""
+    """The first pass: it puts keys into the map."""
 
     def __init__(
         self, offsets: OffsetMap, transactions: Transactions, first_offset: int, entries_max: int
@@ -104,7 +104,7 @@ class Mapping:
 
 
 class Filling:
-    """The second pass: what stays of a group of segments goes into `target`."""
+    """The second pass: it copies the kept records of a group of segments into `target`."""
 
     def __init__(
         self,

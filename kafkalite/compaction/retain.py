@@ -1,24 +1,24 @@
-"""What compaction keeps: the whole policy.                                                [P]
+"""The policy of compaction: which records stay.                                            [P]
 
-Of every key the record with the largest offset stays, where it is: offsets never change. Around
-that rule stand four others, so that nobody who reads the log is misled:
+The record with the largest offset of each key stays, with its offset. Four more rules keep readers
+of the log from being misled:
 
-    tombstone   a record without a value says that its key is gone. It stays for
-                delete.retention.ms after the first cleaning that meets it, so that whoever reads
-                along learns of it. That cleaning writes the end of the time, the delete horizon,
-                into the batch's header (KIP-534), which alone counts from then on.
-    aborted     records of a transaction that was aborted count for nothing: they go at once, and
-                hide no older record of their key.
-    marker      stays as long as a batch of its transaction does, then for delete.retention.ms.
-    empty       a batch whose records are all gone goes too, unless its header is needed: a
-                producer's last one, which tells its sequence and epoch after a restart, and the
-                last of the part that is cleaned, which tells where that part ends. A marker that
-                is needed for that stays whole: an emptied one would tell no epoch.
+    tombstone   A record without a value deletes its key. The tombstone stays for
+                delete.retention.ms after the first cleaning that finds it, so that readers see it.
+                That cleaning writes the end of this time, the delete horizon, into the batch's
+                header (KIP-534); later cleanings use only the header.
+    aborted     Records of an aborted transaction are removed at once, and an older record of
+                their key stays.
+    marker      A marker stays as long as a batch of its transaction, then delete.retention.ms.
+    empty       A batch without records is removed unless its header is needed. Needed are a
+                producer's last batch, which restores its sequence and epoch after a restart, and
+                the last batch of the cleaned part, which marks its end. A marker that is needed
+                keeps its record, because the record holds the epoch.
 
-Records from `mapped_until` on stay whatever they are: the map has not seen what comes after them.
+All records from `mapped_until` on stay: the map does not know newer records of their keys.
 
-Owns   `judge`, what is to be done with a batch, and `keeps`, whether one record stays by its key.
-Never  looks at bytes: headers and markers come parsed.
+Owns   `judge`, which decides about a batch, and `keeps`, which decides about a record by its key.
+Never  looks at bytes: callers parse headers and markers.
 Source KIP-534, KIP-98; apache/kafka Cleaner.cleanInto, CleanedTransactionMetadata.
 """
 
@@ -36,7 +36,7 @@ from kafkalite.core.protocol.records import BatchHeader, ControlType, EndTransac
 
 
 class Stays(Enum):
-    """Which of a batch's records stay."""
+    """The records of a batch that stay."""
 
     NONE = "none, whatever they are"
     LATEST = "those that `keeps` says"
@@ -44,7 +44,7 @@ class Stays(Enum):
 
 
 class Verdict(NamedTuple):
-    """What is to be done with a batch."""
+    """The decision about a batch."""
 
     stays: Stays
     keep_empty: bool  # the header stays even when no record does
@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """What the log knows of a producer that may still write."""
+    """The last batch of a producer that may still write."""
 
     last_data_offset: int | None  # None: of this producer only a marker is known
     producer_epoch: int
@@ -61,7 +61,7 @@ class LastBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The part of a log that is cleaned, and what must survive in it."""
+    """The part of a log to clean, and the batches in it that must survive."""
 
     end_offset: int  # where it ends
     mapped_until: int  # up to where the map has seen it
@@ -78,7 +78,7 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Transactions:
-    """The transactions that a walk over a log, from its start, is in the midst of."""
+    """The transactions that are open at the present point of a walk over a log."""
 
     aborted: Iterable[AbortedTransaction]  # with a record in the part that is walked, in any order
     still_aborted: list[AbortedTransaction] = field(default_factory=list)  # by their markers

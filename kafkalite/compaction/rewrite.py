@@ -1,11 +1,11 @@
-"""One batch under the cleaner: its records into the map, and what stays of it.            [P]
+"""One batch in the cleaner: its keys go into the map, and it is rewritten without old records. [P]
 
-What stays of a batch keeps its offsets, timestamps, producer, sequence, epoch and codec. Its base
-offset, last offset delta and base timestamp are left, so that each record is copied byte for byte.
-Only where the delete horizon is first written does it take the base timestamp's place, and the
-records' deltas count from it.
+The rewritten batch keeps its offsets, timestamps, producer, sequence, epoch and codec. The base
+offset, the last offset delta and the base timestamp stay as well, so records are copied byte for
+byte. The exception is the first write of the delete horizon: it replaces the base timestamp, and
+the timestamp deltas of the records are computed anew.
 
-Never  looks at the CRC: whoever calls has, as the new one would make a damaged record look sound.
+Never  checks the CRC. The caller has checked it; recomputing it here would hide damage.
 Fails  with CorruptBatchError, naming the batch's offset.
 Source KIP-534; apache/kafka MemoryRecords.filterTo, DefaultRecordBatch.writeEmptyHeader.
 """

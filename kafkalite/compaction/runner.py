@@ -1,16 +1,17 @@
-"""The broker's log cleaner: picks logs, cleans them in threads, tells what was done.      [IO]
+"""The broker's log cleaner: it picks logs, cleans them in threads, and logs the result.    [IO]
 
     each log.cleaner.backoff.ms ──> the filthiest log ──> Cleaning.steps, on the event loop
                                           ^                    └─ work ──> a thread of its own
-                                          └── at once, after one was cleaned
+                                          └── at once, after a cleaning
 
-Up to log.cleaner.threads logs are cleaned at once; they share the dedupe and I/O buffers and the
-rate log.cleaner.io.max.bytes.per.second. All settings but log.cleaner.enable may change meanwhile.
+The cleaner runs up to log.cleaner.threads cleanings at once. They share the dedupe buffer, the I/O
+buffer and the rate log.cleaner.io.max.bytes.per.second. All settings but log.cleaner.enable may
+change while it runs.
 
-Owns   the threads; which logs are being cleaned, and which cannot be.
-Never  works on bytes on the event loop. Never stays at a log that fails: what is damaged is marked
-       uncleanable until the broker starts again and told once; what the disk refused is tried again
-       after a while.
+Owns   the threads, and the lists of logs that are being cleaned or cannot be cleaned.
+Never  works on bytes on the event loop. Never stops at a failing log: a damaged log is reported
+       once and left out until the broker restarts; after a disk error the cleaner tries again
+       later.
 Source apache/kafka LogCleaner, LogCleanerManager, Throttler.
 """
 
@@ -50,7 +51,7 @@ WAIT_S_MAX: Final = 0.25  # then it is asked anew whether to go on, and at which
 
 
 class Host(Protocol):
-    """What the cleaner asks of its broker."""
+    """The part of the broker that the cleaner uses."""
 
     config: BrokerConfig
     logs: LogStore
@@ -69,7 +70,7 @@ class Host(Protocol):
 
 
 class Throttle:
-    """Bytes in a second, over all threads that share it."""
+    """A limit in bytes a second for all threads that share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

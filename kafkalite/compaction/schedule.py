@@ -1,16 +1,16 @@
-"""Which log is compacted next, and up to where.                                           [D]
+"""Chooses the log to compact next, and the offset up to which.                            [D]
 
     [ clean                ][ dirty, cleanable       ][ too young     ][ active segment ]
     log_start_offset        first_dirty_offset        end_offset
 
 The dirty part begins where the last cleaning ended (cleaner-offset-checkpoint). It is cleanable up
-to the first of: the active segment, the last stable offset, a segment with a record younger than
-min.compaction.lag.ms. Of the logs whose dirty bytes are more than min.cleanable.dirty.ratio of all
-that a cleaning would read, or whose oldest dirty record is older than max.compaction.lag.ms, the
-one with the largest ratio comes first.
+to the active segment, the last stable offset, or the first segment with a record younger than
+min.compaction.lag.ms, whichever comes first. A log is due if its dirty bytes exceed
+min.cleanable.dirty.ratio of the bytes that a cleaning would read, or if its oldest dirty record is
+older than max.compaction.lag.ms. The log with the largest ratio comes first.
 
-Owns   nothing: it looks at logs as they are.
-Fails  with OSError or StorageError where a log cannot be looked at.
+Owns   nothing.
+Fails  with OSError or StorageError if a log cannot be read.
 Source KIP-58 (min lag), KIP-354 (max lag); apache/kafka LogCleanerManager.
 """
 
@@ -28,7 +28,7 @@ from kafkalite.core.log.segment import Segment
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A log with something to clean."""
+    """A log that has a dirty part to clean."""
 
     log: PartitionLog
     dirty: DirtyRange

@@ -1,13 +1,13 @@
-"""Contexts: subjects apart from all others, with ids of their own.                        [P]
+"""Contexts: groups of subjects, each with ids of its own.                                  [P]
 
     s           in the default context, `.`
     :.:s        the same
     :.c:s       in the context `.c`
-    :.c:        the context itself, whose config and mode its subjects have
+    :.c:        the context itself; its config and mode apply to its subjects
 
-What a schema in a context refers to is looked for there, unless the reference names another one.
+References of a schema are looked up in its own context, unless they name another context.
 
-Owns   the names, and one context's ids.
+Owns   the names of contexts, and the ids of one context.
 Never  looks at a schema.
 Source confluentinc/schema-registry `QualifiedSubject`, `InMemoryCache`.
 """
@@ -64,8 +64,8 @@ def wider_scopes(subject: str | None) -> tuple[str | None, ...]:
 class Ids:
     """The ids of one context, and the versions that have them.
 
-    A schema has one id, but in mode IMPORT it may be given several. Of one id versions may be
-    written differently, and so have several guids.
+    A schema has one id; in mode IMPORT it may get several. Versions with the same id may be
+    written differently, and then have different guids.
     """
 
     identities: dict[int, Identity] = field(default_factory=dict)

@@ -3,18 +3,19 @@
     request ── framing, origin ── limits ── route ── body ── log ── answer
                400,403            503,414   404,405  413,415  50001…
 
-A subject may have any character, also an encoded slash, so paths are taken apart before they are
-decoded. What a call means is `registry_rest`'s; what is appended and read back is the log's.
+A subject may contain any character, even an encoded slash, so paths are split before they are
+decoded. `registry_rest` defines the calls; the schema log appends records and reads them back.
 
-A web page that somebody looks at may send requests from behind a firewall. Its browser asks before
-it sends JSON elsewhere, which is not granted, and names the page's origin. So what changes anything
-needs a JSON content type, and comes from no other origin than the registry's own.
+A web page in a user's browser could send requests from behind a firewall. The browser asks for
+permission before it sends JSON to another origin, and the registry refuses. Each request names the
+page's origin. So a request that changes something must have a JSON content type, and must not come
+from another origin.
 
-Owns   statuses, content types, the bounds of a request, and how many are at work.
+Owns   statuses, content types, the limits of a request, and the number of requests at work.
 Never  waits for the log longer than REQUEST_SECONDS_MAX.
 Fails  never: every failure is an answer in Confluent's form, `{"error_code": …, "message": …}`.
 Source confluentinc/schema-registry `Versions` (content types), `Errors` (50001 and 50002);
-       confluentinc/rest-utils (what a body that is no JSON is answered).
+       confluentinc/rest-utils (the answer to a body that is not JSON).
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ TIMED_OUT: Final = 50002
 
 
 class FramingError(SchemaError):
-    """A request whose end others may see elsewhere: what follows it is not looked at."""
+    """A request whose end is ambiguous. The bytes after it are ignored."""
 
 
 class RegistryApp:
-    """The application. `opened` gives the log, opening it if need be."""
+    """The application. `opened` returns the log, and opens it if necessary."""
 
     def __init__(
         self,

@@ -3,29 +3,30 @@
     registry = LogRegistry("127.0.0.1:9092")
     registry.register("flights-value", schema)      # blocks; any thread may call
 
-There is no registry server and no leader. Every program folds the topic itself (`registry`), and
-writes to it when it has something new:
+There is no registry server and no leader. Every program folds the topic itself (`registry`). To
+register a schema, a program takes these steps:
 
-    1  read to the end of the log
-    2  decide from the fold: the schema has an id already, or these records would give it one
-    3  append them, read to the end again
-    4  if one of them does not count, decide again
+    1  It reads to the end of the log.
+    2  It decides from the fold: the schema has an id already, or it needs these records.
+    3  It appends the records and reads to the end again.
+    4  If one of the records does not count, it decides again.
 
-Before 2 the repairs are appended that the fold asks for, until it asks for none.
+Before step 2 the program appends the repairs that the fold asks for, until there are none left.
 
-Step 4 tells who won a race: the first record in the log that claims a (subject, version) or an id
-does, later claims that differ count in no fold. A loser tries the next version or id. In each round
-somebody wins, so all get there. The loser's record must not stay the last of its key, or compaction
-would keep it and drop the winner's: its repair is the winner's record again, or a tombstone.
+Step 4 settles races: the first record in the log that claims a (subject, version) or an id wins,
+and every fold ignores later claims that differ. The loser tries the next version or id. Each round
+has a winner, so everyone finishes. The loser's record must not remain the last of its key, or
+compaction would keep it and remove the winner's. The repair writes the winner's record once more,
+or a tombstone.
 
-The topic is made when it is first needed: one partition, compacted, with a compaction lag of a day,
-which is the time a repair has if its writer dies.
+The first writer creates the topic: one partition, compacted, with a compaction lag of a day. If a
+writer dies before its repair, others have this day to do it.
 
-Owns   one daemon thread with an event loop; in it a client, a consumer and a producer. Nothing is
-       opened before the first call.
+Owns   a daemon thread with an event loop, and in it a client, a consumer and a producer. Nothing
+       is opened before the first call.
 Never  lets a caller wait longer than `timeout_ms`.
-Fails  with BrokerUnavailable when the answer does not come in time, ApiError when a broker refuses,
-       ConfigError when `_schemas` is no compacted topic of one partition, SchemaError as the fold.
+Fails  with BrokerUnavailable if no answer comes in time, ApiError if a broker refuses, ConfigError
+       if `_schemas` is not a compacted topic of one partition, SchemaError as the fold does.
 Source confluentinc/schema-registry `KafkaStore`; its leader election is replaced by the rule above.
 """
 
@@ -207,7 +208,7 @@ async def _ensure_topic(client: Client, admin: Admin) -> None:
 class LogRegistry:
     """A schema registry for any thread, over a topic. Close it, or use it as a context manager.
 
-    `timeout_ms` bounds every call, the first one included, which reads the whole topic.
+    `timeout_ms` limits every call. The first call reads the whole topic, within the same limit.
     """
 
     def __init__(self, bootstrap_servers: str, *, timeout_ms: int = TIMEOUT_MS) -> None:

@@ -3,7 +3,7 @@
     kafkalite_registry_…     requests by path and status, their duration, subjects, schemas
 
 Owns   names and labels; docs/operations.md explains each.
-Never  knows of a broker in the same process, whose page (`monitoring`) may follow.
+Never  includes a broker in the same process; its page (`monitoring`) may follow.
 Fails  never.
 Source prometheus/client_python, custom collectors.
 """
@@ -23,7 +23,7 @@ Gauges = Callable[[], Mapping[str, float]]
 
 
 class RegistryMetrics:
-    """The page, and the counters of the registry's own that are on it."""
+    """The page with the registry's own counters."""
 
     PAGE_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

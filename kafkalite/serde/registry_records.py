@@ -1,4 +1,4 @@
-"""What stands in the topic `_schemas`, in the format of Confluent's registry.                [P]
+"""The records of the topic `_schemas`, in the format of Confluent's registry.                [P]
 
     {"keytype":"SCHEMA","subject":"s","version":1,"magic":1}
         {"subject":"s","version":1,"id":7,"schema":"…","deleted":false}      of Avro
@@ -10,15 +10,15 @@
         {"subject":"s","compatibilityLevel":"FULL"}
     {"keytype":"MODE","subject":"s","magic":0}                  no subject: for all subjects
         {"subject":"s","mode":"READONLY"}
-    {"keytype":"CLEAR_SUBJECT","subject":"s","magic":0}         deleted versions are gone from s
+    {"keytype":"CLEAR_SUBJECT","subject":"s","magic":0}         removes deleted versions from s
     {"keytype":"CONTEXT","tenant":"t","context":".c"}           a context has subjects
     {"keytype":"NOOP","magic":0}
 
-Keys are written byte for byte as Confluent's registry writes them: compaction tells keys apart by
+Keys are written byte for byte as Confluent's registry writes them, because compaction compares
 their bytes.
 
-Owns   the formats and the types of what they hold; what a record means is the fold's (`registry`).
-Fails  with None for a SCHEMA record's value that claims nothing.
+Owns   the formats, and the types of their values. The fold (`registry`) interprets the records.
+Fails  with None for the value of a SCHEMA record that claims nothing.
 Source confluentinc/schema-registry `SchemaKey`, `SchemaValue`, `ConfigKey`, `ModeKey`,
        `DeleteSubjectKey`, `ClearSubjectKey`, `SchemaReference`.
 """
@@ -48,7 +48,7 @@ Record: TypeAlias = tuple[bytes, bytes | None]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """A schema mentions types of another, by what it calls it: `name`."""
+    """A schema's reference to another schema, which it calls `name`."""
 
     name: str
     subject: str
@@ -57,7 +57,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A schema as somebody asks about it. Metadata and rule set are JSON texts, keys sorted."""
+    """A schema in a request. Metadata and rule set are JSON texts with sorted keys."""
 
     text: str
     schema_type: str = AVRO
@@ -92,7 +92,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The canonical form of a schema, with all that makes it another one."""
+    """The canonical form of a schema, with everything that distinguishes it from others."""
 
     schema_type: str
     text: str
@@ -103,7 +103,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """One version of a subject. `text` is the schema as it is stored."""
+    """One version of a subject. `text` is the stored schema."""
 
     subject: str
     version: int

@@ -1,12 +1,13 @@
-"""Confluent's REST API as functions of the registry: a call in, an answer and records out.   [P]
+"""Confluent's REST API as functions of the registry: from a call to an answer and records.   [P]
 
-Each row of ROUTES says which calls there are, what answers them, and what the rim does around it:
+Each row of ROUTES is a call: its path, its function, and the steps that the server takes around it:
 
-    KNOWN     the answer never changes once it is there: asked before the log is read
-    READ      the log is read to its end first
-    WRITE     …, and the records are appended and read back; if one does not count, all over again
+    KNOWN     the answer never changes once it exists, so the log is not read first
+    READ      the server reads the log to its end first
+    WRITE     as READ; then it appends the records and reads them back, and starts again if one of
+              them does not count
 
-Owns   which paths there are, and the forms of answers.
+Owns   the paths, and the forms of the answers.
 Never  reads or writes a log, or touches HTTP: `registry_server` does.
 Fails  with SchemaError and Confluent's error code.
 Source confluentinc/schema-registry, the classes of `rest.resources`.
@@ -58,7 +59,7 @@ Answer: TypeAlias = tuple[Any, tuple[Record, ...]]
 
 
 class Around(Enum):
-    """What the rim does around a call."""
+    """The steps that the server takes around a call."""
 
     KNOWN = "answers from what is known, and reads the log only if that knows nothing"
     READ = "reads the log to its end, then answers"
@@ -398,7 +399,7 @@ def _contexts(registry: Registry, call: Call) -> Answer:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One call: its method, its path, what answers it and what the rim does around it."""
+    """One call: its method, path and function, and the server's steps around it."""
 
     method: str
     path: str

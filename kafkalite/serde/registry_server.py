@@ -6,17 +6,17 @@
 
     a thread ── event loop ── uvicorn ── registry_http ── schema log ── clients ── the brokers
 
-The thread is its own, so a broker in the same process is only asked like any other, over its
-socket, and waits for no schema to be checked. Any number of servers and of programs that write to
-the topic themselves may run beside one another: what counts is the log (`registry_state`).
+The server has a thread of its own. A broker in the same process is reached over its socket like any
+other broker, and does not wait while schemas are checked. Any number of servers, and of programs
+that write to the topic themselves, may run side by side: the log decides (`registry_state`).
 
-Requests are taken as soon as the address is bound. The log is opened in the background, and again
-whenever following it has failed; meanwhile requests wait for it, and not for long.
+The server accepts requests as soon as its address is bound. It opens the schema log in the
+background, and again if following the log has failed. Requests wait for the log for a short time.
 
 Owns   the address, the thread, the log.
-Never  blocks the loop that started it: `bind` is quick, `start` and `close` are for a thread.
-Fails  with ConfigError when the address cannot be had, and on import where the extra `registry` is
-       not installed; later failures are answers, and lines in the log.
+Never  blocks the loop that started it: `bind` is quick; call `start` and `close` in a thread.
+Fails  with ConfigError if the address is not available, and on import if the extra `registry` is
+       not installed. Later failures become answers and lines in the log.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CLOSE_SECONDS: Final = 10.0
 
 
 class RegistryServer:
-    """A registry at `listen`: HOST:PORT, where port 0 takes a free one."""
+    """A registry at `listen`, HOST:PORT. Port 0 chooses a free port."""
 
     def __init__(self, listen: str) -> None:
         self._wanted = parse_address(listen)
@@ -185,7 +185,7 @@ class _Http(uvicorn.Server):
 
 
 class LogKeeper:
-    """The schema log, opened when it is first asked for, and again after it has failed."""
+    """The schema log. It is opened on first use, and again after a failure."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._servers = bootstrap_servers

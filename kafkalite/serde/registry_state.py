@@ -1,28 +1,28 @@
 """The schema registry's state: a fold of the topic `_schemas`.                              [P]
 
-A subject has versions 1, 2, …; an id names a schema in all subjects of a context, the same schema
-has the same id in all of them. A deleted version still answers to its id, since data may be written
-with it.
+A subject has versions 1, 2, …. An id names one schema in all subjects of a context, and a schema
+has one id in all of them. The id of a deleted version still works, because data may have been
+written with it.
 
-Several writers share the topic without a leader. Each decides from its own fold and appends; what
-then counts is the order in the log: **the first record that claims a (subject, version) or an id
-wins, later claims that differ are ignored.** Every fold of one log is the same, so a writer that
-reads its own record back knows whether it won; a loser decides again from what it now knows.
+Several writers share the topic without a leader. Each writer decides from its own fold and appends
+records. The order in the log settles conflicts: **the first record that claims a (subject, version)
+or an id wins, and later claims that differ are ignored.** All folds of one log are equal, so a
+writer that reads its own record back knows whether it won. A loser decides again.
 
-The topic is compacted, which keeps the *last* record of a key. So an ignored record must not stay
-the last of its key: `repairs()` gives the records that put this right, and whoever writes next
-appends them first. A compaction lag of a day is the time in which that has to happen.
+The topic is compacted, and compaction keeps the *last* record of a key. An ignored record must
+therefore not remain the last of its key. `repairs()` returns records that correct this, and the
+next writer appends them first, within the topic's compaction lag of a day.
 
-A schema's references are looked up when they are needed, not when its record is read: compaction
-may leave a record before one that it refers to. So of a registration and of the end of what it
-refers to, the first in the log wins too: **a tombstone of a version that is not deleted, or that
-others refer to, is ignored; a new version that refers to one that has just ended falls**: it is
-there, since the log says so, and its repair is its tombstone.
+References are resolved when they are needed, not when a record is read, because compaction may
+leave a record ahead of the one that it refers to. The log's order also settles a registration
+against the removal of a schema that it refers to: **a tombstone is ignored if its version is not
+deleted or if other versions refer to it; a new version that refers to a removed one is invalid**.
+The invalid version exists, because it is in the log, and its repair is its tombstone.
 
 Owns   subjects, versions, ids, references, configs, modes. `replay` is the only writer.
 Never  decides (`registry` does), reads a log or writes one.
-Fails  with SchemaError naming subject, version or id. Records it cannot read are skipped (`replay`
-       says so); what it cannot parse keeps its place and its id, and is refused when asked for.
+Fails  with SchemaError naming subject, version or id. `replay` skips unreadable records and says
+       so. A schema that does not parse keeps its place and its id; asking for it is an error.
 Source confluentinc/schema-registry `KafkaStoreMessageHandler`, `InMemoryCache` (what is stored and
        why a second schema with the same id is ignored); the rule for several writers is ours.
 """
@@ -89,7 +89,7 @@ class _Collected:
 
 
 class RegistryState:
-    """What the topic says, and what follows from it."""
+    """The state of the registry, folded from the topic."""
 
     def __init__(self) -> None:
         self._subjects: dict[str, dict[int, RegisteredSchema]] = {}

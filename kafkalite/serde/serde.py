@@ -1,12 +1,12 @@
-"""A serde says how values become bytes; opened, it is a codec that works on whole columns.  [P]
+"""A serde describes how values become bytes; its codec converts whole columns.              [P]
 
-A `Serde` is frozen data and part of a plan: hashable, comparable, with a repr that makes it
-again. `open` gives the `Codec` that does the work, with the schema registry at hand.
+A `Serde` is frozen data and part of a plan: hashable, comparable, and its repr can be evaluated.
+`open` returns the `Codec` that does the work, and gives it the schema registry.
 
     column of values  --serialize-->  column of bytes  --deserialize-->  column of values
 
-Owns   the protocol that every serde keeps, and how a failure finds its record.
-Never  touches None: a null record is None on both sides.
+Owns   the protocol of all serdes, and the way in which an error names its record.
+Never  converts None: a null value is None on both sides.
 Fails  with SerdeError, whose `index` is the first record of the column that failed.
 Source `Serializer` and `Deserializer` of apache/kafka, turned from records to columns.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SerdeContext:
-    """What a serde is opened with: the registry, if any, and whether it serves keys or values.
+    """The arguments of `open`: the registry, if any, and whether the serde is for keys or values.
 
     `as_dicts`: records of Avro are to be dicts, not rows that look like dicts. `fields`: the only
     fields of the values read that anybody will look at, so a serde may leave out the others.
@@ -69,7 +69,7 @@ class Serde(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EachRecord:
-    """A codec made of one function for each way, called once per record that is not None."""
+    """A codec of two functions, each called once for every value that is not None."""
 
     name: str
     write: Callable[[Any], bytes]

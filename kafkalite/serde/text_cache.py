@@ -1,11 +1,11 @@
-"""What was made of texts, kept for the next time.                                         [P]
+"""A cache of values that were parsed from texts.                                          [P]
 
-A parser makes a dozen megabytes of small objects of a schema of one megabyte, and the garbage
-collector looks at them again and again while everything else in the process waits. So the number of
-results is bounded, as with `lru_cache`, and so is the length of all their texts together.
+Parsing a schema of one megabyte creates a dozen megabytes of small objects. The garbage collector
+visits them again and again while the rest of the process waits. So this cache limits not only the
+number of its values, as `lru_cache` does, but also the total length of their texts.
 
-Owns   the results. Any thread may ask; two that ask for one text at once may both do the work.
-Fails  as the function does, each time anew.
+Owns   the values. Any thread may use it; two threads that ask for one text may both parse it.
+Fails  as the function does. Errors are not cached.
 """
 
 from __future__ import annotations

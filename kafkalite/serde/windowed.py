@@ -5,8 +5,8 @@
 
 Both big-endian, epoch milliseconds. A time window's end is not written: it is start + size.
 
-Fails  with SerdeError: no Windowed, a null inner key, fewer bytes than the times take, an end that
-       is not start + size.
+Fails  with SerdeError if a key is not a Windowed, has a null inner key or too few bytes, or ends at
+       another time than start + size.
 Source apache/kafka `WindowKeySchema`, `SessionKeySchema`.
 """
 

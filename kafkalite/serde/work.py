@@ -1,10 +1,10 @@
-"""How much work one question about schemas may be.                                        [P]
+"""A limit on the work that one request about schemas may cause.                            [P]
 
-A schema of a few hundred bytes can ask for more than a machine will ever do: records whose defaults
-hold each other's defaults double with each record, and two rings of records make as many pairs as
-the product of their lengths. So whoever walks a schema counts its steps.
+A schema of a few hundred bytes can cause endless work: the defaults of nested records double with
+each record, and comparing two rings of records takes as many pairs as the product of their lengths.
+So every walk over a schema counts its steps.
 
-Owns   the count. A step of a walk takes about a microsecond.
+Owns   the count. A step takes about a microsecond.
 Fails  with SchemaError that names the limit.
 """
 
@@ -14,7 +14,7 @@ from kafkalite.errors import SchemaError
 
 
 class Work:
-    """What is left of `limit` steps. `doing` begins the message: `comparing the schemas`."""
+    """The remaining steps of `limit`. `doing` begins the message: `comparing the schemas`."""
 
     __slots__ = ("_code", "_doing", "_left", "_limit", "_unit")
 
