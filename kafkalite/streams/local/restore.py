@@ -31,7 +31,7 @@ from kafkalite.streams.local.task import Task
 STEP_MS: Final = 1_000
 STALLED_SECONDS: Final = 30
 CHECK_SECONDS: Final = 1  # without a record, until the topics are looked at again
-BATCH_RECORDS: Final = 50_000  # of a poll: some ten milliseconds of work
+BATCH_RECORDS: Final = 10_000  # of a poll: some ten milliseconds of work
 FETCH_BYTES: Final = 4 << 20  # of a partition: changelogs are read in one go
 
 log = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ ENTRIES: Final = {
     "written": "the wall clock at the last checkpoint, in epoch ms",
     "note": "of the store's operator",
 }
-LOAD_BYTES_MAX: Final = 64 << 20  # of a restore, held back so that rows are written once, sorted
+LOAD_BYTES_MAX: Final = 32 << 20  # of a restore, held back so that rows are written once, sorted
 SAMPLED_EVERY: Final = 64
 LOADED_ROW_BYTES: Final = 150  # about what a row takes in a dict besides its bytes
 

@@ -121,9 +121,14 @@ class RocksBackend:
         if len(rows) < BULK_ROWS:
             self._safely(lambda: self._put(rows, metadata, cleared))
             return
-        gone = {key: None for key, value in rows.items() if value is None}
-        self._safely(lambda: self._put(gone, NO_METADATA, cleared))
-        self._safely(lambda: self._take_in(rows))
+        if not all(rows.values()):
+            gone = {key: None for key, value in rows.items() if value is None}
+            rows = {key: value for key, value in rows.items() if value is not None}
+            self._safely(lambda: self._put(gone, NO_METADATA, cleared))
+        elif cleared:
+            self._safely(lambda: self._put({}, NO_METADATA, cleared))
+        if rows:
+            self._safely(lambda: self._take_in(rows))
         self._safely(lambda: self._put({}, metadata, ()))
 
     def _put(
@@ -150,14 +155,11 @@ class RocksBackend:
             self._db.write(batch)
 
     def _take_in(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Writes the rows that have a value as a table file of their own."""
-        keys = sorted(key for key, value in rows.items() if value is not None)
-        if not keys:
-            return
+        """Writes the rows, which all have values, as a table file of their own."""
         path = str(self._path / BULK_FILE)
         writer = self._library.SstFileWriter(self._options)
         writer.open(path)
-        for key in keys:
+        for key in sorted(rows):
             writer[ROW + key] = rows[key]
         writer.finish()
         how = self._library.IngestExternalFileOptions()
