@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -26,7 +27,7 @@ from kafkalite.streams.local.committer import (
     transactional_id,
 )
 from kafkalite.streams.local.compile import compile_topology
-from kafkalite.streams.local.restore import restore_tasks
+from kafkalite.streams.local.restore import Restore, look_up
 from kafkalite.streams.local.task import Task
 
 pytestmark = pytest.mark.slow
@@ -120,6 +121,7 @@ def test_what_was_not_committed_leaves_no_trace_and_the_next_record_begins_anew(
             await committer.send(Output("undone-out", row(b"lost"), None))
             await committer.abort()
             assert not await committer.commit([], {}, {}), "nothing is open"
+            await committer.start()
             await committer.send(Output("undone-out", row(b"kept"), None))
             assert await committer.commit([], {}, {})
         assert await read(address, "undone-out") == [b"kept"]
@@ -193,11 +195,14 @@ def test_state_is_restored_beyond_a_transaction_that_is_open(address: str) -> No
             await hangs.flush()
             async with commits.transaction():
                 await commits.send_columns("behind-rows-changelog", row(b"b"))
-            restoring = asyncio.create_task(restore_tasks(client, [task], lambda: False))
-            while not restoring.done() and len(asyncio.all_tasks()) < 3:
-                await asyncio.sleep(0)
+            replays = await look_up(client, [task], 0)
+            restore = Restore(client, replays, time.monotonic, lambda: 0)
+            assert not (await restore.step(100)).is_over
             await hangs.abort()
-            assert await restoring == 1
+            while not (await restore.step(100)).is_over:
+                pass
+            await restore.close()
+            assert restore.records == 1
         assert [key for key, _ in task.store("rows").all()] == ["b"]
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +16,17 @@ from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string, tumbling
 from kafkalite.streams.app import _run
+from kafkalite.streams.local import starter as starter_module
 from kafkalite.streams.local import worker as worker_module
 from kafkalite.streams.local.assignor import TaskAssignor
 from kafkalite.streams.local.committer import AtLeastOnce
-from kafkalite.streams.local.worker import LAG_WAIT_MS_MAX, Worker
+from kafkalite.streams.local.replay import Replay
+from kafkalite.streams.local.rounds import LAG_WAIT_MS_MAX
+from kafkalite.streams.local.starter import TaskStarter
+from kafkalite.streams.local.task import Task
+from kafkalite.streams.local.task_inputs import TaskInputs
+from kafkalite.streams.local.task_manager import Life
+from kafkalite.streams.local.worker import Worker, WorkerConfig
 
 
 class Producer:
@@ -29,15 +36,17 @@ class Producer:
         self.events: list[str] = []
         self.sent: dict[str, list[Columns]] = {}
 
+    async def start(self) -> None: ...
+
+    def end_offset(self, partition: TopicPartition) -> int | None:
+        return None
+
     async def send_columns(self, topic: str, columns: Columns, **to: Any) -> None:
         self.events.append(topic)
         self.sent.setdefault(topic, []).append(columns)
 
     async def flush(self) -> None:
         self.events.append("flush")
-
-    def end_offset(self, partition: TopicPartition) -> int | None:
-        return None
 
 
 class Consumer:
@@ -50,6 +59,9 @@ class Consumer:
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         self.at_the_end: list[TopicPartition] = []
         self.is_fenced = False
+        self.is_rebalancing = False
+        self.assignment: tuple[TopicPartition, ...] = ()
+        self.paused: set[TopicPartition] = set()
 
     def position(self, tp: TopicPartition) -> int | None:
         return self.positions.get(tp)
@@ -57,9 +69,16 @@ class Consumer:
     def lag(self, tp: TopicPartition) -> int | None:
         return self.lags.get(tp, 0)
 
-    def pause(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        self.paused |= set(partitions)
 
-    def resume(self, partitions: Iterable[TopicPartition]) -> None: ...
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self.paused -= set(partitions)
+
+    def seek(self, tp: TopicPartition, at: OffsetAndMetadata) -> None:
+        self.positions[tp] = at.offset
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition]) -> None: ...
 
     def seek_to_end(self, partitions: Iterable[TopicPartition]) -> None:
         self.at_the_end += partitions
@@ -76,38 +95,95 @@ class Consumer:
         self.offsets |= offsets
 
 
+class Starter(TaskStarter):
+    """May hold tasks back, as a long changelog would."""
+
+    is_held = False
+
+    async def advance(self) -> list[Life]:
+        return [] if self.is_held else await super().advance()
+
+
+class Inline:
+    """Runs calls of the task thread where it stands."""
+
+    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().create_future()
+        future.set_result(call())
+        return future
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look_up(*_: Any) -> list[Replay]:
+        return []
+
+    monkeypatch.setattr(starter_module, "look_up", look_up)
+
+
 class Turns(Worker):
     """A worker between a producer and a consumer of the test."""
 
     def __init__(self, app: Streams, **partitions_of: int) -> None:
-        super().__init__(app.plan(), "127.0.0.1:1", MemoryRegistry())
+        super().__init__(app.plan(), "127.0.0.1:1", MemoryRegistry(), WorkerConfig())
         self.producer = Producer()
-        self.consumer = Consumer(self.producer)
-        self._consumer = self.consumer  # type: ignore[assignment]
+        self.consumer: Any = Consumer(self.producer)
+        self._consumer = self.consumer
         self._committer = AtLeastOnce(self.producer, self._consumer, None)  # type: ignore[arg-type]
         subs = self._sub_topologies.values()
-        sources = {s.id: tuple(t for src in s.sources for t in src.topics) for s in subs}
-        self._sub_topology_of = {topic: sub for sub, topics in sources.items() for topic in topics}
-        self._partitions_of = {topic: 1 for topics in sources.values() for topic in topics}
-        self._partitions_of |= {c.name: 1 for s in subs for c in s.changelogs} | partitions_of
-        self._assignor = TaskAssignor(sources)
+        self._sources = {s.id: tuple(t for src in s.sources for t in src.topics) for s in subs}
+        counts = {topic: 1 for topics in self._sources.values() for topic in topics}
+        counts |= {c.name: 1 for s in subs for c in s.changelogs} | partitions_of
+        self._inputs = TaskInputs("app", list(subs), self._sources, counts)
+        self._assignor = TaskAssignor(self._sources)
+        self._rounds.begin(self.consumer)
+        inline: Any = Inline()
+        self._starter = self.starter = Starter(
+            "app",
+            self._client,
+            self.consumer,
+            self._committer,
+            self._assignor,
+            inline,
+            self._places,
+            self._new_task,
+            self._inputs.reader,
+            lambda: 0.0,
+            lambda: 0,
+        )
+        self._thread = inline
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """Those that run."""
+        return {str(life): task for life, task in self._rounds.tasks.items()}
 
     async def assign(self, *partitions: tuple[str, int]) -> None:
-        await self._on_assigned([TopicPartition(*tp) for tp in partitions])
+        """Beside what is assigned already; until all of it runs, if nobody holds it back."""
+        added = tuple(TopicPartition(*tp) for tp in partitions)
+        self.consumer.assignment += added
+        await self._on_assigned(added)
+        await self.start()
+
+    async def start(self) -> None:
+        """What was assigned comes to run."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+            await self._start_tasks()
+
+    async def revoke(self, *partitions: TopicPartition) -> None:
+        gone = set(partitions)
+        self.consumer.assignment = tuple(tp for tp in self.consumer.assignment if tp not in gone)
+        await self._on_revoked(partitions)
 
     def receive(self, topic: str, *timestamps: int, first: int = 0, partition: int = 0) -> None:
         keys = [b"k"] * len(timestamps)
         offsets = range(first, first + len(timestamps))
         batch = Columns(keys, keys, list(timestamps), offsets)
-        self._receive(TopicPartition(topic, partition), batch)
-
-
-@pytest.fixture(autouse=True)
-def nothing_to_restore(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def restore_tasks(*_: Any) -> int:
-        return 0
-
-    monkeypatch.setattr(worker_module, "restore_tasks", restore_tasks)
+        self._rounds.receive(TopicPartition(topic, partition), batch)
 
 
 def passing(name: str = "app") -> Streams:
@@ -133,11 +209,11 @@ class TestCommit:
             turns = Turns(app)
             await turns.assign(IN)
             turns.receive("in", 1)
-            await turns._round()
+            await turns._rounds.run()
             await turns._commit()
             turns.producer.events.clear()
             turns.receive("in", 30, first=1)
-            await turns._round()
+            await turns._rounds.run()
             await turns._commit()
             assert turns.producer.events == ["out", "flush", "app-n-changelog", "flush", "commit"]
 
@@ -148,7 +224,7 @@ class TestCommit:
             turns = Turns(passing())
             await turns.assign(IN)
             turns.receive("in", 1, 2)
-            await turns._round()
+            await turns._rounds.run()
             for _ in range(3):
                 await turns._commit()
             assert turns.producer.events.count("commit") == 1
@@ -162,7 +238,7 @@ class TestCommit:
             turns = Turns(passing())
             await turns.assign(IN)
             turns.receive("in", 1, 2)
-            await turns._round()
+            await turns._rounds.run()
             turns.consumer.positions[IN] = 3
             await turns._commit()
             assert turns.consumer.offsets[IN].offset == 3
@@ -170,7 +246,7 @@ class TestCommit:
             turns.consumer.positions[IN] = 5
             await turns._commit()
             assert turns.consumer.offsets[IN].offset == 2, "two records wait"
-            await turns._round()
+            await turns._rounds.run()
             await turns._commit()
             assert turns.consumer.offsets[IN].offset == 5
 
@@ -213,11 +289,11 @@ class TestStop:
             app = Streams("app")
             app.stream("in").for_each(seen.append)
             turns = Turns(app)
-            turns._pace[0].records = 2  # the function is slow
+            turns._rounds._pace[0].records = 2  # the function is slow
             await turns.assign(IN)
             turns.receive("in", *range(20))
             turns.consumer.positions[IN] = 20
-            await turns._round()
+            await turns._rounds.run()
             await turns._commit()
             assert len(seen) == 2
             assert turns.consumer.offsets[IN].offset == 2
@@ -235,40 +311,56 @@ class TestStop:
             await turns.assign(("in", 0), ("in", 1))
             turns.receive("in", 1, 9)
             turns.receive("in", 2, 9, partition=1)
-            await turns._round()
+            await turns._rounds.run()
             sent = turns.producer.sent["app-all-repartition"]
             assert [columns.timestamps for columns in sent] == [[1, 9], [2, 9]]
 
         asyncio.run(scenario())
 
-    def test_a_stop_while_state_is_restored_takes_over_no_task(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+
+class TestAssignment:
+    def test_tasks_that_stay_go_on_while_others_come_and_go(self) -> None:
         async def scenario() -> None:
-            turns = Turns(passing())
-
-            async def restore_tasks(client: Any, tasks: Any, stopping: Any, *_: Any) -> int:
-                turns.stop()
-                assert stopping()
-                return 0
-
-            monkeypatch.setattr(worker_module, "restore_tasks", restore_tasks)
-            await turns.assign(IN)
-            assert not turns._tasks
+            turns = Turns(passing(), **{"in": 2})
+            await turns.assign(("in", 0))
+            stays = turns.tasks["0_0"]
+            turns.starter.is_held = True
+            await turns.assign(("in", 1))
+            assert turns.tasks == {"0_0": stays}, "the other is being restored"
+            assert turns.consumer.paused == {TopicPartition("in", 1)}
+            turns.receive("in", 1, 2)
+            assert await turns._rounds.run() == 2
+            turns.starter.is_held = False
+            await turns.start()
+            assert turns.tasks.keys() == {"0_0", "0_1"}
+            assert turns.consumer.paused == set()
+            await turns.revoke(TopicPartition("in", 1))
+            assert turns.tasks == {"0_0": stays}
 
         asyncio.run(scenario())
 
-
-class TestAssignment:
-    def test_tasks_that_come_back_at_once_keep_their_state(self) -> None:
+    def test_a_task_that_goes_before_it_ran_is_not_taken_over(self) -> None:
         async def scenario() -> None:
             turns = Turns(passing())
+            turns.starter.is_held = True
             await turns.assign(IN)
-            before = dict(turns._tasks)
-            await turns._on_revoked([IN])
-            assert not turns._tasks
-            await turns.assign(IN)
-            assert turns._tasks == before
+            await turns.revoke(IN)
+            turns.starter.is_held = False
+            await turns.start()
+            assert not turns.tasks
+            assert turns.producer.events == [], "it has nothing to commit"
+
+        asyncio.run(scenario())
+
+    def test_a_task_whose_inputs_have_grown_is_made_anew_with_all_of_them(self) -> None:
+        async def scenario() -> None:
+            turns = Turns(merging())
+            await turns.assign(("a", 0))
+            (before,) = turns.tasks.values()
+            await turns.assign(("b", 0))
+            (life,) = turns._rounds.tasks
+            assert {tp.topic for tp in life.partitions} == {"a", "b"}
+            assert turns.tasks["0_0"] is not before
 
         asyncio.run(scenario())
 
@@ -277,22 +369,81 @@ class TestAssignment:
         async def scenario() -> None:
             turns = Turns(passing())
             await turns.assign(IN)
-            before = dict(turns._tasks)
+            before = turns.tasks
             turns.receive("in", 1, 2)
-            await turns._round()
+            await turns._rounds.run()
+            turns.producer.events.clear()
+            turns.consumer.is_fenced = how == "fenced"
             if how == "lost":
-                turns.producer.events.clear()
                 await turns._on_lost([IN])
-                assert set(turns.producer.events) <= {"flush"}, "others write there by now"
-                assert turns._assignor.owned == frozenset()
+                assert turns.producer.events == [], "others write there by now"
             else:
-                turns.consumer.is_fenced = how == "fenced"
-                await turns._on_revoked([IN])
-            if how == "went elsewhere":
-                await turns.assign()
+                await turns.revoke(IN)
+            assert turns._assignor.owned == frozenset()
+            assert not turns.tasks
             await turns.assign(IN)
-            assert turns._tasks.keys() == before.keys()
-            assert turns._tasks != before
+            assert turns.tasks.keys() == before.keys()
+            assert turns.tasks != before
+
+        asyncio.run(scenario())
+
+    def test_after_a_commit_that_failed_all_tasks_begin_anew_from_the_last_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 100.0
+        clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
+        monkeypatch.setattr(worker_module, "time", clock)
+
+        async def scenario() -> None:
+            nonlocal now
+            turns = Turns(passing())
+            turns.consumer.offsets[IN] = OffsetAndMetadata(5)
+            await turns.assign(IN)
+            before = turns.tasks
+            turns.receive("in", 1, 2, first=5)
+            await turns._rounds.run()
+            turns.consumer.positions[IN] = 7
+            turns.consumer.is_fenced = True
+            await turns._commit_or_begin_anew()
+            assert not turns.tasks
+            turns.consumer.is_fenced = False
+            await turns.start()
+            assert not turns.tasks, "not at once"
+            now += 1
+            await turns.start()
+            assert turns.tasks.keys() == before.keys()
+            assert turns.tasks != before
+            assert turns.consumer.positions[IN] == 5
+
+        asyncio.run(scenario())
+
+    def test_what_no_other_try_would_mend_ends_the_worker(self) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic out")
+            with pytest.raises(ApiError, match="topic out"):
+                await turns._begin_anew(gone)
+            too_large = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "a row")
+            with pytest.raises(ApiError, match="a row"):
+                await turns._begin_anew(too_large)
+
+        asyncio.run(scenario())
+
+    def test_nothing_is_committed_while_a_join_is_under_way(self) -> None:
+        """The generation that this worker knows may be refused by then."""
+
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            turns.receive("in", 1, 2)
+            await turns._rounds.run()
+            turns.consumer.is_rebalancing = True
+            await turns._commit()
+            assert "commit" not in turns.producer.events
+            turns.consumer.is_rebalancing = False
+            await turns._commit()
+            assert turns.producer.events[-1] == "commit"
 
         asyncio.run(scenario())
 
@@ -305,7 +456,7 @@ class TestAssignment:
                 await turns.assign(IN)
                 assert turns.consumer.at_the_end == [IN]
                 turns.consumer.at_the_end.clear()
-                await turns._on_revoked([IN])
+                await turns.revoke(IN)
             turns.consumer.offsets[IN] = OffsetAndMetadata(7)
             await turns.assign(IN)
             assert turns.consumer.at_the_end == []
@@ -337,13 +488,13 @@ class TestWaiting:
             await turns.assign(("a", 0), ("b", 0))
             turns.consumer.lags[late] = 2
             turns.receive("a", 5)
-            assert not await turns._round()
+            assert not await turns._rounds.run()
             turns.receive("b", 1, 9)
-            assert await turns._round()
+            assert await turns._rounds.run()
             (out,) = turns.producer.sent["out"]
             assert out.timestamps == [1, 5], "9 waits until more of the other is known"
             turns.consumer.lags[late] = 0
-            assert await turns._round()
+            assert await turns._rounds.run()
 
         asyncio.run(scenario())
 
@@ -360,13 +511,13 @@ class TestWaiting:
             await turns.assign(("a", 0), ("b", 0))
             turns.consumer.lags[TopicPartition("b", 0)] = 2
             turns.receive("a", 5)
-            assert not await turns._round()
+            assert not await turns._rounds.run()
             now += LAG_WAIT_MS_MAX / 1000
             for offset in range(1, 4):
-                assert await turns._round(), "not for five seconds each time"
+                assert await turns._rounds.run(), "not for five seconds each time"
                 turns.receive("a", 5 + offset, first=offset)
             turns.receive("b", 3)
-            assert await turns._round()
-            assert not await turns._round(), "it had recovered"
+            assert await turns._rounds.run()
+            assert not await turns._rounds.run(), "it had recovered"
 
         asyncio.run(scenario())

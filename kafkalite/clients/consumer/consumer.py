@@ -513,6 +513,11 @@ class Consumer(Lifetime):
         """Who this consumer is in its group, for a transaction's offsets."""
         return self._grouped("group_metadata").membership.group_metadata
 
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a join is under way: commits may be refused until a poll has ended it."""
+        return self._group is not None and self._group.is_joining
+
     def _grouped(self, what: str) -> GroupMember:
         if self._membership is None:
             raise ConfigError(f"{what} needs a group_id")

@@ -32,7 +32,7 @@ def balanced(
 ) -> dict[str, list[TopicPartition]]:
     """Each member's partitions, sorted; every partition with a subscriber is somebody's."""
     takers = _takers(partitions_of, subscriptions)
-    owners = _owners(partitions_of, subscriptions)
+    owners = current_owners(partitions_of, subscriptions)
     hands = {member_id: _Hand() for member_id in sorted(subscriptions)}
     for partition, member_id in owners.items():
         hands[member_id].give(partition, fresh=False)
@@ -87,7 +87,7 @@ def _takers(partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscr
     return {t: shared.setdefault(tuple(m), tuple(m)) for t, m in sorted(found.items())}
 
 
-def _owners(
+def current_owners(
     partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
 ) -> dict[TopicPartition, str]:
     """Who owns what, by the newest generation that claims it.

@@ -92,6 +92,11 @@ class Consumer(Twin[asynchronous.Consumer]):
         """The partitions that are paused."""
         return self.read(lambda consumer: consumer.paused)
 
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a join is under way: commits may be refused until a poll has ended it."""
+        return self.read(lambda consumer: consumer.is_rebalancing)
+
     @like(asynchronous.Consumer.poll)
     def poll(self, timeout_ms: float = 0) -> dict[TopicPartition, Columns]:
         """Records of the partitions that have some, or nothing after `timeout_ms`."""

@@ -5,8 +5,11 @@ topic the sub-topology reads, so joined topics stay together. A member tells whi
 in its subscription's user data; restoring state is what moving a task costs. It also tells its
 transactional id: the leader aborts the transactions of workers that are gone.
 
+Rebalancing is cooperative: a task that is to move is first taken from its owner, who goes on with
+the others meanwhile, and given to the new one in the rebalance that follows.
+
 Owns   nothing: an assignment is a function of the members and the topics.
-Source KIP-54 (stickiness), Kafka Streams' StickyTaskAssignor.
+Source KIP-54 (stickiness), KIP-429, Kafka Streams' StickyTaskAssignor.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Final, NamedTuple
 import msgpack
 
 from kafkalite.clients.consumer.assignors import Assignment, RebalanceProtocol, Subscription
+from kafkalite.clients.consumer.sticky import current_owners
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
 
@@ -85,7 +89,7 @@ class TaskAssignor:
     """
 
     name: Final = "kafkalite-streams"
-    rebalance_protocol: Final = RebalanceProtocol.EAGER
+    rebalance_protocol: Final = RebalanceProtocol.COOPERATIVE
 
     def __init__(
         self,
@@ -116,8 +120,16 @@ class TaskAssignor:
         told = {member: read_user_data(s.user_data) for member, s in subscriptions.items()}
         owners = {member: owned for member, (owned, _) in told.items()}
         self.living = frozenset(name for _, name in told.values() if name is not None)
+        holders = current_owners(partitions_of, subscriptions)
+
+        def is_free(task: TaskId, member: str) -> bool:
+            """Whether nobody else still works on it."""
+            return all(holders.get(tp, member) == member for tp in tasks[task])
+
         return {
-            member: Assignment(tuple(tp for task in mine for tp in tasks[task]))
+            member: Assignment(
+                tuple(tp for task in mine if is_free(task, member) for tp in tasks[task])
+            )
             for member, mine in spread(tasks, owners).items()
         }
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
@@ -36,7 +35,7 @@ from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ApiError, KafkaliteError
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, KafkaliteError
 from kafkalite.streams.local.batch import Output
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -46,13 +45,38 @@ Guarantee = Literal["at_least_once", "exactly_once"]
 GROUP_METADATA_SINCE: Final = 3  # the version of TxnOffsetCommit that names the group's member
 UNFINISHED: Final = ("Ongoing",)  # what a coordinator calls a transaction that nobody has ended
 ID_BYTES: Final = 16
+FENCED: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+TOPIC_GONE: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
 
 
 class Committer(Protocol):
     """Writes what tasks make, and commits it."""
 
     async def start(self) -> None:
-        """Makes it ready. Whatever an earlier producer of the same id left open is aborted."""
+        """Makes it ready, at first and after `abort`; else nothing. What an earlier producer of
+        the same id left open is aborted: no restore waits for it."""
 
     async def send(self, output: Output) -> None:
         """Hands in records."""
@@ -67,7 +91,7 @@ class Committer(Protocol):
         """The offset behind what was last written to a changelog, as far as that is known."""
 
     async def abort(self) -> None:
-        """Drops what is not committed; the next record begins anew."""
+        """Drops what is not committed. It never fails; `start` is due before the next record."""
 
     async def close(self) -> None:
         """Aborts what is not committed, and disconnects."""
@@ -84,55 +108,56 @@ class ExactlyOnce:
         self._id = transactional_id
         self._timeout_ms = timeout_ms
         self._is_open = False
-        self._producer = self._new_producer()
-
-    def _new_producer(self) -> TransactionalProducer:
-        return TransactionalProducer(
-            self._client, self._id, transaction_timeout_ms=self._timeout_ms, linger_ms=0
-        )
+        self._producer: TransactionalProducer | None = None
 
     async def start(self) -> None:
-        """Gets the producer id, with an epoch of its own."""
-        await self._producer.start()
+        """Gets the producer id, in a new epoch."""
+        if self._producer is None:
+            producer = TransactionalProducer(
+                self._client, self._id, transaction_timeout_ms=self._timeout_ms, linger_ms=0
+            )
+            await producer.start()
+            self._producer = producer
 
     async def send(self, output: Output) -> None:
         """Hands in records."""
-        self._begin()
-        await _send(self._producer, output)
+        await _send(self._begun(), output)
 
     async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
         """Ends the transaction; without records and moved offsets there is none."""
         if not (self._is_open or changes or moved):
             return False
-        self._begin()
+        producer = self._begun()
         for partition, output in changes:
-            await self._producer.send_columns(output.topic, output.columns, partition=partition)
+            await producer.send_columns(output.topic, output.columns, partition=partition)
         if wanted := moved or offsets:  # also unmoved ones are refused to a fenced worker
-            await self._producer.send_offsets(wanted, self._consumer.group_metadata())
-        await self._producer.commit()
+            await producer.send_offsets(wanted, self._consumer.group_metadata())
+        await producer.commit()
         self._is_open = False
         return True
 
     def end_offset(self, changelog: TopicPartition) -> int | None:
         """The marker of the commit stands behind it."""
-        return self._producer.end_offset(changelog)
+        return None if self._producer is None else self._producer.end_offset(changelog)
 
     async def abort(self) -> None:
         """Aborts by a new epoch: this works after every failure, and ends what a silent
         coordinator may have begun."""
         self._is_open = False
-        await self._producer.close(flush=False)
-        self._producer = self._new_producer()
-        await self._producer.start()
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            await producer.close(flush=False)
 
     async def close(self) -> None:
         """Aborts the open transaction."""
-        await self._producer.close(flush=False)
+        await self.abort()
 
-    def _begin(self) -> None:
+    def _begun(self) -> TransactionalProducer:
+        assert self._producer is not None, "the committer is not started"
         if not self._is_open:
             self._producer.begin()
             self._is_open = True
+        return self._producer
 
 
 class AtLeastOnce:
@@ -146,11 +171,15 @@ class AtLeastOnce:
         self._outputs = outputs
         self._consumer = consumer
         self._state = state
-        self._is_state_started = False
+        self._is_started = self._writes_state = False
 
     async def start(self) -> None:
-        """Gets a producer id for the outputs; one for changelogs when there is one to write."""
-        await self._outputs.start()
+        """Gets a producer id for the outputs; one for changelogs once there was one to write."""
+        if not self._is_started:
+            await self._outputs.start()
+            self._is_started = True
+        if self._state is not None and self._writes_state:
+            await self._state.start()
 
     async def send(self, output: Output) -> None:
         """Hands in records, which leave at once."""
@@ -158,11 +187,12 @@ class AtLeastOnce:
 
     async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:
         """Outputs first: a changelog may say that a window is closed."""
+        if not self._is_started:  # no task has been here yet
+            return False
         await self._outputs.flush()
         if changes and self._state is not None:
-            if not self._is_state_started:
-                await self._state.start()
-                self._is_state_started = True
+            self._writes_state = True
+            await self._state.start()
             return await self._state.commit(changes, offsets, moved)
         for partition, output in changes:
             await self._outputs.send_columns(output.topic, output.columns, partition=partition)
@@ -176,16 +206,14 @@ class AtLeastOnce:
         return (self._state or self._outputs).end_offset(changelog)
 
     async def abort(self) -> None:
-        """Aborts the changelogs; outputs that left stay."""
-        with suppress(ApiError):  # these records are made again
-            await self._outputs.flush()
-        if self._state is not None and self._is_state_started:
+        """Aborts the changelogs; outputs leave all the same, and will be made again."""
+        if self._state is not None:
             await self._state.abort()
 
     async def close(self) -> None:
         """Sends nothing more."""
         await self._outputs.close(flush=False)
-        if self._state is not None and self._is_state_started:
+        if self._state is not None:
             await self._state.close()
 
 
@@ -193,6 +221,17 @@ async def _send(producer: Producer, output: Output) -> None:
     await producer.send_columns(
         output.topic, output.columns, partition=output.partition, partitions=output.partitions
     )
+
+
+def is_passing(error: KafkaliteError) -> bool:
+    """Whether a worker may go on, from its last commit, after this error of a broker.
+
+    It was fenced, evicted, or the broker is away. A topic that is gone does not come back.
+    """
+    if isinstance(error, ApiError):
+        code = error.error_code
+        return code in FENCED or (code.is_retriable and code not in TOPIC_GONE)
+    return isinstance(error, BrokerUnavailable)
 
 
 async def has_transactions(client: Client) -> bool:

@@ -10,8 +10,8 @@ that later commits of others count on.
 
 Owns   one consumer without a group, and which replay each changelog partition belongs to.
 Never  keeps the loop longer than a batch of records.
-Fails  with ProcessingError, naming the topic and both offsets, when a changelog cannot be read to
-       its end; with TopologyError for one that is gone, or was deleted and made anew.
+Fails  with BrokerUnavailable, naming the topic and both offsets, when a changelog cannot be read
+       to its end; with TopologyError for one that is gone, or was deleted and made anew.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ApiError, ErrorCode, ProcessingError, TopologyError
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, TopologyError
 from kafkalite.streams.local.replay import Replay
 from kafkalite.streams.local.task import Task
 
@@ -191,7 +191,7 @@ class Restore:
     async def _look_into_silence(self, consumer: Consumer) -> None:
         silent = self._clock() - self._progress_at
         if silent > STALLED_SECONDS:
-            raise ProcessingError(self._say_where(consumer))
+            raise BrokerUnavailable(self._say_where(consumer))
         if silent > self._checked_after + CHECK_SECONDS:
             self._checked_after = silent
             await self._check_topics()

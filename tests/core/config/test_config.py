@@ -97,6 +97,8 @@ DIFFERENT = {
     ("broker", "listener.security.protocol.map"): ("STRING", "static", "", f"={PROTOCOLS}"),
     # Optional here: the data directory's, or 1.
     ("broker", "node.id"): ("INT", "static", "", "=-1"),
+    # A worker of a topology that dies is noticed within three seconds.
+    ("broker", "group.min.session.timeout.ms"): ("INT", "static", "", "=1000"),
     # As small as in Kafka 3.9.
     ("broker", "log.segment.bytes"): ("INT", "dynamic", "[14,...]", "=1073741824"),
     ("topic", "segment.bytes"): ("INT", "dynamic", "[14,...]", "=1073741824"),

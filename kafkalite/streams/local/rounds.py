@@ -1,0 +1,300 @@
+"""Rounds: fetched records into tasks, each task a bit, those that must keep together as one. [IO]
+
+    receive ──> inboxes ──> a round, in the task thread ──> outputs
+                            every task of a sub-topology: what is idle, records, wall clock
+
+Owns   the tasks that run, the inboxes of their partitions, and the pace of each sub-topology.
+Never  keeps the thread longer than a slice of each task's records; runs a task that was removed.
+Fails  with the first error of a user function or a serde.
+Source KIP-695 (waiting for inputs that lag).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from kafkalite.clients.consumer.consumer import OffsetAndMetadata
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace
+from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.state.limit import MemoryLimit
+from kafkalite.streams.local.task import Output, Task, TaskCommit
+from kafkalite.streams.local.task_manager import Life
+
+R = TypeVar("R")
+
+LAG_WAIT_MS_MAX: Final = 5_000  # a partition that lags and gives nothing holds others no longer
+REST_SECONDS: Final = 0.01  # how often tasks without records look at the clock, at most
+
+
+class InThread(Protocol):
+    """Runs a call in the task thread; the event loop goes on meanwhile."""
+
+    def __call__(self, call: Callable[[], R], /) -> Awaitable[R]:
+        """The call's result."""
+
+
+class Source(Protocol):
+    """What rounds need of a consumer."""
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset a poll gives."""
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets are still to come."""
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Polls give nothing of these."""
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undoes `pause`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The monotonic clock in seconds, and the wall clock in epoch milliseconds."""
+
+    monotonic: Callable[[], float]
+    wall_ms: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one task gets to do in a round."""
+
+    task: Task
+    idle: Mapping[str, bool]  # by topic
+    fetched: Sequence[tuple[str, Columns]]
+
+
+class Rounds:
+    """The running tasks of one worker. `send` takes what they make."""
+
+    def __init__(
+        self,
+        subs: Sequence[SubTopology],
+        in_thread: InThread,
+        send: Callable[[Iterable[Output]], Awaitable[None]],
+        clocks: Clocks,
+        memory: MemoryLimit,
+        *,
+        buffered_records_max: int,
+        idle_ms: int,
+    ) -> None:
+        self.tasks: dict[Life, Task] = {}
+        self.inboxes: dict[TopicPartition, Inbox] = {}
+        self.ends: Mapping[TopicPartition, int] = {}  # up to which this worker runs, if it ends
+        self._subs = subs
+        self._in_thread = in_thread
+        self._send = send
+        self._clocks = clocks
+        self._memory = memory
+        self._buffered_records_max = buffered_records_max
+        self._idle_ms = idle_ms
+        self._pace: dict[int, Pace] = defaultdict(Pace)  # by sub-topology
+        self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
+        self._received_at: dict[TopicPartition, float] = {}
+        self._looked_at: dict[int, float] = {}  # when the tasks of a sub-topology last had a turn
+
+    def begin(self, consumer: Source) -> None:
+        """A new membership: there are no tasks yet."""
+        self._consumer = consumer
+
+    def add(self, life: Life, task: Task) -> None:
+        """From now on the task runs."""
+        self.tasks[life] = task
+        self.tasks = dict(sorted(self.tasks.items(), key=lambda entry: entry[0].task_id))
+        for tp in life.partitions:
+            self.inboxes[tp] = Inbox(self._buffered_records_max)
+        self._consumer.resume(life.partitions)
+
+    def remove(self, life: Life) -> Task | None:
+        """The task runs no more; None if it did not."""
+        if (task := self.tasks.pop(life, None)) is not None:
+            for tp in life.partitions:
+                del self.inboxes[tp]
+                self._waiting_since.pop(tp, None)
+                self._received_at.pop(tp, None)
+        return task
+
+    def receive(self, partition: TopicPartition, columns: Columns) -> None:
+        """Takes in fetched records; those of a partition that was revoked meanwhile are dropped."""
+        inbox = self.inboxes.get(partition)
+        if inbox is None:
+            return
+        inbox.put(columns)
+        self._received_at[partition] = self._clocks.monotonic()
+        if inbox.is_full:
+            self._consumer.pause([partition])
+
+    @property
+    def has_records(self) -> bool:
+        """Whether records wait that no task has been given."""
+        return any(inbox.records for inbox in self.inboxes.values())
+
+    async def run(self) -> int:
+        """One round; how many records it processed."""
+        done = 0
+        for sub in self._subs:
+            if (lives := self._lives_of(sub)) and self._is_due(sub, lives):
+                turns = self._turns(sub, lives)
+                done += await self._in_thread(partial(self._work, turns, self._pace[sub.id]))
+                await self.send_made(lives)
+        return done
+
+    async def rest(self) -> bool:
+        """Lets tasks tell their readers that they are idle; whether any had something to tell."""
+        lives = list(self.tasks)
+        turns = [Turn(self.tasks[life], self._idle(life), ()) for life in lives]
+        await self._in_thread(partial(_note_idle, turns))
+        return await self.send_made(lives)
+
+    async def send_made(self, lives: Iterable[Life]) -> bool:
+        """Sends what these tasks have made, if they still run; whether that was anything."""
+        outputs = [o for life in lives if life in self.tasks for o in self.tasks[life].drain()]
+        if outputs:
+            await self._send(outputs)
+        return bool(outputs)
+
+    async def commit(self, lives: Iterable[Life]) -> list[tuple[Life, TaskCommit]]:
+        """What these tasks have to commit, with everything that waited for it."""
+        tasks = [(life, self.tasks[life]) for life in lives]
+        return await self._in_thread(lambda: [(life, task.commit()) for life, task in tasks])
+
+    async def checkpoint(
+        self,
+        commits: Iterable[tuple[Life, TaskCommit]],
+        end_offset: Callable[[TopicPartition], int | None],
+    ) -> None:
+        """A commit went through: lets state on disk follow it, and rows leave memory."""
+        known: list[tuple[Task, dict[str, int]]] = []
+        for life, commit in commits:
+            ends = {
+                output.topic: end
+                for output in commit.changelog
+                if (end := end_offset(TopicPartition(output.topic, life.task_id.partition)))
+                is not None
+            }
+            known.append((self.tasks[life], ends))
+        await self._in_thread(partial(self._checkpoint, known))
+
+    @property
+    def has_too_much_state(self) -> bool:
+        """Whether a commit is due, so that rows can leave memory."""
+        return self._memory.is_exceeded(self.tasks.values())
+
+    def offsets(
+        self, life: Life, commit: TaskCommit
+    ) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:
+        """Where each input goes on: behind the last record, and where none waits behind what the
+        consumer has passed, so that markers of transactions are no lag."""
+        task = self.tasks[life]
+        for tp in life.partitions:
+            offset = commit.offsets.get(tp.topic)
+            if not self.inboxes[tp].records and not task.buffered(tp.topic):
+                position = self._consumer.position(tp)
+                offset = offset if position is None else position
+            if offset is not None:
+                yield tp, OffsetAndMetadata(offset)
+
+    # ---- one sub-topology ----
+
+    def _lives_of(self, sub: SubTopology) -> list[Life]:
+        return [life for life in self.tasks if life.task_id.sub_topology == sub.id]
+
+    def _is_due(self, sub: SubTopology, lives: Sequence[Life]) -> bool:
+        """Whether its tasks have records, or have not looked at the clock for a while."""
+        now = self._clocks.monotonic()
+        waits = any(self.inboxes[tp].records for life in lives for tp in life.partitions)
+        is_due = waits or now - self._looked_at.get(sub.id, -1.0) >= REST_SECONDS
+        if is_due:
+            self._looked_at[sub.id] = now
+        return is_due
+
+    def _turns(self, sub: SubTopology, lives: Sequence[Life]) -> list[Turn]:
+        """What each task gets: those that feed a repartition topic keep together."""
+        groups = [lives] if sub.feeds_repartition else [[life] for life in lives]
+        pace = self._pace[sub.id]
+        idle = {life: self._idle(life) for life in lives}  # before records are taken out
+        return [
+            Turn(self.tasks[life], idle[life], fetched)
+            for group in groups
+            for life, fetched in self._take(group, pace).items()
+        ]
+
+    def _take(self, group: Sequence[Life], pace: Pace) -> dict[Life, list[tuple[str, Columns]]]:
+        """Records up to the time to which all inputs of the group have some."""
+        taken: dict[Life, list[tuple[str, Columns]]] = {life: [] for life in group}
+        inboxes = {tp: self.inboxes[tp] for life in group for tp in life.partitions}
+        if self._must_wait(inboxes):
+            return taken
+        fronts = {tp: box.front(pace.records) for tp, box in inboxes.items() if box.records}
+        until = min((newest for newest, _ in fronts.values()), default=NO_LIMIT)
+        for life in group:
+            for tp in life.partitions:
+                if tp in fronts:
+                    batches = inboxes[tp].take(until, fronts[tp][1])
+                    taken[life] += [(tp.topic, columns) for columns in batches]
+                if inboxes[tp].is_low:
+                    self._consumer.resume([tp])
+        return taken
+
+    def _must_wait(self, inboxes: Mapping[TopicPartition, Inbox]) -> bool:
+        """Whether a partition has records to come that belong before those of the others."""
+        now = self._clocks.monotonic()
+        waiting = False
+        for tp, inbox in inboxes.items():
+            if len(inboxes) > 1 and not inbox.records and self._consumer.lag(tp) != 0:
+                since = self._waiting_since.setdefault(tp, now)
+                waiting |= (now - since) * 1000 < LAG_WAIT_MS_MAX
+            else:
+                self._waiting_since.pop(tp, None)
+        return waiting
+
+    def _idle(self, life: Life) -> dict[str, bool]:
+        return {tp.topic: self._is_idle(tp) for tp in life.partitions}
+
+    def _is_idle(self, partition: TopicPartition) -> bool:
+        """Whether nothing is to be expected of an input: it has been at its end for long, or is at
+        the end up to which this worker runs."""
+        if self.inboxes[partition].records:
+            return False
+        end = self.ends.get(partition)
+        if end is not None and (self._consumer.position(partition) or 0) >= end:
+            return True
+        now = self._clocks.monotonic()
+        since = self._received_at.setdefault(partition, now)
+        return self._consumer.lag(partition) == 0 and (now - since) * 1000 >= self._idle_ms
+
+    # ---- in the task thread ----
+
+    def _checkpoint(self, known: Sequence[tuple[Task, Mapping[str, int]]]) -> None:
+        for task, ends in known:
+            task.checkpoint(ends)
+        self._memory.enforce([task for task, _ in known])
+
+    def _work(self, turns: Sequence[Turn], pace: Pace) -> int:
+        """Gives each task its turn. All that a task was given is run: to stop before others have
+        theirs would be to let it run ahead of them."""
+        done = 0
+        for turn in turns:
+            task = turn.task
+            task.note_idle(turn.idle)
+            for topic, columns in turn.fetched:
+                task.enqueue(topic, columns)
+            started = self._clocks.monotonic()
+            while ran := task.process(pace.records, self._clocks.wall_ms()):
+                now = self._clocks.monotonic()
+                pace.ran(ran, (now - started) * 1000)
+                done, started = done + ran, now
+            task.tick(self._clocks.wall_ms())
+        return done
+
+
+def _note_idle(turns: Sequence[Turn]) -> None:
+    for turn in turns:
+        turn.task.note_idle(turn.idle)

@@ -1,0 +1,214 @@
+"""From an assignment to a task that runs: made, sent to its offsets, restored.            [IO]
+
+    prepare ──> made, offsets known ──> restore ──> advance ... advance ──> take
+
+Nothing here keeps the worker's loop: tasks are prepared in the background and restored in turns.
+
+Owns   tasks that do not run yet, and their restores, of which a few go on at a time.
+Never  sends a worker to offsets that are older than its state: see `_prepare`.
+Fails  from `prepared` and `advance`, with what the broker or a changelog's row made go wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from kafkalite.clients.cluster import Client
+from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.core.types import TopicPartition
+from kafkalite.streams.local.assignor import TaskAssignor
+from kafkalite.streams.local.committer import Committer, abort_orphans
+from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.replay import Replay
+from kafkalite.streams.local.restore import Restore, look_up
+from kafkalite.streams.local.state.backend import Place
+from kafkalite.streams.local.state.directory import Places
+from kafkalite.streams.local.task import Task
+from kafkalite.streams.local.task_manager import Life
+from kafkalite.streams.local.task_thread import TaskThread
+
+log: Final = logging.getLogger(__name__)
+
+REPORT_SECONDS: Final = 5.0
+RESTORES_MAX: Final = 8  # at a time
+BUDGET_MS: Final = 10  # of each, in a turn of the worker's loop
+
+
+class MakeTask(Protocol):
+    """Makes the task of a life, in the task thread."""
+
+    def __call__(self, life: Life, place: Place, /) -> Task:
+        """A task without state."""
+
+
+class TaskStarter:
+    """Starts the tasks of one membership of the group."""
+
+    def __init__(
+        self,
+        application_id: str,
+        client: Client,
+        consumer: Consumer,
+        committer: Committer,
+        assignor: TaskAssignor,
+        thread: TaskThread,
+        places: Places,
+        make_task: MakeTask,
+        sub_topology_of: Callable[[TopicPartition], SubTopology],
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._application_id = application_id
+        self._client = client
+        self._consumer = consumer
+        self._committer = committer
+        self._assignor = assignor
+        self._thread = thread
+        self._places = places
+        self._make_task = make_task
+        self._sub_topology_of = sub_topology_of
+        self._clock = clock
+        self._now_ms = now_ms
+        self._wanted: set[Life] = set()
+        self._made: dict[Life, tuple[Task, list[Replay]]] = {}
+        self._queue: list[Life] = []  # to be restored
+        self._restores: dict[Life, Restore] = {}
+        self._behind: dict[Life, int] = {}
+        self._records = 0
+        self._preparing: set[asyncio.Task[Sequence[Life]]] = set()
+        self._reported_at = clock()
+
+    def prepare(self, lives: Sequence[Life]) -> None:
+        """Begins to make these tasks, and to find the offsets that they go on from."""
+        self._wanted.update(lives)
+        self._preparing.add(asyncio.create_task(self._prepare(lives)))
+
+    def prepared(self) -> list[Life]:
+        """The tasks that have been prepared since the last call. Raises what made one fail."""
+        done = [each for each in self._preparing if each.done()]
+        self._preparing.difference_update(done)
+        return [life for each in done for life in each.result()]
+
+    def restore(self, lives: Collection[Life]) -> None:
+        """Begins to restore tasks that are prepared."""
+        self._queue += lives
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether `advance` has something to do."""
+        return bool(self._queue or self._restores)
+
+    async def advance(self) -> list[Life]:
+        """Restores a bit; the tasks that are done."""
+        done = [life for life in self._queue if not self._made[life][1]]
+        self._queue = [life for life in self._queue if life not in done]
+        while self._queue and len(self._restores) < RESTORES_MAX:
+            life = self._queue.pop(0)
+            _, replays = self._made[life]
+            self._restores[life] = Restore(self._client, replays, self._clock, self._now_ms)
+        lives = list(self._restores)
+        restores = [self._restores[life] for life in lives]
+        before = sum(restore.records for restore in restores)
+        told = await asyncio.gather(*(restore.step(BUDGET_MS) for restore in restores))
+        self._records += sum(restore.records for restore in restores) - before
+        self._behind = {life: each.behind for life, each in zip(lives, told, strict=True)}
+        done += [life for life, each in zip(lives, told, strict=True) if each.is_over]
+        for life in done:
+            await self._end_restore(life)
+        self._report()
+        return done
+
+    def take_count(self) -> int:
+        """How many records were restored since the last call."""
+        count, self._records = self._records, 0
+        return count
+
+    def take(self, life: Life) -> Task:
+        """The task, which runs from now on."""
+        self._wanted.discard(life)
+        task, _ = self._made.pop(life)
+        return task
+
+    async def drop(self, life: Life) -> None:
+        """The task is wanted no more."""
+        self._wanted.discard(life)
+        if life in self._queue:
+            self._queue.remove(life)
+        await self._end_restore(life)
+        if life in self._made:
+            self._made.pop(life)[0].close()
+
+    async def close(self) -> None:
+        """Nothing more is started."""
+        for preparing in self._preparing:
+            preparing.cancel()
+        await asyncio.gather(*self._preparing, return_exceptions=True)
+        for life in list(self._made):
+            await self.drop(life)
+
+    async def _end_restore(self, life: Life) -> None:
+        self._behind.pop(life, None)
+        if (restore := self._restores.pop(life, None)) is not None:
+            await restore.close()
+
+    def _report(self) -> None:
+        """Says how far it is, now and then."""
+        now = self._clock()
+        if not self.is_restoring:
+            self._reported_at = now
+        elif now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            names = ", ".join(str(life) for life in [*self._restores, *self._queue])
+            behind = sum(self._behind.values())
+            log.warning(
+                "%s: restoring tasks %s: %d offsets to go", self._application_id, names, behind
+            )
+
+    async def _prepare(self, lives: Sequence[Life]) -> Sequence[Life]:
+        """The order counts. First all that dead workers and this one left open is ended; then
+        offsets are fetched, which waits for those in doubt; then the ends of changelogs are."""
+        await self._committer.start()
+        await self._abort_orphans()
+        partitions = [tp for life in lives for tp in life.partitions]
+        committed = await self._consumer.committed(partitions)
+        await self._thread.submit(lambda: None)  # tasks that end let their state go first
+        places = await self._places.open([str(life) for life in lives])
+        try:
+            made = await self._thread.submit(
+                lambda: [self._make_task(life, places[str(life)]) for life in lives]
+            )
+            replays = [await look_up(self._client, [task], self._now_ms()) for task in made]
+        except BaseException:
+            for place in places.values():
+                place.close()
+            raise
+        for life, task, mine in zip(lives, made, replays, strict=True):
+            if life not in self._wanted:
+                task.close()
+                continue
+            self._made[life] = task, mine
+            for tp in life.partitions:
+                self._seek(tp, committed[tp])
+        return [life for life in lives if life in self._wanted]
+
+    def _seek(self, tp: TopicPartition, committed: OffsetAndMetadata | None) -> None:
+        """To where the last commit ended, or where the source begins."""
+        source = self._sub_topology_of(tp).source_of(tp.topic)
+        if committed is not None:
+            self._consumer.seek(tp, committed)
+        elif source is not None and source.offset_reset == "latest":
+            self._consumer.seek_to_end([tp])
+        else:
+            self._consumer.seek_to_beginning([tp])
+
+    async def _abort_orphans(self) -> None:
+        """As the leader, ends what workers that are gone have left open."""
+        living, self._assignor.living = self._assignor.living, None
+        if living is None or self._assignor.transactional_id is None:
+            return
+        name = self._application_id
+        for orphan in await abort_orphans(self._client, name, living):
+            log.info("%s: aborted the open transaction of %s, which is gone", name, orphan)

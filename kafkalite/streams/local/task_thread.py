@@ -1,0 +1,124 @@
+"""The thread in which tasks run: user functions, serdes and state, one call after the other. [IO]
+
+The worker's event loop stays free meanwhile: heartbeats go out and the group rebalances, however
+long a user function takes. Calls run in the order in which they are handed in, always in the same
+thread.
+
+    loop      submit ──> a future ... heartbeats, fetches, rebalances ... its result
+    thread             call
+
+A C function that does not release the GIL stops the loop, too: such a call must be shorter than the
+group's session.
+
+Owns   the thread, from `start` to `close`.
+Never  runs two calls at a time.
+Fails  with what the call raises, in its future. `close` does not wait for a call that never ends:
+       the thread is a daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from kafkalite.streams.local.failures import Failures, attempt
+
+R = TypeVar("R")
+
+Spawn = Callable[[Callable[[], None]], None]  # starts a thread, as the composition root does it
+OURS: Final = "kafkalite."
+
+
+class TaskThread:
+    """Runs calls for the event loop in which it is started."""
+
+    def __init__(self, spawn: Spawn, clock: Callable[[], float]) -> None:
+        self._spawn = spawn
+        self._clock = clock
+        self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
+        self._calls = SimpleQueue()
+        self._busy_since: float | None = None
+        self._thread_id = 0
+        self._is_running = False
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._loop = asyncio.get_running_loop()
+        self._is_running = True
+        self._spawn(self._run)
+
+    def close(self) -> None:
+        """Ends the thread after the calls that were handed in."""
+        if self._is_running:
+            self._is_running = False
+            self._calls.put(None)
+
+    def submit(self, call: Callable[[], R]) -> asyncio.Future[R]:
+        """Runs `call` behind all others; the future gets what comes of it."""
+        assert self._is_running, "the task thread is not running"
+        future: asyncio.Future[R] = self._loop.create_future()
+        self._calls.put((call, future))
+        return future
+
+    @property
+    def busy_seconds(self) -> float:
+        """For how long the call has been running that runs now."""
+        since = self._busy_since
+        return 0.0 if since is None else self._clock() - since
+
+    def where(self) -> str:
+        """What runs now: the node, the record, and the user's line, as far as can be seen."""
+        frame = sys._current_frames().get(self._thread_id)
+        return "nothing" if frame is None or self._busy_since is None else describe(frame)
+
+    def _run(self) -> None:
+        frame = sys._getframe()
+        self._thread_id = next(i for i, f in sys._current_frames().items() if f is frame)
+        while (todo := self._calls.get()) is not None:
+            call, future = todo
+            self._busy_since = self._clock()
+            try:
+                result, error = call(), None
+            except BaseException as raised:
+                result, error = None, raised
+            self._busy_since = None
+            try:
+                self._loop.call_soon_threadsafe(_settle, future, result, error)
+            except RuntimeError:  # the loop is closed: nobody waits
+                return
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():  # whoever waited was cancelled
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def describe(frame: FrameType) -> str:
+    """Where a stack stands: `'parse': topic 'orders', partition 0, offset 17 (app.py:12)`."""
+    line = node = place = ""
+    index = 0
+    is_inside = False
+    at: FrameType | None = frame
+    while at is not None:
+        is_theirs = not at.f_globals.get("__name__", "").startswith(OURS)
+        if is_theirs and not is_inside:  # the last one is the function that we called
+            line = f"{at.f_code.co_filename}:{at.f_lineno}"
+        is_inside = is_inside or not is_theirs
+        if at.f_code is attempt.__code__:
+            index = len(at.f_locals.get("results", ()))
+        if at.f_code is Failures.call.__code__ and not node:
+            known = at.f_locals
+            indexes = known["indexes"]
+            (there,) = known["batch"].origin.places([index if indexes is None else indexes[index]])
+            node, place = repr(known["node"].name), "" if there is None else str(there)
+        at = at.f_back
+    record = ": ".join(part for part in (node, place) if part)
+    return " ".join(part for part in (record, f"({line})" if line else "") if part) or "a task"
