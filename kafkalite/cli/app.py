@@ -1,8 +1,8 @@
 """The tree of commands below `kafkalite`.                                                  [IO]
 
-Owns   which commands there are, and in which order help shows them.
-Never  imports the module of a command that is not asked for: starting a broker waits for nothing
-       that only `consume` needs. Help, completion and the reference build the whole tree.
+Owns   the list of commands, and their order in the help.
+Never  imports the modules of other commands: starting a broker does not load what only `consume`
+       needs. Help, completion and the reference build the whole tree.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     orders            the topic orders
     topic 5           the topic 5, which by itself could be broker 5
     broker 5          broker 5
-    broker default    what every broker falls back to
+    broker default    the settings that every broker falls back to
 
 Fails  with one line and exit code 1: an unknown topic or broker, a setting that the broker refuses.
        With exit code 2: a setting that the topic or broker does not have.

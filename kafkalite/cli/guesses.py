@@ -1,7 +1,7 @@
 """Bytes that are not text: how they are shown, and what they probably are.                [P]
 
-Text is UTF-8 without NUL. NUL is a character of UTF-8, but no text holds it: it stands in numbers
-and in headers such as that of Confluent's serializers, which a terminal would not show.
+Text is UTF-8 without NUL. NUL is valid UTF-8, but it occurs in numbers and in headers such as that
+of Confluent's serializers rather than in text, and a terminal would not show it.
 
     \\x00\\x00\\x00\\x00\\x07\\x02a     as shown: text stays, other bytes and controls are escaped
 

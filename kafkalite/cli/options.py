@@ -1,4 +1,4 @@
-"""What the commands' flags share: their spelling, their help, and how they are read.       [IO]
+"""The common parts of the commands' flags: spelling, help and parsing.                     [IO]
 
 Fails  with typer.BadParameter (exit code 2), naming the flag's value and the expected form.
 """

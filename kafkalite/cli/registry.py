@@ -1,8 +1,8 @@
 """`kafkalite registry start`: Confluent's REST API for schemas, before the topic of any Kafka. [IO]
 
-stdout gets one line, when clients can connect; stderr gets the log. SIGTERM and SIGINT end it.
+stdout gets one line as soon as clients can connect; stderr gets the log. SIGTERM and SIGINT end it.
 
-Fails  with one line when the address cannot be had. Brokers out of reach are waited for.
+Fails  with one line if the address is not available. It waits for brokers that do not answer.
 """
 
 from __future__ import annotations

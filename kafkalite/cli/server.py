@@ -1,9 +1,9 @@
 """`kafkalite server start`: a broker in the foreground.                                    [IO]
 
-stdout gets one line, when clients can connect; stderr gets the log, a line an event. SIGTERM and
-SIGINT end the broker gracefully, and so does the end of stdin under --exit-with-parent, which the
-parent's death brings about however it dies. The first of them counts, and a line tells of the stop.
-SIGHUP changes nothing: a broker outlives the terminal that it was started from.
+stdout gets one line as soon as clients can connect; stderr gets the log, one line an event. SIGTERM
+and SIGINT stop the broker gracefully. With --exit-with-parent the end of stdin does so too, which
+happens however the parent process dies. Only the first of these counts, and one line reports the
+stop. SIGHUP is ignored: a broker outlives the terminal that started it.
 
 Fails  with one line: an unknown setting, an address in use, a data directory in use.
 """

@@ -1,14 +1,14 @@
-"""The log of a server on stderr: which lines, and a line an event as text or as JSON.       [IO]
+"""The log of a server on stderr: its levels, and its lines as text or as JSON.              [IO]
 
     text   2026-05-01T12:00:00.000Z INFO kafkalite.node: listening on …
     json   {"ts": "2026-05-01T12:00:00.000Z", "level": "INFO", "logger": …, "message": …,
            "error": the traceback, where there is one}
 
-In JSON every line of stderr is one object, also of warnings, of threads and of what ends the
-program. Times are UTC.
+In JSON every line of stderr is one object, including warnings, errors of threads and the error that
+ends the program. Times are UTC.
 
-Owns   the root logger's handler, and the levels that the flags give.
-Fails  with typer.BadParameter for a level that is none.
+Owns   the root logger's handler, and the levels from the flags.
+Fails  with typer.BadParameter for an unknown level.
 """
 
 from __future__ import annotations

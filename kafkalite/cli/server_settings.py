@@ -1,6 +1,6 @@
-"""The settings that `kafkalite server start` is given: a file's, and over them the flags'. [IO]
+"""The settings of `kafkalite server start`: those of a file, overridden by the flags.      [IO]
 
-Owns   which of the file's settings --listen takes the place of, and where each was written.
+Owns   the list of settings that --listen replaces, and the file and line of each setting.
 Fails  with ConfigError naming the file.
 """
 

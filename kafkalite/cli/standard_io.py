@@ -1,7 +1,7 @@
 """Standard input and output within an event loop.                                         [IO]
 
-Owns   how stdin and files are read (never ahead of what is asked for) and how stdout is written:
-       by a thread of its own, so that a reader that is slow holds up nobody's heartbeats.
+Owns   reading of stdin and files (never ahead of the caller's requests) and writing of stdout, in
+       a thread of its own, so that a slow reader does not delay heartbeats.
 Never  waits for the thread at the end: an interrupted command ends at once.
 Fails  with ConfigError naming a file that cannot be read; BrokenPipeError if stdout is closed.
 """

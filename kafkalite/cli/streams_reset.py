@@ -1,4 +1,4 @@
-"""`kafkalite-streams reset`: an application begins anew.                                    [IO]
+"""`kafkalite-streams reset`: makes an application start from the beginning.                [IO]
 
 Owns   the words of the command; `kafkalite.streams.reset` does the work.
 Fails  with one line and exit code 1: workers that run, an app file that is wrong.

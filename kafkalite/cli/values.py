@@ -1,4 +1,4 @@
-"""How keys and values are written by people and shown to them.                           [IO]
+"""The text forms of keys and values, for input and for output.                           [IO]
 
     kind      as text, and in JSON lines         in the record
     string    UTF-8                              the same bytes

@@ -157,7 +157,7 @@ class Filling:
             is_same = len(data) == end and run.startswith(data)
             self.has_changed = self.has_changed or not is_same
             if len(data) > SEGMENT_BYTES_MAX - target.size_bytes:
-                raise StorageError(f"{target.log.path}: what stays needs more than 2 GiB")
+                raise StorageError(f"{target.log.path}: the kept records need more than 2 GiB")
             if len(data):
                 target.append_run(data, output.marks(), output.latest)
                 self._pace(len(data))

@@ -1,11 +1,11 @@
-"""Columns of bytes to Arrow record batches, with the schema that Spark was told.        [P]
+"""Converts columns of bytes to Arrow record batches with the schema that Spark expects. [P]
 
-Columns of the official connector: key, value, topic, partition, offset, timestamp,
+The columns are those of the official connector: key, value, topic, partition, offset, timestamp,
 timestampType, optional headers. With `value.format=avro` the value is a struct of the reader's
-schema; with a windowed key the key is a struct (key, start, end).
+schema; a windowed key is a struct (key, start, end).
 
-Fails  with SerdeError naming the offset of what cannot be read, ConfigError where two columns of a
-       warehouse row would have one name.
+Fails  with SerdeError naming the offset of a record that cannot be read, with ConfigError if two
+       columns of a warehouse row would have the same name.
 """
 
 from __future__ import annotations
@@ -146,5 +146,7 @@ def flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
     ours = of_key | origin
     for name in ours:
         if name in of_value:
-            raise ConfigError(f"the value has a field {of_value[name]!r}, a column of ours: {name}")
+            raise ConfigError(
+                f"the value's field {of_value[name]!r} has the name of our column {name}"
+            )
     return pa.RecordBatch.from_pydict(columns | ours)

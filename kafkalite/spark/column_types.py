@@ -1,4 +1,4 @@
-"""Which column an Avro type is, and what a value goes through to stand in it.              [P]
+"""The column type of each Avro type, and the conversion of values to it.                   [P]
 
     Avro                                     column
     record, array, map                       struct, list, map
@@ -12,11 +12,11 @@
     null and one type                        that type
     boolean, int, long, float, double, string: their own
 
-A value that was written before its type was a logical one is a number still, as the serde has it.
+A value that was written before its type became a logical one stays a number, as in the serde.
 
-Fails  with SchemaError naming the place, for what is no column: a union of several types, a type
-       that contains itself, null alone.
-Source Spark's own `from_avro`, in times too: Spark refuses Parquet tables that have a column of its
+Fails  with SchemaError, naming the place, for types without a column: a union of several types, a
+       type that contains itself, null alone.
+Source Spark's own `from_avro`, for times as well: Spark refuses Parquet tables with a column of its
        type `time`.
 """
 
@@ -97,7 +97,7 @@ PLAIN: Final = {"string": ColumnType(pa.string()), "binary": ColumnType(pa.binar
 def column_type(schema: Schema) -> ColumnType:
     """The column that values of a schema make."""
     if schema.recursive:
-        raise SchemaError(f"{schema.name}: a type that contains itself is no column type")
+        raise SchemaError(f"{schema.name}: a type that contains itself has no column type")
     return _of(schema.root, schema, "value")
 
 
@@ -123,7 +123,7 @@ def _of(node: Node, schema: Schema, path: str) -> ColumnType:
 def _of_union(node: Node, schema: Schema, path: str) -> ColumnType:
     branches = [branch for branch in node if branch != "null"]
     if len(branches) != 1:
-        raise SchemaError(f"{path}: a union of {len(branches)} types is no column type")
+        raise SchemaError(f"{path}: a union of {len(branches)} types has no column type")
     inner = _of(branches[0], schema, path)
     convert = inner.convert
     if convert is None or len(node) == 1:
@@ -147,10 +147,10 @@ def _of_scalar(node: Node, path: str) -> ColumnType:
     if meaning == "decimal":
         digits = node["precision"]
         if digits > DECIMAL_DIGITS_MAX:
-            raise SchemaError(f"{path}: a decimal of {digits} digits is no column type")
+            raise SchemaError(f"{path}: a decimal of {digits} digits has no column type")
         return ColumnType(pa.decimal128(digits, node.get("scale", 0)))
     if meaning in LOGICAL:
         return ColumnType(LOGICAL[meaning], CONVERTS.get(meaning))
     if kind(node) not in PRIMITIVES:
-        raise SchemaError(f"{path}: Avro type {type_name(node)} is no column type")
+        raise SchemaError(f"{path}: Avro type {type_name(node)} has no column type")
     return ColumnType(PRIMITIVES[kind(node)])

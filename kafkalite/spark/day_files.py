@@ -1,10 +1,10 @@
-"""What a task of a load writes: the rows of one range, a Parquet file for each day.         [IO]
+"""The output of one task of a load: a Parquet file for each day of its range.               [IO]
 
     TABLE/day=2013-01-01/flights-2-0-84213.parquet     topic-partition-start-end
-    TABLE/day=__HIVE_DEFAULT_PARTITION__/…             of no day that has a date
+    TABLE/day=__HIVE_DEFAULT_PARTITION__/…             timestamps outside the range of dates
 
-Owns   the files of the range, whose names follow from it: each is complete or absent.
-Fails  with the disk's errors, and with KafkaliteError for rows of no planned range.
+Owns   the files of the range. The range determines their names; each file is complete or absent.
+Fails  with the disk's errors, and with KafkaliteError for rows outside the planned ranges.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RangeWriter:
         for wanted in self.ranges:
             if (wanted.topic, wanted.partition) == (topic, partition):
                 return wanted
-        raise KafkaliteError(f"{topic}-{partition} is in no planned range")
+        raise KafkaliteError(f"{topic}-{partition} is not part of the planned load")
 
     def _path(self, day: str, wanted: OffsetRange) -> Path:
         return self.table / f"{DAY}={day}" / file_name(wanted)

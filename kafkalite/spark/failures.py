@@ -1,10 +1,10 @@
-"""What a task of ours failed with, out of the traceback that Spark makes text of.        [P]
+"""Recovers our error from the text of a traceback in Spark's exception.                  [P]
 
-Spark runs our source and our writer in other processes, and raises what they raised as an exception
-of its own whose message is their traceback. Here it becomes our error again.
+Spark runs our source and our writer in other processes. If one of them fails, Spark raises an
+exception of its own, whose message is the traceback. This module makes our error of it again.
 
 Owns   nothing.
-Fails  with what was raised there; with Spark's exception where that was no error of ours.
+Fails  with the original error if it was ours, else with Spark's exception.
 """
 
 from __future__ import annotations

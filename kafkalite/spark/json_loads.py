@@ -1,11 +1,11 @@
-"""The schema of JSON values for a load: inferred by a job of its own, handed on as text.     [IO]
+"""Infers the schema of JSON values for a load, in a Spark job of its own.                    [IO]
 
-A job reads the values of the load's ranges and infers their columns (`json_columns`); the load then
-reads them again as rows of these columns. The schema travels as the JSON of a Spark type.
+The job reads the values of the load's ranges and infers their columns (`json_columns`). The load
+then reads the values again as rows. The schema is passed on as the JSON of a Spark type.
 
 Owns   nothing.
-Fails  with SerdeError naming topic, partition and the offset after which the values have no schema;
-       with ConfigError for text that is not the JSON of a struct.
+Fails  with SerdeError naming topic, partition and the offset from which on the values have no
+       common schema; with ConfigError for text that is not the JSON of a struct.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The log as Spark's workers see it: synchronous, one range at a time.                  [IO]
+"""Reads the log for Spark's workers: synchronously, one offset range at a time.         [IO]
 
-Owns   an event loop for as long as one call or iteration lasts.
-Fails  with BrokerUnavailable, and with StorageError when records that a range needs are gone.
+Owns   an event loop for the duration of a call or iteration.
+Fails  with BrokerUnavailable, and with StorageError if records of a range were deleted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,9 @@ def read_range(
                     ) from error
                 idle = 0 if consumer.position(tp) != position else idle + 1
                 if idle >= IDLE_POLLS_MAX:
-                    raise StorageError(f"{wanted}: nothing more comes after offset {position}")
+                    raise StorageError(
+                        f"{wanted}: the log has no records from offset {position} on"
+                    )
                 for columns in batches.values():
                     yield _before(columns, wanted.end)
         finally:

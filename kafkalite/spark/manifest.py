@@ -1,15 +1,15 @@
-"""A table's manifest: which offset ranges its files hold.                               [IO]
+"""A table's manifest: the offset ranges in its files.                                   [IO]
 
-    TABLE/_kafkalite/00000007.json    a load that is done: its ranges, committed by a rename
-    TABLE/_kafkalite/pending.json     a load that was planned and may be half written
-    TABLE/_kafkalite/lock             held by the process that loads
+    TABLE/_kafkalite/00000007.json    a finished load: its ranges, committed by a rename
+    TABLE/_kafkalite/pending.json     a planned load, which may be half written
+    TABLE/_kafkalite/lock             held by the loading process
 
-A load is planned first, written under names that follow from the plan, then committed. After a
-crash the same plan runs again and replaces the same files, so a range is in the table once.
+A load is planned, then written under names that the plan determines, then committed. After a crash
+the same plan runs again and replaces the same files, so the table has each range exactly once.
 
 Owns   the folder `_kafkalite` of one table. Spark and other readers skip names with a leading _.
-Fails  with StorageError when the manifest cannot be read, naming the file, when a log is shorter
-       than what the table has of it, and when another load holds the table.
+Fails  with StorageError if the manifest cannot be read (naming the file), if a log has become
+       shorter than the loaded ranges, or if another load holds the table.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
     subscribe | assign                  topics, or {"topic": [0, 1]}
     kafka.bootstrap.servers             required; also bootstrap.servers
     startingOffsets                     earliest, latest, or {"topic": {"0": 23, "1": -2}}
-    endingOffsets                       the same but earliest and -2; of a batch alone
-    maxOffsetsPerTrigger                records a micro-batch takes at the most
+    endingOffsets                       the same except earliest and -2; for batch queries only
+    maxOffsetsPerTrigger                maximum number of records in a micro-batch
     failOnDataLoss                      true: deleted offsets are an error, not a gap
     includeHeaders                      adds the column headers
     key.format                          binary (default), string, windowed, windowed:SIZE
     value.format                        binary (default), string, avro, json
-    value.schema                        of json, required: a Spark type, as `schema.json()` has it
+    value.schema                        required for json: a Spark type, as from `schema.json()`
 
 Fails  with ConfigError, naming the option and its value.
 Source Spark's Structured Streaming + Kafka integration guide.
@@ -138,7 +138,7 @@ def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
 def _ending(offsets: Offsets) -> Offsets:
     """Nothing ends where the log begins."""
     if offsets == "earliest" or (isinstance(offsets, dict) and EARLIEST in offsets.values()):
-        raise ConfigError("endingOffsets: earliest (-2) is no end")
+        raise ConfigError("endingOffsets: earliest (-2) cannot be an end")
     return offsets
 
 
@@ -147,7 +147,7 @@ def check_partitions(
 ) -> None:
     """ConfigError unless the option's offsets are of the partitions that are read, of all."""
     if wrong := sorted(offsets.keys() - set(partitions)):
-        raise ConfigError(f"{name} names {wrong[0]}, which is not read")
+        raise ConfigError(f"{name} names {wrong[0]}, which the query does not read")
     if missing := sorted(set(partitions) - offsets.keys()):
         raise ConfigError(f"{name} does not name {missing[0]}: -2 is earliest, -1 latest")
 

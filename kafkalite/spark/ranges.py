@@ -1,7 +1,7 @@
-"""Offset ranges: what a batch reads of each partition.                                   [P]
+"""Offset ranges: the part of each partition that a batch reads.                          [P]
 
 Owns   nothing. A range is half open: [start, end).
-Fails  with StorageError when a log has become shorter.
+Fails  with StorageError if a log has become shorter.
 """
 
 from __future__ import annotations

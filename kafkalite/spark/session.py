@@ -1,6 +1,6 @@
 """A local Spark session with the settings that our source and loads rely on.             [IO]
 
-Owns   the session it makes; a session that exists is used as it is.
+Owns   the session that it creates. It uses an existing session without changes.
 """
 
 from __future__ import annotations

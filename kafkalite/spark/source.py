@@ -1,11 +1,11 @@
 """`format("kafkalite")`: the log as a table and as a stream, through PySpark alone.       [IO]
 
-One Spark partition reads one offset range and yields Arrow record batches. A stream's offsets are
-`{"topic": {"0": 23}}`; a fresh query starts from a sentinel that the first `latestOffset` resolves
-once, so that a restart before the first commit reads from the same place.
+Each Spark partition reads one offset range and yields Arrow record batches. A stream's offsets are
+`{"topic": {"0": 23}}`. A new query starts from a placeholder, which the first `latestOffset`
+resolves once, so a restart before the first commit reads from the same place.
 
 Owns   nothing between calls: Spark pickles readers and runs them in other processes.
-Fails  with ConfigError for options, StorageError for records that are gone.
+Fails  with ConfigError for wrong options, with StorageError if records were deleted.
 Source Spark's Python data source API (4.2), the official Kafka connector's options.
 """
 

@@ -1,14 +1,14 @@
 """Loads: topics into Parquet tables, each offset range exactly once.                     [IO]
 
     WAREHOUSE/TABLE/day=2013-01-01/flights-2-0-84213.parquet     topic-partition-start-end
-    WAREHOUSE/TABLE/day=__HIVE_DEFAULT_PARTITION__/…             of no day that has a date
-    WAREHOUSE/TABLE/_kafkalite/00000000.json                     what is in the table
+    WAREHOUSE/TABLE/day=__HIVE_DEFAULT_PARTITION__/…             timestamps that have no date
+    WAREHOUSE/TABLE/_kafkalite/00000000.json                     the ranges in the table
 
-Spark reads each planned range with our source; the task that has read it writes its rows by UTC
-day of the record's timestamp, under names that the plan fixes: a file is complete or absent, and
+Spark reads each planned range with our source. The same task writes the rows, by the UTC day of
+the record's timestamp, to files whose names the plan determines. A file is complete or absent, and
 a second try replaces it.
 
-Owns   the tables below one warehouse folder. One load at a time writes a table; another is refused.
+Owns   the tables below one warehouse folder. Only one load at a time may write a table.
 Fails  with the first error of Spark, the log or the disk; the next load finishes the plan.
 """
 
@@ -90,7 +90,7 @@ def _load(
     table = manifest.table
     for held in (*manifest.planned(), *manifest.ranges()):
         if held.topic != load.topic:
-            raise ConfigError(f"table {table} holds topic {held.topic}, and so not {load.topic}")
+            raise ConfigError(f"table {table} holds topic {held.topic}, not {load.topic}")
     partitions = partitions_of(bootstrap_servers, [load.topic])
     first, end = offsets_of(bootstrap_servers, partitions)
     gaps = tuple(manifest.gaps(first))

@@ -160,7 +160,7 @@ def test_what_needs_more_than_a_file_may_have_is_named(loops: str, model: MakeMo
     log = model.filled()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passes, "SEGMENT_BYTES_MAX", 50)
-        with pytest.raises(StorageError, match="what stays needs more than 2 GiB"):
+        with pytest.raises(StorageError, match="the kept records need more than 2 GiB"):
             log.clean()
     assert len(log.log.segments) == 4
 

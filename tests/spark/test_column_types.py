@@ -138,9 +138,9 @@ def test_a_type_that_is_mentioned_by_name_is_the_one_that_was_defined() -> None:
 @pytest.mark.parametrize(
     ("schema", "complaint"),
     [
-        (["int", "string"], "value: a union of 2 types is no column type"),
-        ("null", "value: Avro type null is no column type"),
-        (logical("bytes", "decimal", precision=39), "value: a decimal of 39 digits is no column"),
+        (["int", "string"], "value: a union of 2 types has no column type"),
+        ("null", "value: Avro type null has no column type"),
+        (logical("bytes", "decimal", precision=39), "value: a decimal of 39 digits has no column"),
         ({"type": "array", "items": ["int", "string"]}, r"value\[\]: a union of 2 types"),
         (
             {
@@ -148,7 +148,7 @@ def test_a_type_that_is_mentioned_by_name_is_the_one_that_was_defined() -> None:
                 "name": "Node",
                 "fields": [{"name": "next", "type": ["null", "Node"]}],
             },
-            "Node: a type that contains itself is no column type",
+            "Node: a type that contains itself has no column type",
         ),
     ],
 )

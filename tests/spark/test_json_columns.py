@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_named(made: pa.StructType, value: Any, complaint: 
 
 
 def test_a_column_that_json_has_no_values_for() -> None:
-    with pytest.raises(ConfigError, match=r"'s\.at' is a date32\[day\], and JSON has no such"):
+    with pytest.raises(ConfigError, match=r"'s\.at' is a date32\[day\]; JSON has no such"):
         row_reader(struct(s=struct(at=pa.date32())))
 
 

@@ -72,7 +72,9 @@ def test_a_stream_has_no_end() -> None:
 def test_offsets_are_of_the_partitions_that_are_read_and_of_all() -> None:
     zero, one, other = (TopicPartition(*tp) for tp in (("a", 0), ("a", 1), ("b", 0)))
     check_partitions("startingOffsets", {zero: 1, one: -1}, [zero, one])
-    with pytest.raises(ConfigError, match="startingOffsets names b-0, which is not read"):
+    with pytest.raises(
+        ConfigError, match="startingOffsets names b-0, which the query does not read"
+    ):
         check_partitions("startingOffsets", {zero: 1, one: -1, other: 3}, [zero, one])
     with pytest.raises(ConfigError, match="startingOffsets does not name a-1"):
         check_partitions("startingOffsets", {zero: 1}, [zero, one])

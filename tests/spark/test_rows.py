@@ -38,9 +38,9 @@ def value_with(*names: str) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("names", "complaint"),
     [
-        (["key"], "a field 'key', a column of ours: key"),
-        (["Key"], "a field 'Key', a column of ours: key"),
-        (["_OFFSET"], "a field '_OFFSET', a column of ours: _offset"),
+        (["key"], "field 'key' has the name of our column key"),
+        (["Key"], "field 'Key' has the name of our column key"),
+        (["_OFFSET"], "field '_OFFSET' has the name of our column _offset"),
         (["id", "ID"], "fields 'id' and 'ID', one name in SQL"),
     ],
 )

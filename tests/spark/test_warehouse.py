@@ -165,7 +165,7 @@ def test_a_table_has_one_topic(address: str, spark: SparkSession, tmp_path: Path
     send(address, "orders-two", range(5))
     send(address, "orders.two", range(5))
     load_topic(spark, address, TopicLoad("orders-two"), tmp_path)
-    with pytest.raises(ConfigError, match=r"orders_two holds topic orders-two, and so not orders"):
+    with pytest.raises(ConfigError, match=r"orders_two holds topic orders-two, not orders"):
         load_topic(spark, address, TopicLoad("orders.two"), tmp_path)
 
 
