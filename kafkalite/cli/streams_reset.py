@@ -68,7 +68,8 @@ def reset_application(
 ) -> None:
     """Says what a reset would change, or does it."""
     with streams.broker(bootstrap_servers, data_dir) as address:
-        found = asyncio.run(_reset(streams, address, to, state_dir, execute=execute))
+        place = state_dir or (None if streams.state_dir is None else Path(streams.state_dir))
+        found = asyncio.run(_reset(streams, address, to, place, execute=execute))
     if json:
         print_json(_document(found, executed=execute))
     else:

@@ -19,7 +19,10 @@ def test_there_are_pages() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run(page: Path) -> None:
+def test_the_blocks_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a page keeps a broker's data
     text = page.read_text()
     names: dict[str, object] = {"__name__": "guide"}
     for block in BLOCK.finditer(text):

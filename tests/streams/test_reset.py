@@ -62,8 +62,10 @@ async def topics(address: str) -> list[str]:
         return [name for name in await admin.list_topics() if name.startswith("again-")]
 
 
-def command(tmp_path: Path, address: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    (tmp_path / "app.py").write_text(FILE)
+def command(
+    tmp_path: Path, address: str, *flags: str, text: str = FILE
+) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "app.py").write_text(text)
     words = ["-m", "kafkalite.cli.streams", "reset", str(tmp_path / "app.py"), "-b", address]
     return subprocess.run(
         [sys.executable, *words, *flags], capture_output=True, text=True, timeout=60
@@ -86,6 +88,8 @@ def test_a_dry_run_says_what_there_is_and_execute_does_it(address: str, tmp_path
     assert dry.stdout.endswith("Nothing has been changed. --execute does it.\n")
     assert state.exists()
     assert asyncio.run(run(address)) == 0
+    own = FILE.replace('"again", ', f'"again", state_dir={str(tmp_path / "state")!r}, ')
+    assert f"  state   {state.parent}: deleted\n" in command(tmp_path, address, text=own).stdout
 
     done = command(tmp_path, address, "--state-dir", str(tmp_path / "state"), "--execute", "--json")
     assert done.returncode == 0, done.stderr
