@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
@@ -143,7 +144,8 @@ class _Run:
         """`& | ^ ~`, by Kleene's rules."""
         given = [to_type(self.data(part), pa.bool_()) for part in node.arguments]
         given[0] = self.spread(given[0])
-        return LOGIC[node.function](*given)
+        kernel = LOGIC[node.function]
+        return kernel(given[0]) if len(given) == 1 else reduce(kernel, given)
 
     def is_null(self, node: Call) -> Data:
         """Never null."""

@@ -2,6 +2,7 @@
 
 A call names its function by an entry here, and each evaluator has a table with the same entries;
 tests hold the tables to one another. Arguments are expressions, options are constants.
+`and` and `or` take any number of arguments.
 
     written            arguments            options
     a + b              add: a, b

@@ -206,13 +206,13 @@ class Expression:
     # Logic and nulls
 
     def __and__(self, other: object) -> Expression:
-        return call("and", self, other)
+        return _chained("and", self, other)
 
     def __rand__(self, other: object) -> Expression:
         return call("and", other, self)
 
     def __or__(self, other: object) -> Expression:
-        return call("or", self, other)
+        return _chained("or", self, other)
 
     def __ror__(self, other: object) -> Expression:
         return call("or", other, self)
@@ -467,6 +467,14 @@ class Lists:
 def call(function: str, *arguments: object, options: tuple[Any, ...] = ()) -> Expression:
     """A call; arguments that are no expressions are constants."""
     return Expression(Call(function, tuple(of(each).tree for each in arguments), options))
+
+
+def _chained(function: str, left: Expression, right: object) -> Expression:
+    """`a & b & c` as one call of three: many conditions are a long tree, not a deep one."""
+    tree, last = left.tree, of(right).tree
+    if isinstance(tree, Call) and tree.function == function:
+        return Expression(Call(function, (*tree.arguments, last)))
+    return Expression(Call(function, (tree, last)))
 
 
 def of(given: object) -> Expression:

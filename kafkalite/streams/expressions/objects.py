@@ -385,15 +385,15 @@ class _Writer:
         return name
 
     def logic(self, node: Call) -> str:
-        """`& |`: the right where the left does not decide, then by Kleene's rules."""
-        decides = "False" if node.function == "and" else "True"
-        other = "True" if node.function == "and" else "False"
-        left, result = self.bool_name(node.arguments[0], node), self.fresh()
-        self.line(f"if {left} is {decides}: {result} = {decides}", node)
-        with self.block("else:", node):
-            right = self.bool_name(node.arguments[1], node)
-            null = f"{decides} if {right} is {decides} else None"
-            self.line(f"{result} = {right} if {left} is {other} else {null}", node)
+        """`& |`: each where those before it do not decide, then by Kleene's rules."""
+        decides, other = ("False", "True") if node.function == "and" else ("True", "False")
+        result = self.fresh()
+        self.line(f"{result} = {self.bool_name(node.arguments[0], node)}", node)
+        for part in node.arguments[1:]:
+            with self.block(f"if {result} is not {decides}:", node):
+                right = self.bool_name(part, node)
+                null = f"{decides} if {right} is {decides} else None"
+                self.line(f"{result} = {right} if {result} is {other} else {null}", node)
         return result
 
     def xor(self, node: Call) -> str:

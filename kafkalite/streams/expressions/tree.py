@@ -27,7 +27,7 @@ from kafkalite.streams.expressions.catalog import (
 )
 
 Path = tuple[str, ...]
-DEPTH_MAX: Final = 200  # evaluators go down a tree by recursion
+DEPTH_MAX: Final = 100  # evaluators go down a tree by recursion, some frames a node
 FIELDS: Final = frozenset({"field", "get"})  # a missing field is an error, or null
 SIZE_MAX: Final = 5_000  # nodes, shared ones counted each time
 
@@ -66,6 +66,7 @@ class Call:
     text: str = field(init=False)  # of the options, by which they are compared
     depth: int = field(init=False, compare=False)
     size: int = field(init=False, compare=False)
+    written: str = field(init=False, compare=False)  # as a user would write it
 
     def __post_init__(self) -> None:
         depth = 1 + max((depth_of(part) for part in self.arguments), default=0)
@@ -77,9 +78,10 @@ class Call:
             )
         for name, known in (("text", repr(self.options)), ("depth", depth), ("size", size)):
             object.__setattr__(self, name, known)
+        object.__setattr__(self, "written", _written(self))
 
     def __str__(self) -> str:
-        return _written(self)
+        return self.written
 
 
 Node = Input | Literal | Call
@@ -149,10 +151,11 @@ def _written(node: Call) -> str:
     if function in INFIX:
         level = PRECEDENCE[function]
         # Python would read a < b == c as two comparisons of b.
-        left, right = _operand(parts[0], level or 1), _operand(parts[1], level + 1)
+        first = _operand(parts[0], level or 1)
         if all(isinstance(part, Literal) for part in parts):
-            left = str(parts[0])
-        return f"{left} {INFIX[function]} {right}"
+            first = str(parts[0])
+        rest = (_operand(part, level + 1) for part in parts[1:])
+        return f" {INFIX[function]} ".join((first, *rest))
     if function in PREFIX:
         return f"{PREFIX[function]}{_target(parts[0])}"
     if function == "boolean":

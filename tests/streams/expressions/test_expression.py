@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +16,7 @@ from kafkalite.streams.expressions.catalog import RULES
 from kafkalite.streams.expressions.check import Shape, checked
 from kafkalite.streams.expressions.expression import (
     Expression,
+    call,
     coalesce,
     col,
     key,
@@ -23,8 +26,8 @@ from kafkalite.streams.expressions.expression import (
     value,
     when,
 )
-from kafkalite.streams.expressions.objects import STRUCTS, WRITERS
-from kafkalite.streams.expressions.tree import KEY, inputs_of, nodes_of, paths_of
+from kafkalite.streams.expressions.objects import STRUCTS, WRITERS, compile_objects
+from kafkalite.streams.expressions.tree import DEPTH_MAX, KEY, inputs_of, nodes_of, paths_of
 from kafkalite.streams.expressions.types import (
     ANY,
     BOOL,
@@ -46,6 +49,7 @@ PERSON = struct_of({"amount": INT64, "price": FLOAT64, "user": struct_of({"name"
     [
         'col("a") + 1 > 2',
         '(col("a") > 1) & (col("b") <= 2.5) | ~col("c")',
+        'col("a") & col("b") & (col("c") | col("d") | col("e"))',
         '(col("a") + 1) * 2 - 3 // col("b") % 4',
         'col("a") - (col("b") - 1)',
         '-(col("a") ** 2)',
@@ -202,6 +206,20 @@ def test_every_function_stands_in_the_table_of_cases() -> None:
             if hasattr(node, "function")}  # fmt: skip
     of_streams = {"boolean", "select", "with_fields", "drop_fields", "rename_fields"}
     assert set(RULES) - used == of_streams
+
+
+def test_a_deep_expression_leaves_room_on_the_stack() -> None:
+    deep = A
+    while (made := call("neg", deep)).tree.depth < DEPTH_MAX:  # type: ignore[union-attr]
+        deep = made
+    room = sys.getrecursionlimit() - len(inspect.stack()) - 5 * DEPTH_MAX
+
+    def below(frames: int) -> int:
+        if frames:
+            return below(frames - 1)
+        return int(compile_objects(deep.tree).one({"a": 1}))
+
+    assert abs(below(room)) == 1
 
 
 def test_too_large_an_expression_is_refused() -> None:

@@ -98,7 +98,9 @@ def test_a_part_of_a_branch_is_not_taken_for_computed_elsewhere() -> None:
 
 
 def test_many_conditions_in_a_row_are_no_nesting() -> None:
-    expression = value() == 0
-    for number in range(1, 150):
-        expression |= value() == number
-    assert compile_objects(expression.tree).column([149, 150]) == [True, False]
+    either, neither = value() == 0, value() != 0
+    for number in range(1, 600):
+        either |= value() == number
+        neither &= value() != number
+    assert compile_objects(either.tree).column([599, 600, None]) == [True, False, None]
+    assert compile_objects(neither.tree).column([599, 600, None]) == [False, True, None]
