@@ -13,7 +13,7 @@ Fails  with TopologyError for an option that makes no sense, TypeError where Pyt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
@@ -85,7 +85,7 @@ class Expression:
     def __getattr__(self, name: Text) -> NoReturn:
         if name.startswith("_"):
             raise AttributeError(f"an expression has no attribute {name!r}")
-        raise AttributeError(no_such("an expression", name, POLARS, dir(Expression)))
+        raise AttributeError(no_such("Expression", name, POLARS, dir(Expression)))
 
     # Arithmetic
 
@@ -162,10 +162,10 @@ class Expression:
     # Comparison
 
     def __eq__(self, other: object) -> Expression:  # type: ignore[override]
-        return call("eq", self, other)
+        return _equality("eq", self, other)
 
     def __ne__(self, other: object) -> Expression:  # type: ignore[override]
-        return call("ne", self, other)
+        return _equality("ne", self, other)
 
     def __lt__(self, other: object) -> Expression:
         return call("lt", self, other)
@@ -192,6 +192,8 @@ class Expression:
         where = f"{self}.is_in"
         if isinstance(values, str | bytes | Expression) or not isinstance(values, Iterable):
             raise TopologyError(f"{where}: expected a list of constants, got {values!r}")
+        if isinstance(values, Set):  # in an order that is the same in every process
+            values = sorted(values, key=repr)
         listed = tuple(_constant(value, where) for value in values)
         if None in listed:
             raise TopologyError(f"{where}: null equals nothing; add | x.is_null()")
@@ -467,6 +469,13 @@ class Lists:
 def call(function: str, *arguments: object, options: tuple[Any, ...] = ()) -> Expression:
     """A call; arguments that are no expressions are constants."""
     return Expression(Call(function, tuple(of(each).tree for each in arguments), options))
+
+
+def _equality(function: str, left: Expression, right: object) -> Expression:
+    if right is None:
+        word = "is_null" if function == "eq" else "is_not_null"
+        raise TopologyError(f"{left}: null equals nothing, not even null; write .{word}()")
+    return call(function, left, right)
 
 
 def _chained(function: str, left: Expression, right: object) -> Expression:

@@ -97,6 +97,11 @@ def test_equal_expressions_say_the_same() -> None:
     assert not A.equals("a")
 
 
+def test_a_set_of_constants_has_one_order() -> None:
+    made = [A.is_in(kind(["b", "a", "c"])) for kind in (set, frozenset, sorted)]
+    assert {str(each) for each in made} == {'col("a").is_in(["a", "b", "c"])'}
+
+
 def test_the_truth_of_an_expression_is_refused_with_advice() -> None:
     for wrong in (lambda: A > 1 and A < 3, lambda: 1 < A < 3, lambda: not A, lambda: A in [B]):
         with pytest.raises(TypeError, match=r"write & \| ~ for and, or, not"):
@@ -113,6 +118,8 @@ def test_the_truth_of_an_expression_is_refused_with_advice() -> None:
         (lambda: lit(object()), "lit: expected None, a bool, number"),
         (lambda: lit(1 << 63), "does not fit 64 bits"),
         (lambda: datetime(2013, 1, 1) < A, "has no time zone"),
+        (lambda: A == None, r"write \.is_null\(\)"),  # noqa: E711
+        (lambda: A != None, r"write \.is_not_null\(\)"),  # noqa: E711
         (lambda: A.is_in("abc"), "expected a list of constants"),
         (lambda: A.is_in([1, None]), "null equals nothing"),
         (lambda: A.is_in([float("nan")]), "NaN equals nothing"),
