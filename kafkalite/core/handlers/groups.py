@@ -261,7 +261,8 @@ def _fetch_by_name(
         topics = _committed(broker, request.group_id, OffsetFetchRequestTopic)
         return (yield from OFFSETS_OF_TOPICS.answer(replace(request, topics=topics), handler))
     groups: list[OffsetFetchRequestGroup] = []
-    for group in request.groups:
+    distinct = {group.group_id: group for group in request.groups}
+    for group in distinct.values():
         if group.topics is None:
             yield
             named = _committed(broker, group.group_id, OffsetFetchRequestTopics)
