@@ -226,7 +226,7 @@ def outcome(run: Any) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(expressions(), st.lists(records, min_size=1, max_size=4))
 def test_all_evaluators_give_the_same(expression: Expression, values: list[Any]) -> None:
     try:
@@ -241,7 +241,7 @@ def test_all_evaluators_give_the_same(expression: Expression, values: list[Any])
     assert same(made, kernels), f"{expression}\nobjects {made}\narrow   {kernels}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(expressions(), st.lists(records, min_size=1, max_size=4))
 def test_a_schema_changes_no_result_but_a_number_s_type(
     expression: Expression, values: list[Any]
