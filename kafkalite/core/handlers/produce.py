@@ -264,10 +264,20 @@ def _not_appended(
     return answer
 
 
+def aside(
+    broker: Broker, request: ProduceRequest, context: RequestContext
+) -> Pending[ProduceResponse]:
+    """Appends the one batch of a request that takes too long to check at once."""
+    ((topic,), production) = request.topic_data, _Production(broker, request, context)
+    slices = _one_aside(production, topic.name, topic.partition_data[0])
+    answered = in_slices(broker, ApiKey.PRODUCE, context, slices, keeps_peer=True, is_large=False)
+    return cast("Pending[ProduceResponse]", answered)
+
+
 def not_appended(
     broker: Broker, partition: Partition, records: Buffer, error: ApiError
 ) -> ProduceResponse:
-    """What the producer of one batch is told, where the log could not append what was checked."""
+    """What the producer of one batch is told, where it is refused."""
     topic, index = partition.topic_partition
     production = _Production(broker, ProduceRequest(), RequestContext(RECORD_BATCH_V))
     data = PartitionProduceData(index, records)

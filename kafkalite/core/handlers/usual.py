@@ -3,9 +3,9 @@
     bytes ──native──> fields ──> log ──native──> bytes           no message is made in between
 
 Answers and effects are those of the general handlers (`produce`, `fetch`), which answer everything
-that is not usual: what the native reader does not know, compressed and transactional batches, waits
-for replicas or the disk, errors. A request goes there before anything was done for it; only a batch
-that the log could not write is answered from here, in the general handler's words.
+that is not usual: what the native reader does not know, transactional batches, waits for replicas
+or the disk, errors of a fetch. A request goes there before anything was done for it; a batch that
+the log refuses, or that takes too long to decompress, is not checked anew there.
 
 Owns   nothing. A poll that waits is parked like every other.
 Fails  as the general handlers do.
@@ -25,11 +25,13 @@ from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.validation import validated
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Framed, Pending
+from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.compiler import LARGE_RECORDS_BYTES
 from kafkalite.core.protocol.connection import RequestHeader, RequestReceived
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
-from kafkalite.core.protocol.produce import ProduceResponse
+from kafkalite.core.protocol.produce import ProduceRequest, ProduceResponse
+from kafkalite.core.protocol.records import Allowance
 from kafkalite.core.protocol.usual_requests import (
     fetch_tail,
     read_fetch,
@@ -40,16 +42,19 @@ from kafkalite.core.protocol.usual_requests import (
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_LEADER, Role
 from kafkalite.core.types import RequestContext, TopicPartition
-from kafkalite.errors import ApiError
+from kafkalite.errors import ApiError, RecordsTooLarge
 
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
 HEADER_BYTES: Final = 61  # of a batch
+ZSTD_V: Final = general_produce.ZSTD_V  # since when any codec is allowed
 UNUSUAL: Final = general_produce.CODEC | general_produce.TRANSACTIONAL
 
 
-def produce(broker: Broker, request: RequestReceived) -> Framed | ProduceResponse | None:
+def produce(
+    broker: Broker, request: RequestReceived
+) -> Framed | ProduceResponse | Pending[ProduceResponse] | None:
     """Appends one batch. None, and nothing is done: the request is not a usual one."""
     header, body = request
     fields = read_produce(body, header.api_version)
@@ -62,16 +67,19 @@ def produce(broker: Broker, request: RequestReceived) -> Framed | ProduceRespons
     partition = broker.partitions.find(topic, index)
     if partition is None or not _takes(partition, acks):
         return None
-    records = body[start:end]
-    if records[general_produce.ATTRIBUTES_POSITION] & UNUSUAL:
-        return None
-    log, now_ms = partition.log, broker.wall_ms()
+    records, log, now_ms = body[start:end], partition.log, broker.wall_ms()
+    attributes, allowance = records[general_produce.ATTRIBUTES_POSITION], None
+    if attributes & UNUSUAL:
+        if attributes & general_produce.TRANSACTIONAL or header.api_version < ZSTD_V:
+            return None
+        allowance = Allowance(general_produce.BYTES_AT_ONCE)
+    where = partition.topic_partition
     try:
-        checked = validated(records, log.config, partition.topic_partition, now_ms, True)
-    except ApiError:
-        return None
-    try:
+        checked = validated(records, log.config, where, now_ms, True, allowance=allowance)
         appended = partition.append_validated(checked, now_ms)
+    except RecordsTooLarge:
+        asked = codec.decode(ProduceRequest, body, header.api_version)
+        return general_produce.aside(broker, asked, RequestContext(header.api_version))
     except ApiError as error:
         return general_produce.not_appended(broker, partition, records, error)
     if not appended.duplicate:

@@ -22,6 +22,7 @@ from kafkalite.core.handlers import service
 from kafkalite.core.pending import Encoded, Framed, Pending
 from kafkalite.core.protocol.apis import ApiKey, request_header_version
 from kafkalite.core.protocol.codec import Request, encode
+from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.connection import RequestHeader, RequestReceived, ServerConnection
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -132,6 +133,7 @@ async def both(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tupl
 
 
 names = st.sampled_from([*TOPICS, "missing", "__consumer_offsets", "", "é", "x" * 260])
+codecs = st.sampled_from([Compression.NONE, Compression.NONE, Compression.LZ4, Compression.ZSTD])
 keys = st.sampled_from([None, b"", b"key"])
 
 
@@ -146,6 +148,7 @@ def batches(draw: st.DrawFn) -> bytes:
     more: dict[str, Any] = {}
     if draw(st.booleans()):
         more = {"producer_id": 7, "producer_epoch": 0, "base_sequence": draw(st.integers(-1, 3))}
+    more["compression"] = draw(codecs)
     data = bytearray(batch_of(columns, **more))
     if draw(st.integers(0, 3)) == 0:
         data[draw(st.integers(0, len(data) - 1))] ^= draw(st.integers(1, 255))
@@ -202,7 +205,11 @@ def usual(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
     if draw(st.booleans()):
         count, value = draw(st.sampled_from([(1, b"v"), (3, b"w"), (2, b"w" * 9_000)]))
         columns = Columns([b"k"] * count, [value] * count, [NOW_MS - 1] * count)
-        data = (TopicProduceData(topic, (PartitionProduceData(0, batch_of(columns)),)),)
+        data = (
+            TopicProduceData(
+                topic, (PartitionProduceData(0, batch_of(columns, compression=draw(codecs))),)
+            ),
+        )
         produce = ProduceRequest(None, draw(st.sampled_from([1, -1])), 50, data)
         version = draw(st.integers(3, 11))
         return ApiKey.PRODUCE, version, encode(produce, version)
