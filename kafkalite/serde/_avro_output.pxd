@@ -43,6 +43,7 @@ cdef inline int put_number(Output *o, int64_t value) noexcept nogil:
 cdef inline int put_bytes(Output *o, const uint8_t *data, int64_t size) noexcept nogil:
     if fit(o, size) < 0:
         return -1
-    memcpy(o.bytes + o.used, data, size)
+    if size:  # nothing may be copied to NULL, not even nothing
+        memcpy(o.bytes + o.used, data, size)
     o.used += size
     return 0

@@ -138,7 +138,8 @@ cdef inline int append_bytes(Reader *r, Store *s, const uint8_t *data, int64_t s
         if enlarge(r, &s.bytes, s.bytes_room, room) < 0:
             return -1
         s.bytes_room = room
-    memcpy(s.bytes + s.used, data, size)
+    if size:  # nothing may be copied to NULL, not even nothing
+        memcpy(s.bytes + s.used, data, size)
     s.used = used
     (<int32_t *> s.data)[s.length + 1] = <int32_t> used
     mark(s)
@@ -330,7 +331,8 @@ cdef int read_plain(Reader *r, const Node *node, Store *s) noexcept nogil:
     elif op != OP_NULL:  # float, double and fixed lie as they will
         if take(r, s.width, &data) < 0:
             return -1
-        memcpy(s.data + s.length * s.width, data, s.width)
+        if s.width:
+            memcpy(s.data + s.length * s.width, data, s.width)
     mark(s)
     return 0
 
