@@ -56,6 +56,18 @@ class TestSizes:
         heavy = Columns(columns.keys, columns.values, columns.timestamps, None, headers)
         assert [index for index, _ in too_large(heavy, size)] == [2]
 
+    @given(
+        sizes=st.lists(st.one_of(st.none(), st.integers(0, 400)), min_size=1, max_size=600),
+        limit=st.integers(80, 400),
+    )
+    def test_none_is_overlooked_whatever_is_beside_it(
+        self, sizes: list[int | None], limit: int
+    ) -> None:
+        values = [None if size is None else b"x" * size for size in sizes]
+        columns = Columns([b"k"] * len(values), values, [0] * len(values))
+        expected = [i for i, value in enumerate(values) if record_bytes(b"k", value) > limit]
+        assert [index for index, _ in too_large(columns, limit)] == expected
+
 
 class FakeAdmin:
     """Topics by name with their settings."""

@@ -13,7 +13,10 @@ from typing import Final
 from kafkalite.core.types import Columns, Headers
 
 BATCH_BYTES: Final = 61
+OVERHEAD_BYTES_MAX: Final = 80  # of a record without headers: that, and its lengths
 FIXED_BYTES: Final = 3  # attributes, the deltas of timestamp and offset
+JOINED_RECORDS: Final = 256
+JOINED_BYTES_MAX: Final = 65_536  # of so many; larger records are measured one by one
 Limits = Mapping[str, int]  # by topic; one that is missing has no known limit
 
 
@@ -29,16 +32,31 @@ class RecordTooLarge(ValueError):
 
 def too_large(columns: Columns, limit: int) -> list[tuple[int, int]]:
     """The records that are larger than `limit` bytes: index and size of each."""
-    if not len(columns):
-        return []
     has_headers = columns.headers is not None and any(columns.headers)
-    if not has_headers and _longest(columns.keys) + _longest(columns.values) < limit // 2:
+    if not has_headers and _are_small(columns, limit - OVERHEAD_BYTES_MAX):
         return []
     sizes = (
         record_bytes(key, value, () if columns.headers is None else columns.headers[index])
         for index, (key, value) in enumerate(zip(columns.keys, columns.values, strict=True))
     )
     return [(index, size) for index, size in enumerate(sizes) if size > limit]
+
+
+def _are_small(columns: Columns, limit: int) -> bool:
+    """Whether surely each key and value have fewer bytes together; at little cost a record."""
+    keys, values, count = columns.keys, columns.values, len(columns)
+    for start in range(0, count, JOINED_RECORDS):
+        stop = start + JOINED_RECORDS
+        if _total(keys[start:stop]) + _total(values[start:stop]) >= min(limit, JOINED_BYTES_MAX):
+            return _longest(keys) + _longest(values) < limit
+    return True
+
+
+def _total(column: Sequence[bytes | None]) -> int:
+    try:
+        return len(b"".join(column))  # type: ignore[arg-type]  # copies faster than Python adds
+    except TypeError:
+        return len(b"".join(filter(None, column)))
 
 
 def _longest(column: Sequence[bytes | None]) -> int:
