@@ -7,6 +7,7 @@ Fails  with one line and exit code 1: a file that does not exist, an error in it
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
 import sys
 import traceback
@@ -53,6 +54,18 @@ StateIn = Annotated[
         "--state-dir",
         help="Where state is kept on this machine, so that a restart is quick.",
         show_default="memory",
+    ),
+]
+
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        "-w",
+        min=1,
+        help="Processes that share the work. One that is killed is started again.",
+        show_default="1",
     ),
 ]
 
@@ -120,6 +133,7 @@ def run(
         ),
     ] = None,
     state_dir: StateIn = None,
+    workers: Workers = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     traceback: Traced = False,
 ) -> None:
@@ -133,9 +147,12 @@ def run(
     """
     with _traced(traceback):
         streams = load(app)
+    from kafkalite.streams.workers import VARIABLE
+
     say_which_codec()
     named = streams.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-    if named is not None:  # `run` prints the address of a broker of its own
+    is_worker = VARIABLE in os.environ  # whose supervisor has said it
+    if named is not None and not is_worker:  # `run` prints the address of a broker of its own
         typer.echo(f"{streams.application_id}: running on {named}", err=True)
     with _traced(traceback):
         progress = streams.run(
@@ -145,6 +162,7 @@ def run(
             processing_guarantee=None if guarantee is None else guarantee.value,
             data_dir=data_dir,
             state_dir=state_dir,
+            **({} if workers is None else {"workers": workers}),
         )
     if json:
         print_json(_figures(streams, progress))

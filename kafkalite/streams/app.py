@@ -38,6 +38,7 @@ from kafkalite.streams.plan import OnError, Plan
 from kafkalite.streams.rewrites import without_cache
 from kafkalite.streams.running import Background, Running, refuse_running_loop
 from kafkalite.streams.sizes import Size, size_in_bytes
+from kafkalite.streams.workers import Supervisor, own_command, seat_of, stop_with_supervisor
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 STATE_MEMORY: Final = "256MiB"  # of a worker with a state directory
@@ -49,7 +50,7 @@ class Settings(TypedDict, total=False):
 
     commit_interval: Duration | None
     data_dir: str | Path | None  # of a broker of its own
-    workers: int
+    workers: int  # processes of this machine, each the same program; for `run`
     processing_guarantee: Literal["at_least_once", "exactly_once"] | None
     state_dir: str | Path | None  # of this machine's state; without it state is in memory
     state_memory: Size | None  # how much of the state in `state_dir` may also be objects
@@ -96,6 +97,7 @@ class Streams(StreamsBuilder):
         self.state_dir = settings.get("state_dir")
         self.state_memory = settings.get("state_memory") or STATE_MEMORY
         self.cache = settings.get("cache")
+        self.workers = settings.get("workers", 1)
         self._background: Background | None = None
 
     def plan(self) -> Plan:
@@ -116,11 +118,44 @@ class Streams(StreamsBuilder):
         A second signal does not wait for the last commit: it raises KeyboardInterrupt.
         """
         refuse_running_loop(self.application_id)
+        check_settings(self.application_id, settings)
+        seat = seat_of(self.application_id)
+        count = settings.get("workers") or self.workers
+        if seat is None and count > 1:
+            return self._supervise(count, bootstrap_servers, settings.get("data_dir"))
         with self._worker(bootstrap_servers, settings, until_caught_up=until_caught_up) as worker:
             try:
-                return asyncio.run(_run(worker, until_caught_up))
+                progress = asyncio.run(_run(worker, until_caught_up, is_seated=seat is not None))
             except asyncio.CancelledError:
                 raise KeyboardInterrupt from None
+        if seat is not None:
+            seat.tell(progress)
+            raise SystemExit(0)  # the rest of the program is the supervisor's
+        return progress
+
+    def _supervise(
+        self, count: int, bootstrap_servers: str | None, data_dir: str | Path | None
+    ) -> Progress:
+        """Runs `count` workers as processes; a broker of its own is theirs together."""
+        command = own_command(self.application_id)
+        if bootstrap_servers is None:
+            bootstrap_servers = self.bootstrap_servers
+        with self.broker(bootstrap_servers, data_dir) as address:
+            is_own = bootstrap_servers is None
+            if is_own:
+                self._say_own_broker(address, data_dir or self.data_dir)
+
+            async def supervise() -> Progress:
+                name = self.application_id
+                return await Supervisor(name, command, count, address, is_own=is_own).run()
+
+            return asyncio.run(supervise())
+
+    def _say_own_broker(self, address: str, data_dir: str | Path) -> None:
+        _say(
+            f"{self.application_id}: a broker of its own runs at {address} (data in "
+            f"{data_dir}). To create a topic there: {create_command(['TOPIC'], address)}"
+        )
 
     async def run_async(
         self,
@@ -146,6 +181,11 @@ class Streams(StreamsBuilder):
     ) -> Running:
         """`async with app.running() as running:` runs it beside the block, in its loop."""
         check_settings(self.application_id, settings)
+        if (settings.get("workers") or self.workers) > 1:
+            raise TopologyError(
+                f"{self.application_id}: workers= is for `run`, which starts processes; beside "
+                "other work there is one worker"
+            )
 
         def prepare() -> AbstractContextManager[Worker]:
             return self._worker(bootstrap_servers, settings, until_caught_up=until_caught_up)
@@ -185,16 +225,15 @@ class Streams(StreamsBuilder):
         if bootstrap_servers is None:
             bootstrap_servers = self.bootstrap_servers
         data_dir = settings.get("data_dir") or self.data_dir
-        with self.broker(bootstrap_servers, data_dir) as address:
+        seat = seat_of(self.application_id)
+        with self.broker(seat.address if seat else bootstrap_servers, data_dir) as address:
             report = None
-            if bootstrap_servers is None:
+            if seat.is_own_broker if seat else bootstrap_servers is None:
                 report = _on_missing_topics(
                     self.application_id, address, data_dir, is_waiting=not until_caught_up
                 )
-                _say(
-                    f"{self.application_id}: a broker of its own runs at {address} (data in "
-                    f"{data_dir}). To create a topic there: {create_command(['TOPIC'], address)}"
-                )
+            if seat is None and bootstrap_servers is None:
+                self._say_own_broker(address, data_dir)
             config = WorkerConfig(
                 processing_guarantee=settings.get("processing_guarantee")
                 or self.processing_guarantee,
@@ -239,7 +278,6 @@ def check_settings(application_id: str, settings: Settings) -> None:
             f"{application_id}: processing_guarantee is one of {GUARANTEES}, got {guarantee!r}"
         )
     lacking = {
-        f"workers={workers}": (workers > 1, "run it several times to share the work"),
         "cache=": (
             settings.get("cache") not in (None, 0),
             "updates of tables wait for the commit; with 0 none does",
@@ -287,7 +325,7 @@ def _on_missing_topics(
     return report
 
 
-async def _run(worker: Worker, until_caught_up: bool) -> Progress:
+async def _run(worker: Worker, until_caught_up: bool, *, is_seated: bool = False) -> Progress:
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None, "a coroutine runs in a task"
 
@@ -297,4 +335,6 @@ async def _run(worker: Worker, until_caught_up: bool) -> Progress:
     if threading.current_thread() is threading.main_thread():  # signals come to no other
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
+    if is_seated:
+        stop_with_supervisor(worker.stop)
     return await worker.run(until_caught_up=until_caught_up)

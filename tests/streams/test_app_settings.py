@@ -11,7 +11,6 @@ from kafkalite.errors import TopologyError
 from kafkalite.streams import Streams, TopologyTestDriver, count, json, string, tumbling
 
 REFUSED = [
-    ({"workers": 2}, "workers=2 is not supported yet"),
     ({"workers": 0}, "workers: expected 1 or more"),
     ({"processing_guarantee": "twice"}, "processing_guarantee is one of"),
     ({"state_memory": "much"}, 'state_memory: expected bytes or text such as "64MB", got .much'),
