@@ -77,6 +77,15 @@ class Guarantee(StrEnum):
     at_least_once = "at_least_once"
 
 
+Guaranteed = Annotated[
+    Guarantee | None,
+    typer.Option(
+        "--processing-guarantee",
+        help="What a crash leaves behind: each result once, or some of them repeated.",
+        show_default="exactly_once, if the broker has transactions",
+    ),
+]
+
 Traced = Annotated[
     bool, typer.Option("--traceback", help="Show where an error comes from, frame by frame.")
 ]
@@ -124,14 +133,7 @@ def run(
             show_default="100ms, at least once: 1s",
         ),
     ] = None,
-    guarantee: Annotated[
-        Guarantee | None,
-        typer.Option(
-            "--processing-guarantee",
-            help="What a crash leaves behind: each result once, or some of them repeated.",
-            show_default="exactly_once, if the broker has transactions",
-        ),
-    ] = None,
+    guarantee: Guaranteed = None,
     state_dir: StateIn = None,
     workers: Workers = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

@@ -193,10 +193,7 @@ class Streams(StreamsBuilder):
         return Running(self.application_id, prepare, until_caught_up=until_caught_up)
 
     def start(self, bootstrap_servers: str | None = None, **settings: Unpack[Settings]) -> Progress:
-        """Runs it in a thread until `stop()`; returns its progress, which goes on.
-
-        User functions are called in that thread.
-        """
+        """Runs it in a thread until `stop()`; returns its progress, which goes on."""
         if self._background is not None:
             raise TopologyError(f"{self.application_id}: it is started already")
         background = Background(self.application_id, self.running(bootstrap_servers, **settings))

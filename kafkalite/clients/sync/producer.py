@@ -26,6 +26,7 @@ class _Producing(Twin[P_co]):
     close = closing(asynchronous.Producer.close)
     send_columns = blocking(asynchronous.Producer.send_columns)
     flush = blocking(asynchronous.Producer.flush)
+    end_offset = immediate(asynchronous.Producer.end_offset)
 
     @like(asynchronous.Producer.send)
     def send(self, *args: Any, **kwargs: Any) -> Future[RecordMetadata]:
