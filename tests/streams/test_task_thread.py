@@ -12,6 +12,7 @@ import pytest
 from kafkalite.core.types import Columns
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string
+from kafkalite.streams.local import task_thread
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.local.task_thread import TaskThread
@@ -36,7 +37,7 @@ def test_calls_run_in_their_order_in_one_thread_that_is_not_the_loops() -> None:
             for n in range(50)
         ]
         await asyncio.gather(*futures)
-        thread.close()
+        await thread.close()
         assert [n for n, _ in calls] == list(range(50))
         (ident,) = {ident for _, ident in calls}
         assert ident != threading.get_ident()
@@ -52,7 +53,7 @@ def test_what_a_call_raises_comes_out_of_its_future_and_the_next_one_runs() -> N
         with pytest.raises(ValueError, match="invalid literal"):
             await failing
         assert await fine == 7
-        thread.close()
+        await thread.close()
 
     asyncio.run(scenario())
 
@@ -89,7 +90,7 @@ def test_the_loop_goes_on_while_a_function_blocks_and_the_record_is_named() -> N
         goes_on.set()
         assert await running == 4
         assert thread.busy_seconds == 0
-        thread.close()
+        await thread.close()
 
     asyncio.run(scenario())
 
@@ -102,6 +103,26 @@ def test_whoever_no_longer_waits_stops_nobody() -> None:
         waiting.cancel()
         goes_on.set()
         assert await thread.submit(lambda: "next") == "next"
-        thread.close()
+        await thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_close_waits_for_the_calls_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_thread, "CLOSE_SECONDS_MAX", 0.01)
+
+    async def scenario() -> None:
+        for is_stuck in (False, True):
+            thread, calls = started(), list[str]()
+            goes_on = threading.Event()
+            if is_stuck:
+                thread.submit(goes_on.wait)
+            else:
+                monkeypatch.setattr(task_thread, "CLOSE_SECONDS_MAX", 60)
+            thread.submit(lambda calls=calls: calls.append("closed"))  # type: ignore[misc]
+            await thread.close()
+            assert calls == ([] if is_stuck else ["closed"])
+            goes_on.set()
+            monkeypatch.setattr(task_thread, "CLOSE_SECONDS_MAX", 0.01)
 
     asyncio.run(scenario())

@@ -12,8 +12,8 @@ group's session.
 
 Owns   the thread, from `start` to `close`.
 Never  runs two calls at a time.
-Fails  with what the call raises, in its future. `close` does not wait for a call that never ends:
-       the thread is a daemon.
+Fails  with what the call raises, in its future. `close` waits a few seconds at most for a call
+       that never ends: the thread is a daemon.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ R = TypeVar("R")
 
 Spawn = Callable[[Callable[[], None]], None]  # starts a thread, as the composition root does it
 OURS: Final = "kafkalite."
+CLOSE_SECONDS_MAX: Final = 5.0
 
 
 class TaskThread:
@@ -51,11 +52,14 @@ class TaskThread:
         self._is_running = True
         self._spawn(self._run)
 
-    def close(self) -> None:
-        """Ends the thread after the calls that were handed in."""
+    async def close(self) -> None:
+        """Ends the thread after the calls that were handed in, and waits for that, but not for
+        ever. A process that ended while a call closes RocksDB would be aborted."""
         if self._is_running:
+            last = self.submit(lambda: None)
             self._is_running = False
             self._calls.put(None)
+            await asyncio.wait([last], timeout=CLOSE_SECONDS_MAX)
 
     def submit(self, call: Callable[[], R]) -> asyncio.Future[R]:
         """Runs `call` behind all others; the future gets what comes of it."""

@@ -229,7 +229,7 @@ class Worker:
                         log.warning("%s: %s; it joins anew", self.plan.application_id, error)
                         await asyncio.sleep(REJOIN_SECONDS)
             finally:
-                self._thread.close()
+                await self._thread.close()
         return self.progress
 
     # Before and between memberships
