@@ -15,6 +15,7 @@ from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
 from kafkalite.serde import avro_plan
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
+from kafkalite.streams.local.operators import folding
 
 pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all sources, once
 
@@ -27,7 +28,9 @@ NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
 COMPACTION = ROOT / "kafkalite" / "compaction"
 SERDE = ROOT / "kafkalite" / "serde"
+FOLDING = ROOT / "kafkalite" / "streams" / "local" / "operators" / "_folding.pyi"
 NATIVE_INTERFACE = (2, "748aee5583b3")  # its number; digest of `native_interface`
+FOLDING_INTERFACE = (1, "4c7214164428")  # its number; digest of its stub
 AVRO_INTERFACE = (6, "4236ed783cf9")  # its number; digest of `avro_interface`
 SKIPS = re.compile(r"(pytest|mark|unittest)\.(skip|skipif|xfail|importorskip|SkipTest)\b")
 FILE_LINES_MAX = 600
@@ -189,7 +192,7 @@ def test_functions_fit_a_reader() -> None:
 def native_interface() -> str:
     """What native modules and the Python beside them agree on: the stubs, the signatures that they
     refer to, the records that the cleaner reads and makes, the memory that it shares."""
-    stubs = [path for path in STUBS if SERDE not in path.parents]
+    stubs = [path for path in STUBS if SERDE not in path.parents and path != FOLDING]
     agreed = [path.read_text() for path in stubs + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
         f"{node.name}({ast.unparse(node.args)})"
@@ -262,6 +265,8 @@ def test_another_native_interface_has_another_number() -> None:
     assert found == NATIVE_INTERFACE, "raise it here, in records_pure.py and in _interface.pxd"
     found = (avro_plan.INTERFACE, digest(avro_interface()))
     assert found == AVRO_INTERFACE, "raise it here, in avro_plan.py and in _avro_columns.pxd"
+    found = (folding.INTERFACE, digest(FOLDING.read_text()))
+    assert found == FOLDING_INTERFACE, "raise it here, in folding.py and in _folding.pyx"
 
 
 def test_core_knows_nothing_of_what_stands_on_it() -> None:

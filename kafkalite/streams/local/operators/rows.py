@@ -14,7 +14,7 @@ Source Kafka Streams' KStreamAggregate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -33,6 +33,7 @@ from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
+from kafkalite.streams.local.operators.folding import fold_records, kinds_of
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Bucket, Layout
@@ -73,6 +74,7 @@ class Rows:
         self.functions = [_prepared(part.argument) for part in node.aggregates]
         self.is_cached = runtime.is_cached and node.cached
         self.layout = Layout(node.aggregates, node.fields)
+        self.kinds = kinds_of(node.aggregates)
         self.store = open_store(node, self.layout, runtime)
         self.keys = store_keys(node, runtime)
         self.forward = runtime.forward(node)
@@ -167,6 +169,37 @@ class Rows:
                 return
             for at in range(len(segment.keys)):
                 self.add(bucket, segment.one(at), batch, ascending=True)
+
+    def can_fold_singly(self, segment: Segment) -> bool:
+        """Whether `fold_singly` may take what is in `segment`."""
+        plain = self.kinds is not None and not (self.skips or self.layout.deletes)
+        told = not (self.tells and self.needs.old)
+        return plain and told and segment.headers is None and not self.store.has_cold_rows
+
+    def fold_singly(self, segment: Segment, size_ms: int, batch: Batch) -> Collection[int]:
+        """Folds records into their tumbling windows one by one; the starts of these windows."""
+        assert self.kinds is not None
+        done = [0]
+        try:
+            touched = fold_records(
+                list(segment.keys),
+                list(segment.timestamps),
+                size_ms,
+                self.kinds,
+                [None if column is None else list(column) for column in segment.arguments],
+                lambda start: self.store.bucket(start).partials,
+                done,
+            )
+        except Exception as error:
+            self.failures.at(self.node, error, batch, segment.indexes[done[0]])
+            raise AssertionError("a failure that is not skipped ends the task") from error
+        for start, latest in touched.items():
+            bucket = self.store.buckets[start]
+            self.note(bucket, latest)
+            bucket.mark(latest, None)
+            _stamp(bucket, latest, min(latest.values()))
+            bucket.newest = max(bucket.newest, max(latest.values()))
+        return touched.keys()
 
     def _fold(self, bucket: Bucket, segment: Segment, *, ascending: bool) -> None:
         keys, timestamps = segment.keys, segment.timestamps

@@ -20,7 +20,7 @@ Source Kafka Streams' KStreamWindowAggregate, KTableSuppressProcessor.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate, islice, repeat
 from operator import sub
 from typing import Final
@@ -29,6 +29,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
+from kafkalite.streams.local.operators.folding import FEW_RECORDS
 from kafkalite.streams.local.operators.grouping import grouping, is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
 from kafkalite.streams.local.runtime import Runtime, compile_node
@@ -66,11 +67,20 @@ class WindowedAggregate:
             return
         self._active_ms = self.runtime.now_ms
         ascending = is_ascending(batch.timestamps)
-        for start, segment in self._cut(whole, batch, ascending=ascending):
-            if self._earliest is None or start < self._earliest:
-                self._earliest = start
-            bucket = self.store.bucket(start, segment.keys)
-            self.rows.add(bucket, segment, batch, ascending=ascending)
+        times, are_on_time = self._times(batch, ascending=ascending)
+        starts: Collection[int]
+        if are_on_time and self._has_few_each(whole) and self.rows.can_fold_singly(whole):
+            starts = self.rows.fold_singly(whole, self.window.size_ms, batch)
+        else:
+            starts = []
+            segments = self._cut(whole, batch, times, are_on_time=are_on_time, ascending=ascending)
+            for start, segment in segments:
+                starts.append(start)
+                bucket = self.store.bucket(start, segment.keys)
+                self.rows.add(bucket, segment, batch, ascending=ascending)
+        if starts:
+            first = min(starts)
+            self._earliest = first if self._earliest is None else min(first, self._earliest)
         self.rows.after(batch)
         if not self.runtime.is_timed:
             self._close_windows(batch)
@@ -82,13 +92,24 @@ class WindowedAggregate:
 
     # Cutting a batch into windows
 
+    def _has_few_each(self, whole: Segment) -> bool:
+        """Whether the batch spans many windows for its size, each of which takes part of it."""
+        timestamps, size_ms = whole.timestamps, self.window.size_ms
+        windows = (max(timestamps) - min(timestamps)) // size_ms
+        return self.window.is_tumbling and windows * FEW_RECORDS > len(timestamps)
+
     def _cut(
-        self, whole: Segment, batch: Batch, *, ascending: bool
+        self,
+        whole: Segment,
+        batch: Batch,
+        times: Iterable[int],
+        *,
+        are_on_time: bool,
+        ascending: bool,
     ) -> Iterator[tuple[int, Segment]]:
-        """The segments of the batch by window, ascending. Advances stream time."""
+        """The segments of the batch by window, ascending; `times` judge the records."""
         timestamps = whole.timestamps
         window = self.window
-        times, are_on_time = self._times(batch, ascending=ascending)
         if are_on_time and ascending:
             return _slices(window, whole)
         if are_on_time and window.is_tumbling:
@@ -112,7 +133,10 @@ class WindowedAggregate:
         drops.add(Reason.EXPIRED, name, missed)
 
     def _times(self, batch: Batch, *, ascending: bool) -> tuple[Iterable[int], bool]:
-        """The stream time by which each record is judged, and whether surely none is late."""
+        """The stream time by which each record is judged, and whether surely none is late.
+
+        Stream time goes on to the newest record where operators go by their records.
+        """
         timestamps, window, before = batch.timestamps, self.window, self.time
         oldest = timestamps[0] if ascending else min(timestamps)
         first_close = window.close_time(window.first_start(oldest))

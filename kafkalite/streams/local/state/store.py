@@ -182,6 +182,11 @@ class StateStore:
         """The newest timestamp that the changelog has told of."""
         return self.kept.newest
 
+    @property
+    def has_cold_rows(self) -> bool:
+        """Whether rows may be kept as bytes alone."""
+        return self.kept.is_durable or not self.kept.is_empty
+
     def find_buckets(self) -> None:
         """Makes the buckets of which rows are kept as bytes."""
         self.kept.settle()
@@ -205,7 +210,7 @@ class StateStore:
             wanted = [k for k in dict.fromkeys(keys) if k not in here and k not in gone]
             if wanted:
                 self._read(bucket, self.kept.take(start, wanted))
-                bucket.is_cold = self.kept.is_durable or not self.kept.is_empty
+                bucket.is_cold = self.has_cold_rows
         return bucket
 
     @property
