@@ -224,3 +224,15 @@ def test_whatever_happens_to_workers_the_results_are_right(
             run.await_more()
         run.catch_up()
         run.check()
+
+
+def test_a_broker_that_is_killed_and_comes_back_costs_nothing(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        address = broker.bootstrap_servers
+        with running(address, "restarted", "exactly_once", workers=2) as run:
+            run.send()
+            os.kill(broker.pid, signal.SIGKILL)
+            with EmbeddedBroker(tmp_path, listen=address):
+                run.await_more()
+                run.catch_up()
+                run.check()
