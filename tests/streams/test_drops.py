@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -120,3 +121,23 @@ def test_a_warning_lists_ten_reasons_at_most() -> None:
     words = drops.warning(0.0)
     assert words is not None
     assert words.endswith("; and 3 more reasons")
+
+
+def test_a_look_at_the_counts_stands_beside_a_thread_that_counts() -> None:
+    drops = Drops()
+    done = threading.Event()
+
+    def count() -> None:
+        for number in range(20_000):
+            drops.add(Reason.SKIP, f"m{number}")
+        done.set()
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    now = 0.0
+    while not done.is_set():
+        now += WARN_SECONDS
+        drops.warning(now)
+        drops.document()
+    thread.join()
+    assert sum(drops.counts.values()) == 20_000

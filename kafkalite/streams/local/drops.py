@@ -52,27 +52,27 @@ class Drops:
     def warning(self, now: float) -> str | None:
         """Words for what was left out since the last ones; None when it is not time or nothing
         is new. `now` in seconds."""
-        if self.counts == self._told or (
-            self._next_warning is not None and now < self._next_warning
-        ):
+        if not self.counts or (self._next_warning is not None and now < self._next_warning):
+            return None
+        counts = Counter(self.counts)  # tasks may count in another thread meanwhile
+        new, self._told = counts - self._told, counts
+        if not new:
             return None
         self._next_warning = now + WARN_SECONDS
-        new = self.counts - self._told
-        self._told = Counter(self.counts)
         return _spell(new)
 
     def lines(self) -> list[str]:
         """A line for each reason and operator, the most frequent first."""
         return [
             f"{records:,} record{'s' if records > 1 else ''} {reason.value}, at {operator!r}"
-            for (reason, operator), records in self.counts.most_common()
+            for (reason, operator), records in Counter(self.counts).most_common()
         ]
 
     def document(self) -> list[dict[str, Any]]:
         """The same for programs."""
         return [
             {"reason": reason.name.lower(), "operator": operator, "records": records}
-            for (reason, operator), records in self.counts.most_common()
+            for (reason, operator), records in Counter(self.counts).most_common()
         ]
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from kafkalite.core.types import Columns, Headers
 
 BATCH_BYTES: Final = 61
-OVERHEAD_BYTES_MAX: Final = 80  # of a record without headers: that, and its lengths
+OVERHEAD_BYTES_MAX: Final = 80  # around key and value, in a batch of one without headers
 FIXED_BYTES: Final = 3  # attributes, the deltas of timestamp and offset
 JOINED_RECORDS: Final = 256
 JOINED_BYTES_MAX: Final = 65_536  # of so many; larger records are measured one by one
