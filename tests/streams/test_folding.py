@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -96,3 +98,15 @@ class TestSingly:
         known = bytes([0, 2]) if folding.NATIVE else None
         assert folding.kinds_of([count(), sum_("x")]) == known
         assert folding.kinds_of([count(), collect("x")]) is None
+
+
+def test_without_the_native_module_everything_imports_and_segments_are_the_way() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['kafkalite.streams.local.operators._folding'] = None\n"
+        "import kafkalite.streams\n"
+        "from kafkalite.streams.local.operators import folding\n"
+        "print(folding.NATIVE, folding.kinds_of(()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "False None\n", done.stderr
