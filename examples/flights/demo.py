@@ -1,6 +1,6 @@
 """The main job from end to end: log, topology, warehouse, on 336,776 real flights.
 
-    python examples/flights/demo.py [--data-dir kafkalite-data] [--warehouse warehouse]
+    python examples/flights/demo.py [--data-dir DIR] [--warehouse DIR] [--workers 2]
 
 Every step is a command that you can run by yourself; the demo prints each before it runs it. Run
 it again and it finds its work done.
@@ -85,6 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, default=Path("kafkalite-data"))
     parser.add_argument("--warehouse", type=Path, default=Path("warehouse"))
+    parser.add_argument("--workers", type=int, default=2, help="processes that share the topology")
     arguments = parser.parse_args()
     started = time.monotonic()
     with server(arguments.data_dir) as (address, seconds):
@@ -95,7 +96,8 @@ def main() -> None:
         )
         app = HERE / "app.py"
         run([BIN / "kafkalite-streams", "describe", app])
-        job = [BIN / "kafkalite-streams", "run", app, *at, "--until-caught-up"]
+        job = [BIN / "kafkalite-streams", "run", app, *at, "--workers", str(arguments.workers)]
+        job.append("--until-caught-up")
         topics = "topics delays-by-origin, flights-by-carrier, flights-cancelled"
         steps.append(Step("run the topology", *run(job), topics))
         load = [BIN / "kafkalite-spark", "load", "flights", "delays-by-origin", *at]
