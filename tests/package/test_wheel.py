@@ -14,8 +14,16 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 NATIVE = {
-    "kafkalite/core/protocol/": {"_records_read", "_records_write", "_partitions"},
+    "kafkalite/core/protocol/": {"_records_read", "_records_write", "_partitions", "_requests"},
     "kafkalite/compaction/": {"_batch", "_output", "_offset_map", "_loops"},
+    "kafkalite/serde/": {
+        "_avro_columns",
+        "_avro_read",
+        "_avro_rows",
+        "_avro_values",
+        "_avro_write",
+    },
+    "kafkalite/streams/local/operators/": {"_folding"},
 }
 
 

@@ -115,6 +115,6 @@ def test_what_cannot_be_started_again_is_refused(monkeypatch: pytest.MonkeyPatch
     app.stream("in").to("out")
     with pytest.raises(TopologyError, match="beside other work there is one worker"):
         app.running("127.0.0.1:1")
-    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     with pytest.raises(TopologyError, match="put the topology into a file"):
         own_command("app")
