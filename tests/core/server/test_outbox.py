@@ -223,8 +223,8 @@ def test_what_the_system_has_dropped_is_cold(tmp_path: Path) -> None:
         assert not cold.is_cold(fd, 5, size - 5)
         assert cold.read_now(fd, 5, size) is None, "it is shorter"
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if cold.is_cold(fd, 0, size):
-            assert cold.read_now(fd, 0, size) is None
+        if cold.is_cold(fd, 0, size):  # to ask may begin to bring it
+            assert cold.read_now(fd, 0, size) in (None, path.read_bytes())
         cold.warm(fd, 0, size)
         assert not cold.is_cold(fd, 0, size)
         assert cold.read_now(fd, 0, size) == path.read_bytes()
