@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from kafkalite.core.columns import joined, where
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -70,7 +71,7 @@ class Now:
 class Columns:
     """A batch of records side by side: the i-th entries of all columns are one record.
 
-    Columns are sequences of equal length: lists, ranges, later Arrow arrays. `offsets` is None
+    Columns are sequences of equal length: lists, ranges, forms (columns.py). `offsets` is None
     where the records have none yet (they were made, not read); `headers` is None where no record
     of the batch has any, which is the common case and costs nothing.
     """
@@ -87,11 +88,11 @@ class Columns:
     def where(self, keep: Sequence[object]) -> Columns:
         """The records whose entry in `keep` is truthy, in order."""
         return Columns(
-            list(compress(self.keys, keep)),
-            list(compress(self.values, keep)),
-            list(compress(self.timestamps, keep)),
-            None if self.offsets is None else list(compress(self.offsets, keep)),
-            None if self.headers is None else list(compress(self.headers, keep)),
+            where(self.keys, keep),
+            where(self.values, keep),
+            where(self.timestamps, keep),
+            None if self.offsets is None else where(self.offsets, keep),
+            None if self.headers is None else where(self.headers, keep),
         )
 
     def slice(self, start: int, stop: int) -> Columns:
@@ -116,19 +117,12 @@ def concat(batches: Iterable[Columns]) -> Columns:
     with_offsets = all(part.offsets is not None for part in parts)
     with_headers = any(part.headers is not None for part in parts)
     return Columns(
-        _join(part.keys for part in parts),
-        _join(part.values for part in parts),
-        _join(part.timestamps for part in parts),
+        joined([part.keys for part in parts]),
+        joined([part.values for part in parts]),
+        joined([part.timestamps for part in parts]),
         _join_offsets([part.offsets or () for part in parts]) if with_offsets else None,
-        _join(part.headers or [()] * len(part) for part in parts) if with_headers else None,
+        joined([part.headers or [()] * len(part) for part in parts]) if with_headers else None,
     )
-
-
-def _join(columns: Iterable[Sequence[Any]]) -> list[Any]:
-    joined: list[Any] = []
-    for column in columns:
-        joined += column
-    return joined
 
 
 def _join_offsets(columns: list[Sequence[int]]) -> Sequence[int]:
@@ -137,7 +131,7 @@ def _join_offsets(columns: list[Sequence[int]]) -> Sequence[int]:
     end = first[0]
     for column in columns:
         if not isinstance(column, range) or column.step != 1 or column.start != end:
-            return _join(columns)
+            return joined(columns)
         end = column.stop
     return range(first[0], last[-1] + 1)
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
-from operator import itemgetter
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
+from kafkalite.core.columns import joined as columns_joined
+from kafkalite.core.columns import keeps_all, take, where
 from kafkalite.core.types import Columns, Headers
 
 
@@ -149,21 +150,15 @@ class Batch:
     def __len__(self) -> int:
         return len(self.timestamps)
 
-    def where(self, keep: Sequence[object]) -> Batch:
-        """The records whose entry in `keep` is true."""
-        if all(keep):
+    def where(self, mask: Sequence[object]) -> Batch:
+        """The records whose entry in the mask is true."""
+        if keeps_all(mask):
             return self
-        return self._each(lambda column: list(compress(column, keep)), Kept(self.origin, keep))
+        return self._each(lambda column: where(column, mask), Kept(self.origin, mask))
 
     def take(self, indexes: Sequence[int]) -> Batch:
         """The records at `indexes`, in that order; one may come several times."""
-        if not indexes:
-            return self.slice(0, 0)
-        pick = itemgetter(*indexes)
-        single = len(indexes) == 1  # itemgetter of one index gives no tuple
-        return self._each(
-            lambda column: [pick(column)] if single else pick(column), Taken(self.origin, indexes)
-        )
+        return self._each(lambda column: take(column, indexes), Taken(self.origin, indexes))
 
     def slice(self, start: int, stop: int) -> Batch:
         """The records [start, stop)."""
@@ -201,14 +196,15 @@ def joined(batches: Sequence[Batch]) -> Batch:
     if len(batches) == 1:
         return batches[0]
 
-    def join(columns: list[Sequence[Any] | None]) -> list[Any] | None:
-        return None if columns[0] is None else list(chain.from_iterable(columns))  # type: ignore[arg-type]
+    def join(columns: list[Sequence[Any] | None]) -> Sequence[Any] | None:
+        there = [column for column in columns if column is not None]
+        return columns_joined(there) if there else None
 
     headers = None
     if any(batch.headers is not None for batch in batches):
         headers = join([batch.headers or [()] * len(batch) for batch in batches])
     return Batch(
-        list(chain.from_iterable(batch.timestamps for batch in batches)),
+        columns_joined([batch.timestamps for batch in batches]),
         MADE,
         join([batch.keys for batch in batches]),
         join([batch.raw_keys for batch in batches]),

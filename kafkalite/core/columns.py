@@ -1,0 +1,85 @@
+"""What is done with a column, whatever it is made of.                                      [P]
+
+A column is a sequence: the i-th entries of all columns of a batch are one record. Most are lists.
+A `Form` is a column that keeps its records in another way, as spans of the bytes that were fetched
+or as an Arrow array, and makes an object of an entry when somebody looks at it. What all columns
+must do (some records, one after the other) goes through here, so that a form is asked and stays
+one, and a list stays a list.
+
+    mask      as long as the column, true where a record is kept; `bytes` of 0 and 1 are the
+              quickest
+    indexes   of the records that are taken, in that order; one may come several times
+
+Owns   nothing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from itertools import chain, compress
+from operator import itemgetter
+from typing import Any, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class Form(Sequence[Any]):
+    """A column that is no list. A slice of it is one of its kind, and shares what it is made of.
+
+    Classes written in native code register with it.
+    """
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+    @abstractmethod
+    def __getitem__(self, place: int | slice) -> Any:
+        """The object of one record, or some records."""
+
+    @abstractmethod
+    def where(self, mask: Sequence[object]) -> Self:
+        """The records whose entry in the mask is true."""
+
+    @abstractmethod
+    def take(self, indexes: Sequence[int]) -> Self:
+        """The records at `indexes`."""
+
+    @abstractmethod
+    def followed_by(self, others: Sequence[Self]) -> Sequence[Any]:
+        """This column and others of its class as one; a list where there is no such."""
+
+
+def where(column: Sequence[T], mask: Sequence[object]) -> Sequence[T]:
+    """The records whose entry in the mask is true."""
+    if type(column) is not list and isinstance(column, Form):
+        kept: Sequence[T] = column.where(mask)
+        return kept
+    return list(compress(column, mask))
+
+
+def keeps_all(mask: Sequence[object]) -> bool:
+    """Whether a mask leaves out nobody."""
+    return 0 not in mask if isinstance(mask, bytes | bytearray) else all(mask)
+
+
+def take(column: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
+    """The records at `indexes`."""
+    if type(column) is not list and isinstance(column, Form):
+        taken: Sequence[T] = column.take(indexes)
+        return taken
+    if len(indexes) < 2:  # of one index, itemgetter gives no tuple
+        return [column[index] for index in indexes]
+    picked: tuple[T, ...] = itemgetter(*indexes)(column)
+    return picked
+
+
+def joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
+    """One column after the other."""
+    first = columns[0]
+    if len(columns) == 1:
+        return first
+    if isinstance(first, Form) and all(type(column) is type(first) for column in columns):
+        return first.followed_by(columns[1:])  # type: ignore[arg-type]
+    return list(chain.from_iterable(columns))
