@@ -27,20 +27,23 @@ from kafkalite.serde.serde import Serde
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.describe import Format, describe
-from kafkalite.streams.draft import Draft, NotBuilt, refuse_history, serde_or_none, topics_of
+from kafkalite.streams.draft import Draft, Faces, NotBuilt, refuse_history, serde_or_none, topics_of
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
 from kafkalite.streams.expressions.types import INT64
-from kafkalite.streams.flow import Grouped, Stream, Table, UserFunction
-from kafkalite.streams.functions import Function, function_of
+from kafkalite.streams.functions import Function, UserFunction, function_of
+from kafkalite.streams.groups import Grouped
 from kafkalite.streams.naming import check_name
 from kafkalite.streams.shapes import type_of_serde
+from kafkalite.streams.stream import Stream
+from kafkalite.streams.table import Table
 
 __all__ = ["Grouped", "Stream", "StreamsBuilder", "Table"]
 
 RESETS: Final = ("earliest", "latest")
 MAX_FUTURE: Final = "1d"
+FACES: Final = Faces(Stream, Grouped, Table)
 
 
 class StreamsBuilder(NotBuilt):
@@ -73,7 +76,7 @@ class StreamsBuilder(NotBuilt):
         self._max_future_ms = not_negative(
             MAX_FUTURE if max_future is None else max_future, f"{application_id}: max_future"
         )
-        self._draft = Draft(has_dead_letters=dead_letter_topic is not None)
+        self._draft = Draft(FACES, has_dead_letters=dead_letter_topic is not None)
         self._on_error = self._draft.policy(on_error, application_id) or "fail"
 
     def plan(self) -> p.Plan:

@@ -1,5 +1,8 @@
 """A topology while it is built: its nodes so far, their names, who reads which topic.       [P]
 
+Streams make tables, tables make groups and streams: a draft makes the objects for all of them, so
+that their modules do not import one another.
+
 Owns   the rule that a topic has one reader within a topology.
 Fails  with TopologyError, which names the operator.
 """
@@ -8,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
@@ -20,6 +23,11 @@ from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.hints import no_such
 from kafkalite.streams.naming import Names, check_name
 from kafkalite.streams.shapes import shape_of
+
+if TYPE_CHECKING:
+    from kafkalite.streams.groups import Grouped
+    from kafkalite.streams.stream import Stream
+    from kafkalite.streams.table import Table
 
 N = TypeVar("N", bound=p.Node)
 # Operators that change the key, or may own a store or an internal topic: see naming.py.
@@ -49,10 +57,19 @@ class NotBuilt:
             raise AttributeError(no_such(type(self).__name__, name, self.hints, dir(type(self))))
 
 
+class Faces(NamedTuple):
+    """The classes that users build with. Each makes objects of the others without an import."""
+
+    stream: type[Stream]
+    grouped: type[Grouped]
+    table: type[Table]
+
+
 class Draft:
     """The nodes of one topology under construction, shared by all its streams and tables."""
 
-    def __init__(self, *, has_dead_letters: bool) -> None:
+    def __init__(self, faces: Faces, *, has_dead_letters: bool) -> None:
+        self._faces = faces
         self.nodes: list[p.Node] = []
         self.shapes: dict[p.Node, Shape] = {}  # what is known of each node's output
         self._has_dead_letters = has_dead_letters
@@ -66,6 +83,32 @@ class Draft:
         inputs = (node.parent.parent,) if isinstance(node, p.Late) else node.parents
         self.shapes[node] = shape_of(node, [self.shapes[each] for each in inputs])
         return node
+
+    def below(
+        self,
+        word: str,
+        kind: type[N],
+        parent: p.Node,
+        name: str | None,
+        on_error: p.OnError | None = None,
+        **fields: Any,
+    ) -> N:
+        """Takes in a node with one parent; `word` is the method of the user's that makes it."""
+        policy = self.policy(on_error, operator_of(word, name, parent))
+        called = self.name(word, kind, parent, name)
+        return self.add(kind(name=called, parents=(parent,), on_error=policy, **fields))
+
+    def stream(self, node: p.Node) -> Stream:
+        """The stream of the records that `node` puts out."""
+        return self._faces.stream(self, node)
+
+    def grouped(self, node: p.Node, *, subtracts: bool = False) -> Grouped:
+        """The groups that `node` makes; those of a table take out old rows."""
+        return self._faces.grouped(self, node, subtracts=subtracts)
+
+    def table(self, node: p.Node) -> Table:
+        """The table of the rows that `node` puts out."""
+        return self._faces.table(self, node)
 
     def read(self, source: p.Source, operator: str) -> p.Source:
         """Takes a source in. The same source once more is the one that is there."""
@@ -116,6 +159,11 @@ class Draft:
                 f'{operator}: on_error="dlq" needs a dead_letter_topic= of the application'
             )
         return on_error
+
+
+def operator_of(word: str, name: str | None, above: p.Node) -> str:
+    """How an error calls an operator that has no node yet."""
+    return f"{word} {name!r}" if name else f"{word} of {above.name!r}"
 
 
 def serde_or_none(serde: Serde | None, what: str, operator: str) -> Serde | None:

@@ -145,6 +145,7 @@ class ExpressionFunction:
 
 
 Function = CallableFunction | ExpressionFunction
+UserFunction = Callable[..., Any] | str | Expression  # what a user may give for one
 TAKE_APART: Final = frozenset({"field", "drop_fields", "rename_fields"})
 NO_EXPRESSION: Final[Mapping[str, str]] = {
     **dict.fromkeys(("peek", "for_each"), "it has no effect, which is what this operator is for"),

@@ -13,8 +13,8 @@ from kafkalite.serde import MemoryRegistry, Serde, SerdeContext, avro, json
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import TopologyTestDriver, col, count, max_, string, sum_, tumbling
 from kafkalite.streams.api import StreamsBuilder
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.runtime import Needs
+from kafkalite.streams.stream import Stream
 
 VALUES = [{"id": i, "k": "ab"[i % 2], "x": i * 3, "t": i, "deep": {"a": i}} for i in range(6)]
 

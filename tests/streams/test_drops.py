@@ -11,10 +11,10 @@ import pytest
 from kafkalite.core.types import Columns
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, hopping, string, sum_, tumbling
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.drops import WARN_SECONDS, Drop, Drops, Reason
 from kafkalite.streams.local.task import Task
+from kafkalite.streams.stream import Stream
 
 Input = tuple[str | None, str | None, int]
 

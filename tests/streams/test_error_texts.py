@@ -13,9 +13,9 @@ from kafkalite.errors import ProcessingError
 from kafkalite.serde import bytes_
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import Streams, json, max_, string
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
+from kafkalite.streams.stream import Stream
 
 
 def failure(build: Callable[[Stream], Any], data: bytes, value: Serde | None = None) -> str:

@@ -20,7 +20,7 @@ from kafkalite.streams import (
     sum_,
     tumbling,
 )
-from kafkalite.streams.flow import Stream
+from kafkalite.streams.stream import Stream
 
 Records = Sequence[tuple[str | None, int, int]]
 Build = Callable[[Stream], Any]

@@ -10,8 +10,8 @@ import pytest
 from kafkalite.streams import avro, count, json, max_, mean, string, sum_, tumbling
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.fingerprint import Difference, Fingerprint, compare, fingerprint
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.rewrites import sub_topologies
+from kafkalite.streams.stream import Stream
 
 Build = Callable[[StreamsBuilder, Stream], object]
 

@@ -9,9 +9,9 @@ import pytest
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.streams import Streams, TopologyTestDriver, int64, string, tumbling
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
+from kafkalite.streams.stream import Stream
 
 NOW = 1_700_000_000_000
 DAY = 86_400_000

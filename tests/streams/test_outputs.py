@@ -20,13 +20,13 @@ from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ApiError, ErrorCode, ProcessingError, TopologyError
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, fold, json, string
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.outputs import Outputs
 from kafkalite.streams.local.sizes import record_bytes, too_large
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.local.worker import Progress, Worker
+from kafkalite.streams.stream import Stream
 
 DAY = 86_400_000
 NOW = 1_700_000_000_000

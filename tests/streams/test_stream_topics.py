@@ -13,9 +13,9 @@ import pytest
 from kafkalite.clients.admin.client import NewTopic
 from kafkalite.errors import TopologyError
 from kafkalite.streams import Streams, string
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.topics import resolve_topics
+from kafkalite.streams.stream import Stream
 
 AT = "host:9092"
 

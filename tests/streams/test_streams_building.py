@@ -27,8 +27,10 @@ from kafkalite.streams import (
 )
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import milliseconds, spell
-from kafkalite.streams.flow import Grouped, Stream, Table
+from kafkalite.streams.groups import Grouped
 from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.stream import Stream
+from kafkalite.streams.table import Table
 
 
 @pytest.fixture

@@ -30,7 +30,8 @@ from kafkalite.streams import (
     when,
 )
 from kafkalite.streams.api import StreamsBuilder
-from kafkalite.streams.flow import Stream, Table
+from kafkalite.streams.stream import Stream
+from kafkalite.streams.table import Table
 
 ORDERS = [
     {"id": 1, "user": "ann", "amount": 30.0, "note": None},

@@ -27,7 +27,7 @@ from kafkalite.streams import (
 )
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.driver import TopologyTestDriver
-from kafkalite.streams.flow import Stream
+from kafkalite.streams.stream import Stream
 
 
 def run(build: Any, *values: Any, key: Any = "k") -> list[Record]:

@@ -17,9 +17,9 @@ from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, int64, string, tumbling
 from kafkalite.streams import json as json_serde
 from kafkalite.streams.fingerprint import Fingerprint, RepartitionPrint
-from kafkalite.streams.flow import Stream
 from kafkalite.streams.local.topology_log import fold, internal_topics
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
+from kafkalite.streams.stream import Stream
 
 A, B, C = (Fingerprint(repartitions={name: RepartitionPrint("k", "v")}) for name in "abc")
 

@@ -1,0 +1,138 @@
+"""Groups under construction: windows, and the aggregates that make a table of them.        [P]
+
+Fails  with TopologyError, which names the operator, where the mistake stands.
+Source Kafka Streams' KGroupedStream, TimeWindowedKStream, KGroupedTable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+from kafkalite.errors import TopologyError
+from kafkalite.serde.serde import Serde
+from kafkalite.streams import hints
+from kafkalite.streams import plan as p
+from kafkalite.streams.aggregates import Aggregate, Count, reduce_
+from kafkalite.streams.draft import Draft, NotBuilt, operator_of, serde_or_none
+from kafkalite.streams.expressions.tree import INPUTS, VALUE
+from kafkalite.streams.functions import fitted
+from kafkalite.streams.options import AggregateOptions, check_aggregate, check_options
+from kafkalite.streams.windows import TimeWindow
+
+if TYPE_CHECKING:
+    from kafkalite.streams.table import Table
+
+
+class Grouped(NotBuilt):
+    """Records, or changes of a table, by group: waits to be aggregated."""
+
+    not_built = frozenset({"cogroup"})
+    hints = hints.GROUPED
+
+    def __init__(
+        self,
+        draft: Draft,
+        node: p.Node,
+        window: TimeWindow | None = None,
+        *,
+        subtracts: bool = False,
+    ) -> None:
+        self._draft = draft
+        self._node = node
+        self._window = window
+        self._subtracts = subtracts
+
+    def window(self, window: TimeWindow) -> Grouped:
+        """One row per key and window: `tumbling(…)` or `hopping(…)`."""
+        operator = f"window of {self._node.name!r}"
+        if not isinstance(window, TimeWindow):
+            raise TopologyError(f"{operator}: expected a window, got {type(window).__name__}")
+        if self._window is not None:
+            raise TopologyError(f"{operator}: there is one already, {self._window}")
+        if self._subtracts:
+            raise TopologyError(f"{operator}: the groups of a table have no windows")
+        return Grouped(self._draft, self._node, window)
+
+    def aggregate(
+        self,
+        aggregate: Aggregate | None = None,
+        /,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        name: str | None = None,
+        on_error: p.OnError | None = None,
+        cached: bool = True,
+        **aggregates: Aggregate,
+    ) -> Table:
+        """A table of dicts, one field per named aggregate; of one unnamed: of its bare values.
+
+        The updates of a row merge until the commit; with `cached=False` every one goes on.
+        """
+        operator = f"aggregate of {self._node.name!r}"
+        options = AggregateOptions(key=key, value=value, name=name, cached=cached)
+        for word, given in options.items():
+            if isinstance(given, Aggregate):
+                raise TopologyError(f"{operator}: no field can be called {word!r}")
+        if (aggregate is None) == (not aggregates):
+            raise TopologyError(f"{operator}: expected one unnamed aggregate or several named ones")
+        parts = (aggregate,) if aggregate is not None else tuple(aggregates.values())
+        return self._table("aggregate", parts, tuple(aggregates) or None, on_error, options)
+
+    def count(self, **options: Unpack[AggregateOptions]) -> Table:
+        """How many records, null values too where there are windows; `int64()` unless told."""
+        return self._table("count", (Count(),), None, None, options)
+
+    def reduce(
+        self,
+        function: Callable[[Any, Any], Any],
+        subtract: Callable[[Any, Any], Any] | None = None,
+        *,
+        on_error: p.OnError | None = None,
+        **options: Unpack[AggregateOptions],
+    ) -> Table:
+        """`function(aggregate, value)` over the values; the first is the aggregate as it is."""
+        parts = (reduce_(function, subtract),)
+        return self._table("reduce", parts, None, on_error, options)
+
+    def _table(
+        self,
+        word: str,
+        parts: tuple[Aggregate, ...],
+        fields: tuple[str, ...] | None,
+        on_error: p.OnError | None,
+        options: AggregateOptions,
+    ) -> Table:
+        name, cached = options.get("name"), options.get("cached", True)
+        operator = operator_of(word, name, self._node)
+        check_options(operator, options, AggregateOptions)
+        if not isinstance(cached, bool):
+            raise TopologyError(f"{operator}: cached is True or False, got {cached!r}")
+        for label, part in zip(fields or ("the aggregate",), parts, strict=True):
+            check_aggregate(f"{operator}: {label}", part, of_table=self._subtracts)
+        parts = tuple(self._fitted(f"{operator}: {part.word}", part) for part in parts)
+        node = self._draft.below(
+            word,
+            p.Aggregate,
+            self._node,
+            name,
+            on_error,
+            aggregates=parts,
+            fields=fields,
+            window=self._window,
+            subtracts=self._subtracts,
+            cached=cached,
+            key=serde_or_none(options.get("key"), "key=", operator),
+            value=serde_or_none(options.get("value"), "value=", operator),
+        )
+        return self._draft.table(node)
+
+    def _fitted(self, label: str, part: Aggregate) -> Aggregate:
+        """The aggregate, once its argument is known to fit the records."""
+        if part.argument is None:
+            return part
+        reads = (VALUE,) if self._subtracts else INPUTS
+        shape = self._draft.shapes[self._node]
+        return replace(part, argument=fitted(part.argument, label, shape, reads))
