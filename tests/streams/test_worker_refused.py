@@ -14,7 +14,8 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams
-from kafkalite.streams.local.worker import SESSION_TIMEOUT_MS_SAFE, Worker, WorkerConfig
+from kafkalite.streams.local.membership import SESSION_TIMEOUT_MS_SAFE
+from kafkalite.streams.local.worker import Worker, WorkerConfig
 
 pytestmark = pytest.mark.slow
 

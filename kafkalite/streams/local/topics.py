@@ -9,9 +9,10 @@ Source Kafka Streams' InternalTopicManager.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.metadata import TopicInfo
@@ -22,6 +23,8 @@ from kafkalite.streams.plan import Node, TopicPattern
 from kafkalite.streams.rewrites import topology_topic
 
 Wanted: TypeAlias = str | TopicPattern  # how a source names what it reads
+
+TOPIC_WAIT_SECONDS: Final = 0.25  # between two looks for a source's topic
 
 
 async def resolve_topics(
@@ -94,6 +97,24 @@ def missing_sources(
     existing = _Existing.of(sub_topologies, topics)
     wanted = (source for sub in sub_topologies for source in sub.source_topics)
     return [source for source in dict.fromkeys(wanted) if not existing.matching(source)]
+
+
+async def wait_for_topics(
+    admin: Admin,
+    sub_topologies: Sequence[SubTopology],
+    report: Callable[[Sequence[Wanted]], None] | None,
+    stopping: Callable[[], bool],
+) -> None:
+    """Returns once every source has its topic, or at once if nobody wants a `report`."""
+    reported = list[Wanted]()
+    while report is not None and not stopping():
+        missing = missing_sources(sub_topologies, await admin.describe_topics())
+        if missing != reported:
+            report(missing)
+            reported = missing
+        if not missing:
+            return
+        await asyncio.sleep(TOPIC_WAIT_SECONDS)
 
 
 def spell_sources(missing: Sequence[Wanted]) -> str:

@@ -25,35 +25,30 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import (
-    ApiError,
-    BrokerUnavailable,
-    ErrorCode,
-    KafkaliteError,
-    TopologyError,
-)
+from kafkalite.errors import ApiError, BrokerUnavailable, KafkaliteError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.assignor import TaskAssignor, tasks_of
-from kafkalite.streams.local.committer import (
-    Guarantee,
-    has_transactions,
-    is_passing,
-    make_committer,
-    transactional_id,
-)
+from kafkalite.streams.local.caught_up import look_at_ends
+from kafkalite.streams.local.committer import Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
-from kafkalite.streams.local.restore import log_ends
+from kafkalite.streams.local.membership import (
+    Refused,
+    find_transactional_id,
+    make_consumer,
+    next_config,
+    poll,
+)
 from kafkalite.streams.local.rounds import Clocks, Rounds
+from kafkalite.streams.local.settings import COMMIT_INTERVAL_MS, DEFAULTS, WorkerConfig
 from kafkalite.streams.local.starter import TaskStarter
 from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.directory import Places
@@ -74,10 +69,12 @@ from kafkalite.streams.local.task_manager import (
     TaskManager,
 )
 from kafkalite.streams.local.task_thread import TaskThread
-from kafkalite.streams.local.topics import Wanted, missing_sources, resolve_topics
+from kafkalite.streams.local.topics import resolve_topics, wait_for_topics
 from kafkalite.streams.local.upkeep import Upkeep
 from kafkalite.streams.local.watermarks import Flow
 from kafkalite.streams.plan import Plan
+
+__all__ = ["Progress", "Worker", "WorkerConfig", "now_ms"]
 
 R = TypeVar("R")
 
@@ -87,47 +84,7 @@ POLL_MS: Final = 100
 BUSY_SECONDS: Final = 0.1  # how often the worker polls while a task runs
 CAUGHT_UP_CHECK_MS: Final = 50
 METADATA_MAX_AGE_MS: Final = 30_000  # how late partitions that are added may be noticed
-TOPIC_WAIT_SECONDS: Final = 0.25  # between two looks for a source's topic
 REJOIN_SECONDS: Final = 1.0  # before a worker that the group has refused joins as another member
-COMMIT_INTERVAL_MS: Final[Mapping[Guarantee, int]] = {"exactly_once": 100, "at_least_once": 1_000}
-SESSION_TIMEOUT_MS_SAFE: Final = 6_000  # what brokers allow that are not set up otherwise
-HEARTBEATS_PER_SESSION: Final = 6
-REFUSALS: Final = frozenset(
-    {
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.INVALID_SESSION_TIMEOUT,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.GROUP_MAX_SIZE_REACHED,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerConfig:
-    """How a worker runs. Times in milliseconds.
-
-    Without a `processing_guarantee` it is exactly once where the broker has transactions. Without
-    a `commit_interval_ms` it is 100 for exactly once, where readers see results only then, and
-    1,000 for at least once. A user function may block for `max_poll_interval_ms`. The others take
-    over a dead worker's tasks `session_timeout_ms` after its last heartbeat, of which it has six;
-    a `group_instance_id` gives a worker its own tasks back if it returns earlier.
-
-    With `on_missing_topics` the worker waits for topics of its sources that do not exist, and
-    reports them there whenever they change, at last as none. Without it they are an error.
-    """
-
-    processing_guarantee: Guarantee | None = None
-    commit_interval_ms: int | None = None
-    buffered_records_max: int = 100_000  # a partition's inbox; beyond it the partition is paused
-    session_timeout_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    group_instance_id: str | None = None
-    idle_ms: int = 5_000  # without a record an input holds the stream time of others no longer
-    purge_interval_ms: int = 30_000  # how often committed records leave repartition topics
-    state_dir: Path | None = None
-    state_memory_bytes: int | None = None  # of rows as objects; None, and without state_dir: no end
-    on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
 
 
 @dataclass(slots=True)
@@ -152,10 +109,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Refused(KafkaliteError):
-    """The group refuses this member for good; another may try."""
-
-
 class Worker:
     """Runs the tasks of `plan` that its consumer group gives it, until `stop()` or caught up."""
 
@@ -164,7 +117,7 @@ class Worker:
         plan: Plan,
         bootstrap_servers: str,
         registry: SchemaRegistry,
-        config: WorkerConfig = WorkerConfig(),
+        config: WorkerConfig = DEFAULTS,
     ) -> None:
         self.plan = plan
         self.config = config
@@ -237,7 +190,9 @@ class Worker:
     async def _prepare(self) -> None:
         sub_topologies = list(self._sub_topologies.values())
         async with Admin(self._client) as admin:
-            await self._wait_for_topics(admin, sub_topologies)
+            await wait_for_topics(
+                admin, sub_topologies, self.config.on_missing_topics, lambda: self.is_stopping
+            )
             if self.is_stopping:
                 return
             await self._upkeep.check()
@@ -250,53 +205,23 @@ class Worker:
         )
         self._flows = flows_of(sub_topologies, tasks_of(self._sources, partitions_of))
 
-    async def _wait_for_topics(self, admin: Admin, sub_topologies: list[SubTopology]) -> None:
-        """Returns once every source has its topic, if this worker waits for them at all."""
-        report, reported = self.config.on_missing_topics, list[Wanted]()
-        while report is not None and not self.is_stopping:
-            missing = missing_sources(sub_topologies, await admin.describe_topics())
-            if missing != reported:
-                report(missing)
-                reported = missing
-            if not missing:
-                return
-            await asyncio.sleep(TOPIC_WAIT_SECONDS)
-
-    async def _find_transactional_id(self) -> str | None:
-        """Who this worker is in transactions; None where the broker has none."""
-        if await has_transactions(self._client):
-            return transactional_id(
-                self._client, self.plan.application_id, self.config.group_instance_id
-            )
-        if self.config.processing_guarantee == "exactly_once":
-            raise TopologyError(
-                f"{self.plan.application_id}: the broker at {self._bootstrap_servers} has no "
-                "transactions that a group can fence, which exactly_once needs; run it with "
-                "processing_guarantee='at_least_once'"
-            )
-        return None
-
     async def _new_membership(self) -> None:
         """A consumer that will join the group, and its committer."""
         self._forget_membership()
         config = self.config
         wanted = (t for sub in self._sub_topologies.values() for t in sub.source_topics)
-        name = await self._find_transactional_id()
+        name = await find_transactional_id(
+            self._client,
+            self.plan.application_id,
+            config.group_instance_id,
+            config.processing_guarantee,
+            self._bootstrap_servers,
+        )
         self._assignor = TaskAssignor(
             self._sources, [topic for topic in wanted if isinstance(topic, str)], name
         )
-        self._consumer = Consumer(
-            self._client,
-            group_id=self.plan.application_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            assignors=(self._assignor,),
-            session_timeout_ms=config.session_timeout_ms,
-            heartbeat_interval_ms=config.session_timeout_ms // HEARTBEATS_PER_SESSION,
-            max_poll_interval_ms=config.max_poll_interval_ms,
-            group_instance_id=config.group_instance_id,
-            isolation_level="read_committed",
-            allow_auto_create_topics=False,  # an input that is deleted is not made anew
+        self._consumer = make_consumer(
+            self._client, self.plan.application_id, config, self._assignor
         )
         self._consumer.subscribe(
             self._inputs.topics,
@@ -346,19 +271,9 @@ class Worker:
                     await self._upkeep.close(finish=False)
                     await self._let_go()
         except Refused as error:
-            self._learn_from(error)
+            self.config = next_config(self.config, error)
             raise
         return True
-
-    def _learn_from(self, error: Refused) -> None:
-        """The next membership is one that the group may take."""
-        cause = error.__cause__
-        assert isinstance(cause, ApiError), cause
-        if cause.error_code is ErrorCode.FENCED_INSTANCE_ID:
-            # Another process has the identity; two would fence each other for ever.
-            self.config = replace(self.config, group_instance_id=None)
-        elif cause.error_code is ErrorCode.INVALID_SESSION_TIMEOUT:
-            self.config = replace(self.config, session_timeout_ms=SESSION_TIMEOUT_MS_SAFE)
 
     async def _let_go(self) -> None:
         """Throws away what is left of a membership."""
@@ -396,11 +311,7 @@ class Worker:
         """Records into inboxes, and what the group has decided."""
         self._may_poll = False
         try:
-            polled = await self._consumer.poll(timeout_ms=timeout_ms)
-        except ApiError as error:
-            if error.error_code in REFUSALS:
-                raise Refused(str(error)) from error
-            raise
+            polled = await poll(self._consumer, timeout_ms)
         finally:
             self._may_poll = True
         for partition, columns in polled.items():
@@ -571,21 +482,9 @@ class Worker:
         """Whether the group has read every input to its end and this member has sent all of it."""
         await self._commit()
         mine = self._rounds.inboxes
-        external = self._inputs.partitions(internal=False)
-        internal = self._inputs.partitions(internal=True)
-        others = [tp for tp in (*external, *internal) if tp not in mine]
-        committed = await self._consumer.committed(others) if others else {}
-        # Ends come last: what follows from a committed record is in the log by then, though
-        # perhaps in a transaction whose markers are still on their way.
-        ends = await self._consumer.end_offsets(external)
-        ends |= await log_ends(self._client, internal)
-        self._rounds.ends = dict(ends)
-        for tp, end in ends.items():
-            entry = committed.get(tp)
-            position = self._consumer.position(tp) if tp in mine else entry and entry.offset
-            if (position or 0) < end:
-                return False
-        if self._rounds.has_records or not self._manager.is_settled:
+        ends = await look_at_ends(self._client, self._consumer, self._inputs, mine)
+        self._rounds.ends = ends.offsets
+        if not ends.are_reached or self._rounds.has_records or not self._manager.is_settled:
             return False
         return not await self._rounds.rest()
 
