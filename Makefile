@@ -7,8 +7,8 @@ JOBS   ?= 2
 # Quietly: setuptools would warn of its own plans.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
-.PHONY: demo help test test-fast test-external lint protocol-page bench bench-broker \
-        bench-cleaner wheels clean
+.PHONY: demo help test test-fast test-external lint protocol-page bench bench-streams \
+        bench-broker bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -18,7 +18,7 @@ help:
 	@echo 'make test           all tests; test-fast without JVMs, clients and what is slow'
 	@echo 'make test-external  suites that others wrote'
 	@echo 'make lint           ruff, mypy --strict'
-	@echo 'make bench          log to log; bench-broker, bench-cleaner beside Apache Kafka'
+	@echo 'make bench          log to log; bench-streams, bench-broker, bench-cleaner beside Apache Kafka'
 	@echo 'make wheels         dist/*.whl for this Python, with the native codecs, tried without a compiler'
 	@echo 'make protocol-page  docs/protocol.md anew'
 	@echo 'make clean          without .venv and what the demo made'
@@ -49,8 +49,13 @@ wheels: | $(VENV)/bin/python
 	PYTHONWARNINGS=ignore $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	$(BIN)/python tests/package/check_wheel.py dist/kafkalite-*.whl
 
+# Topologies, ours alone.
 bench: $(VENV)/.dev
-	$(BIN)/python bench/streams.py
+	$(BIN)/python -m bench.streams --ours --records 1000000 $(ARGS)
+
+# The same beside Kafka Streams: KIT and LAB as bench/streams says; ARGS="--only json --rounds 2".
+bench-streams: $(VENV)/.dev
+	$(BIN)/python -m bench.streams $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 # Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
 bench-broker: $(VENV)/.dev

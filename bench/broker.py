@@ -160,22 +160,21 @@ def _wait_for_port(port: int) -> None:
     raise SystemExit(f"nobody listens on port {port} after {START_SECONDS_MAX} s")
 
 
-def sides(kit: Path, lab: Path, version: str, scratch: Path) -> tuple[Side, Side]:
-    """Our broker and Kafka's, each with a fresh folder and port."""
-    mine, port = scratch / "kafkalite", free_port()
+def our_side(scratch: Path) -> Side:
+    """Our broker, with a fresh folder and port."""
+    directory, port = scratch / "kafkalite", free_port()
     this = f"{sys.executable} {Path(__file__).resolve()}"
-    ours = Side(
-        "kafkalite", mine, port,
-        shlex.join(["sh", "-c", start_line(mine, port)]),
-        f"{this} stop {mine} {port}", f"{this} kill {mine} {port}",
-    )  # fmt: skip
-    theirs, port = scratch / f"kafka-{version}", free_port()
+    start = shlex.join(["sh", "-c", start_line(directory, port)])
+    end = (f"{this} {word} {directory} {port}" for word in ("stop", "kill"))
+    return Side("kafkalite", directory, port, start, *end)
+
+
+def kafka_side(kit: Path, lab: Path, version: str, scratch: Path) -> Side:
+    """Kafka's, likewise."""
+    name, port = f"kafka-{version}", free_port()
     script = f"env LAB={lab} {kit / 'broker.sh'} -v {version}"
-    kafka = Side(
-        f"kafka-{version}", theirs, port, f"{script} startbg {theirs} {port}",
-        f"{script} stop {theirs} {port}", f"{script} kill9 {theirs} {port}",
-    )  # fmt: skip
-    return ours, kafka
+    words = (f"{script} {word} {scratch / name} {port}" for word in ("startbg", "stop", "kill9"))
+    return Side(name, scratch / name, port, *words)
 
 
 # ---- both in turn ------------------------------------------------------------------------------
@@ -232,7 +231,7 @@ def compare(options: argparse.Namespace) -> None:
         if not needed.exists():
             raise SystemExit(f"{needed} is not there: run the kit's setup.sh kafka client")
     scratch = Path(tempfile.mkdtemp(prefix="bench-broker-", dir=options.scratch))
-    both = sides(kit, lab, options.kafka, scratch)
+    both = (our_side(scratch), kafka_side(kit, lab, options.kafka, scratch))
     figures = Figures()
     try:
         _compare_all(both, kit, lab, options, figures)

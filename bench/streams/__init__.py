@@ -1,0 +1,1 @@
+"""Our streams engine beside Kafka Streams: see `__main__`."""

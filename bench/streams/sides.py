@@ -1,0 +1,211 @@
+"""The two sides: our broker and workers, and Apache Kafka with Kafka Streams from the kit.
+
+Either has a broker of its own over a scratch folder, whose CPU is the kernel's figure. A side that
+is asked for a topic fills it once.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.broker import Side, cpu_s, kafka_side, our_side
+from kafkalite.clients.sync import Admin
+from kafkalite.serde.registry_log import LogRegistry
+
+from .inputs import chunks_of, create, fill
+from .worker import Job
+
+ROOT: Final = Path(__file__).parents[2]
+RUN_SECONDS_MAX: Final = 900
+TARGET: Final = "target"  # its name begins with this
+
+Figures = dict[str, Any]
+
+
+@dataclass
+class Streams(ABC):
+    """One side. `records` is how many an input has."""
+
+    broker: Side
+    records: int
+    _filled: set[str] = field(default_factory=set)
+    _count: int = 0
+
+    @property
+    def address(self) -> str:
+        """Where its broker listens."""
+        return f"127.0.0.1:{self.broker.port}"
+
+    def input(self, topic: str) -> str:
+        """The topic, filled."""
+        if topic not in self._filled:
+            with self._registry() as registry:
+                make_chunk = chunks_of(topic, self.records, registry)
+                fill(self.address, topic, self.records, make_chunk)
+            self._filled.add(topic)
+        return topic
+
+    @contextmanager
+    def _registry(self) -> Iterator[LogRegistry | None]:
+        yield None
+
+    @contextmanager
+    def target(self) -> Iterator[str]:
+        """A fresh topic for results; its name also serves as an application id. Everything whose
+        name begins with it is deleted in the end."""
+        self._count += 1
+        name = f"{TARGET}-{self._count}"
+        create(self.address, name)
+        try:
+            yield name
+        finally:
+            with Admin(self.address) as admin:
+                made = [t for t in admin.list_topics() if t == name or t.startswith(f"{name}-")]
+                admin.delete_topics(made)
+
+    def broker_cpu_s(self) -> float:
+        """CPU seconds of the broker so far."""
+        return cpu_s(int((self.broker.directory / "pid").read_text()))
+
+    def measure(self, source: str, topology: str, **options: Any) -> Figures:
+        """Runs a topology over a whole input: rates, and CPU seconds a million records."""
+        source = self.input(source)
+        with self.target() as target:
+            cpu = self.broker_cpu_s()
+            figures = self.run(source, target, topology, **options)
+            broker = self.broker_cpu_s() - cpu
+        millions = self.records / 1e6
+        for what in ("worker", "process"):
+            figures[f"{what}_cpu_s_per_million"] = figures.pop(f"{what}_cpu_s") / millions
+        return figures | {"broker_cpu_s_per_million": broker / millions}
+
+    @abstractmethod
+    def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
+        """One process that reads the input to its end."""
+
+
+class Ours(Streams):
+    """kafkalite."""
+
+    @contextmanager
+    def _registry(self) -> Iterator[LogRegistry | None]:
+        registry = LogRegistry(self.address)
+        try:
+            yield registry
+        finally:
+            registry.close()
+
+    def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
+        """Our worker; `options` are settings of the application."""
+        job = Job(
+            topology=topology, address=self.address, source=source, target=target,
+            records=self.records, application_id=target, settings=options,
+        )  # fmt: skip
+        return last_line(job.command())
+
+
+@dataclass
+class Peer(Streams):
+    """Kafka Streams. Its program is the kit's StreamsBench."""
+
+    lab: Path = Path()
+
+    def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
+        """The kit's program; `options` are its arguments."""
+        with self.state(target) as state:
+            given = {"in": source, "out": target, "app": target, "topo": topology, "dir": state}
+            said = self.call(given | {"n": self.records, "wipe": 1} | options)
+        if said["processed"] < self.records:
+            raise SystemExit(f"Kafka Streams, {topology}: {said}")
+        return {
+            "records_per_second": said["rec_s"],
+            "second_half_records_per_second": said["second_half_rec_s"],
+            "start_to_close_s": said["first_record_after_start_s"] + said["s_incl_close"],
+            "worker_cpu_s": said["app_cpu_s_run"],
+            "process_cpu_s": said["app_cpu_s"],
+            "rss_mb": said["rss_mb"],
+            "records_out": said["out"],
+        }
+
+    @contextmanager
+    def state(self, name: str) -> Iterator[Path]:
+        """A folder for RocksDB."""
+        folder = self.broker.directory / f"state-{name}"
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def command(self, arguments: Mapping[str, Any]) -> list[str]:
+        """What runs the program, with the heap that the kit gives it."""
+        places = [f"{self.lab}/k4/*", f"{self.lab}/avro/lib/*", f"{self.lab}/streams/classes"]
+        java = ["java", "-Xms512M", "-Xmx2G", "-cp", ":".join(places), "StreamsBench"]
+        return [*java, f"boot={self.address}", *(f"{k}={v}" for k, v in arguments.items())]
+
+    def call(self, arguments: Mapping[str, Any]) -> Figures:
+        """The line that it prints."""
+        return last_line(self.command(arguments))
+
+
+def last_line(command: list[str]) -> Figures:
+    """Runs a process; what its last line of JSON says."""
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode or not lines:
+        raise SystemExit(f"{command[0]}: {(done.stdout + done.stderr).strip()[-800:]}")
+    found: Figures = json.loads(lines[-1])
+    return found
+
+
+def check_lab(kit: Path, lab: Path) -> None:
+    """SystemExit if the kit's setup has not been run."""
+    for needed in (kit / "broker.sh", lab / "k4" / "VERSION", lab / "streams" / "classes"):
+        if not needed.exists():
+            raise SystemExit(f"{needed} is not there: run the kit's setup.sh kafka streams")
+
+
+@contextmanager
+def started(side: Streams) -> Iterator[None]:
+    """Its broker runs meanwhile."""
+    side.broker.up()
+    try:
+        wait_for_leader(side.address)
+        yield
+    finally:
+        side.broker.down()
+
+
+def wait_for_leader(address: str) -> None:
+    """Returns once the broker creates topics: Kafka's controller takes its time."""
+    until = time.monotonic() + RUN_SECONDS_MAX
+    while True:
+        try:
+            create(address, "first", partitions=1)
+        except Exception:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def our_streams(scratch: Path, records: int) -> Ours:
+    """Our side, not started."""
+    return Ours(our_side(scratch), records)
+
+
+def peer_streams(kit: Path, lab: Path, scratch: Path, records: int) -> Peer:
+    """Kafka's, not started."""
+    check_lab(kit, lab)
+    return Peer(kafka_side(kit, lab, "4", scratch), records, lab=lab)

@@ -1,0 +1,48 @@
+"""A whole input through one topology, one worker process of one thread on either side.
+
+At least once on both sides, unless the case's name ends with `-eos`: exactly once on both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .report import OURS, PEER, Report
+from .sides import Ours, Peer
+
+EXACTLY_ONCE: Final = "-eos"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Our topology has the case's name; `peer` is what the program for Kafka Streams is given."""
+
+    source: str
+    peer: dict[str, Any]
+
+
+CASES: Final = {
+    "bytes": Case("keyed", {"topology": "stateless"}),
+    "json": Case("keyed", {"topology": "json"}),
+    "json-expressions": Case("keyed", {"topology": "json"}),
+    "avro": Case("events", {"topology": "avro"}),
+    "avro-expressions": Case("events", {"topology": "avro"}),
+    "avro-aggregate": Case("events", {"topology": "avroagg"}),
+    "count": Case("keyed", {"topology": "count"}),
+    "count-every-update": Case("keyed", {"topology": "count", "cache": 0}),
+}
+NAMES: Final = (*CASES, *(f"{name}{EXACTLY_ONCE}" for name in CASES))
+USUAL: Final = (*CASES, "bytes-eos", "count-eos", "avro-aggregate-eos")
+
+
+def run(name: str, ours: Ours, peer: Peer | None, report: Report) -> None:
+    """One round of a case: the peer after us."""
+    case = CASES[name.removesuffix(EXACTLY_ONCE)]
+    is_exact = name.endswith(EXACTLY_ONCE)
+    topology = name.removesuffix(EXACTLY_ONCE)
+    guarantee = "exactly_once" if is_exact else "at_least_once"
+    report.add(name, OURS, ours.measure(case.source, topology, processing_guarantee=guarantee))
+    if peer is not None:
+        figures = peer.measure(case.source, **case.peer, eos=int(is_exact))
+        report.add(name, PEER, figures)
