@@ -7,6 +7,8 @@ says what is to be done and holds user functions and serdes; it knows nothing of
                                        └─────── Late ─── Sink
 
 A stream is the output of a node; a table too, and the nodes that make one say so with `Table`.
+A node may have several outputs, its ports: a node below says which one it `reads`. A node with
+several parents has one input for each.
 
 Owns   the vocabulary that every engine compiles.
 """
@@ -16,7 +18,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from enum import Enum
+from typing import Any, ClassVar, Literal
 
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.aggregates import Aggregate as Aggregator
@@ -28,9 +31,19 @@ Partitioner = Callable[[Any, Any, int], int]  # key, value, number of partitions
 TopicPattern = re.Pattern[str]
 
 
+class Port(Enum):
+    """An output of a node, in the order in which one record leaves by several."""
+
+    LATE = "records that it dropped as late"
+    RECORDS = "the records or rows that it makes"
+    FINAL = "the rows of windows that are closed"
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Node:
     """A step of a topology. Nodes are compared by identity; names are unique within a plan."""
+
+    reads: ClassVar[Port] = Port.RECORDS  # which output of its parents
 
     name: str
     parents: tuple[Node, ...] = ()
@@ -207,12 +220,16 @@ class Final(Node):
     `idle_ms`: windows also close when no record came for that long in wall time.
     """
 
+    reads: ClassVar[Port] = Port.FINAL
+
     idle_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Late(Node):
     """The records that the parent, a windowed aggregate, dropped as late."""
+
+    reads: ClassVar[Port] = Port.LATE
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

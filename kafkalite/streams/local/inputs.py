@@ -31,7 +31,7 @@ from kafkalite.streams.local.calling import (
     function_needs,
 )
 from kafkalite.streams.local.failures import attempt, convert
-from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
+from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.watermarks import Clock, Placed, without_markers
 
 Failed = list[tuple[int, Exception]]
@@ -45,7 +45,7 @@ class Reader:
         self.runtime = runtime
         self.partition = runtime.partition
         self.failures = runtime.failures
-        self.needs: Needs = node_needs(node, runtime.needs(node), runtime)
+        self.needs = runtime.asked(node)
         read = self.needs
         if node.timestamp is not None:
             read |= function_needs(node.timestamp)

@@ -1,8 +1,9 @@
 """What the operators of one task share: metrics, outputs, stores, errors, who is downstream. [P]
 
 Compiling goes from the sinks up: when an operator is made, everything below it is there to push to
-(`forward`), and it is known which columns are needed below (`needs`). Two dispatchers take a
-node of the plan: `node_needs` says what it asks of its input, `compile_node` makes its operator.
+(`forward`), and it is known which columns are needed below (`needs`), of each of its ports. Two
+dispatchers take a node of the plan: `node_needs` says what it asks of its input, `compile_node`
+makes its operator. Where a node has several parents, either gives a tuple, one for each input.
 
 Owns   the dispatchers; the modules of operators register with them.
 Never  runs anything: operators do.
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from kafkalite.errors import SerdeError, UnsupportedOnBackend
 from kafkalite.serde.json import JsonSerde
@@ -70,6 +71,13 @@ class Needs:
         )
 
 
+class Edge(NamedTuple):
+    """The way into a node from one of its parents."""
+
+    node: p.Node
+    number: int  # of the parent
+
+
 class Stateful(Protocol):
     """An operator that holds something back: until a commit, or until time passes."""
 
@@ -109,9 +117,10 @@ class Runtime:
     place: Place = field(default_factory=InMemory)  # of the stores
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _merges: list[Merging] = field(default_factory=list)  # those above first
-    _push: dict[p.Node, Push] = field(default_factory=dict)
-    _needs: dict[p.Node, Needs] = field(default_factory=dict)
-    _children: dict[p.Node, list[p.Node]] = field(default_factory=dict)
+    _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent
+    _asked: dict[p.Node, tuple[Needs, ...]] = field(default_factory=dict)  # of each parent
+    _needs: dict[tuple[p.Node, p.Port], Needs] = field(default_factory=dict)
+    _edges: dict[p.Node, list[Edge]] = field(default_factory=dict)
     _codecs: dict[tuple[Serde, bool, frozenset[str] | None], Codec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -128,23 +137,27 @@ class Runtime:
     def compile(self) -> None:
         """Makes the operators, those below first."""
         nodes = self.sub_topology.nodes
-        self._children = {node: [] for node in nodes}
+        self._edges = {node: [] for node in nodes}
         for node in nodes:
-            for parent in node.parents:
-                self._children[parent].append(node)
-        self.ordering = Ordering(nodes, self._children, is_cached=self.is_cached)
+            for number, parent in enumerate(node.parents):
+                self._edges[parent].append(Edge(node, number))
+        children = {node: self.children(node) for node in nodes}
+        self.ordering = Ordering(nodes, children, is_cached=self.is_cached)
         for node in reversed(nodes):
-            below = Needs()
-            for child in self.children(node):
-                if isinstance(child, p.Late):
-                    continue  # gets the input of the aggregate, which asks for it
-                below |= node_needs(child, self._needs[child], self)
-            self._needs[node] = below
-            self._push[node] = compile_node(node, self)
+            for port in p.Port:
+                below = Needs()
+                for child, number in self.edges(node, port):
+                    below |= self.asked(child, number)
+                self._needs[node, port] = below
+            count = max(1, len(node.parents))
+            needs = node_needs(node, self.needs(node), self)
+            self._asked[node] = needs if isinstance(needs, tuple) else (needs,) * count
+            inputs = compile_node(node, self)
+            self._inputs[node] = inputs if isinstance(inputs, tuple) else (inputs,) * count
 
     def run(self, source: p.Node, batch: Batch) -> None:
         """Sends a batch of `source` through all operators below it."""
-        self._push[source](self.ordering.of_run(source, batch))
+        self._inputs[source][0](self.ordering.of_run(source, batch))
         self.settle()
 
     def settle(self) -> None:
@@ -167,46 +180,45 @@ class Runtime:
         self._merges.insert(0, merging)  # nodes are compiled those below first
         return merging.collect
 
-    def push_to(self, node: p.Node, child: p.Node) -> Push:
-        """Pushes from `node` to one of the nodes below it."""
-        push = self._push[child]
+    def push_to(self, node: p.Node, edge: Edge) -> Push:
+        """Pushes from `node` over one of the edges below it."""
+        push = self._inputs[edge.node][edge.number]
         if node not in self.ordering.forks or isinstance(node, p.Branch):
             return push
-        return self.ordering.in_arm(node, self._arm(node, child), push)
+        return self.ordering.in_arm(node, self._arm(node, edge), push)
 
-    def _arm(self, node: p.Node, child: p.Node) -> int:
-        """The number of the arm from `node` to `child`: late records go out before updates, final
-        ones after them."""
-        rank = {p.Late: 0, p.Final: 2}
-        arms = sorted(self._children[node], key=lambda each: rank.get(type(each), 1))
-        return arms.index(child)
+    def _arm(self, node: p.Node, edge: Edge) -> int:
+        """The number of an edge among those below `node`: late records go out before updates,
+        final ones after them."""
+        ports = list(p.Port)
+        arms = sorted(self._edges[node], key=lambda each: ports.index(each.node.reads))
+        return arms.index(edge)
 
-    def needs(self, node: p.Node) -> Needs:
-        """What is needed of the output of `node`."""
-        return self._needs[node]
+    def needs(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Needs:
+        """What is needed of an output of `node`."""
+        return self._needs[node, port]
+
+    def asked(self, node: p.Node, number: int = 0) -> Needs:
+        """What `node` needs of one of its parents, a source of its topics."""
+        return self._asked[node][number]
+
+    def edges(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> list[Edge]:
+        """Where an output of `node` leads."""
+        return [edge for edge in self._edges[node] if edge.node.reads is port]
 
     def children(self, node: p.Node, *kinds: type[p.Node]) -> list[p.Node]:
         """The nodes below `node`; of some kinds if any are given."""
-        below = self._children[node]
+        below = [edge.node for edge in self._edges[node]]
         return [child for child in below if isinstance(child, kinds)] if kinds else below
 
-    def forward(self, node: p.Node) -> Push:
-        """Pushes to all nodes below `node`; late and final records have ways of their own."""
-        pushes = [
-            self.push_to(node, child)
-            for child in self._children[node]
-            if not isinstance(child, p.Late | p.Final)
-        ]
+    def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
+        """Pushes what leaves `node` by `port` to all that read it."""
+        pushes = [self.push_to(node, edge) for edge in self.edges(node, port)]
         return self.ordering.counted(node, fan_out(pushes))
 
-    def forward_several(self, node: p.Node) -> Push:
+    def forward_several(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """As `forward`, of a node that makes several records of one."""
-        return self._singly(self.forward(node))
-
-    def forward_to(self, node: p.Node, kind: type[p.Node]) -> Push | None:
-        """Pushes to the nodes of one kind below `node`; None when there are none."""
-        pushes = [self.push_to(node, child) for child in self.children(node, kind)]
-        return self._singly(self.ordering.counted(node, fan_out(pushes))) if pushes else None
+        return self._singly(self.forward(node, port))
 
     def _singly(self, push: Push) -> Push:
         """Without a cache each record goes all the way before the next, as in Kafka Streams."""
@@ -283,12 +295,12 @@ def is_portable(serde: Serde) -> bool:
 
 
 @singledispatch
-def node_needs(node: p.Node, below: Needs, runtime: Runtime) -> Needs:
-    """What `node` needs of its input, when `below` is needed of its output."""
+def node_needs(node: p.Node, below: Needs, runtime: Runtime) -> Needs | tuple[Needs, ...]:
+    """What `node` needs of its inputs, when `below` is needed of its records."""
     return below
 
 
 @singledispatch
-def compile_node(node: p.Node, runtime: Runtime) -> Push:
-    """The operator of `node`. UnsupportedOnBackend when this engine has none."""
+def compile_node(node: p.Node, runtime: Runtime) -> Push | tuple[Push, ...]:
+    """The inputs of the operator of `node`. UnsupportedOnBackend when this engine has none."""
     raise UnsupportedOnBackend(f"{node.name!r}: {type(node).__name__} cannot be run here")

@@ -38,9 +38,7 @@ def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
             needs |= function_needs(part.argument)
         elif not isinstance(part, Count):
             needs |= Needs(value=True)
-    for late in runtime.children(node, p.Late):
-        needs |= runtime.needs(late)
-    return needs | Needs(value=node.subtracts)
+    return needs | runtime.needs(node, p.Port.LATE) | Needs(value=node.subtracts)
 
 
 class GroupAggregate:

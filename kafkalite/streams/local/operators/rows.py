@@ -78,10 +78,8 @@ class Rows:
         self.store = open_store(node, self.layout, runtime)
         self.keys = store_keys(node, runtime)
         self.forward = runtime.forward(node)
-        self.tells = any(
-            not isinstance(child, p.Late | p.Final) for child in runtime.children(node)
-        )
-        self.needs = runtime.needs(node)
+        self.tells = bool(runtime.edges(node))
+        self.needs = runtime.needs(node) | runtime.needs(node, p.Port.FINAL)
         self.waiting = 0  # rows that may have changed since below was told
         self._read: Iterator[Any] = iter(())  # the column that is being folded in
 

@@ -174,9 +174,9 @@ def _(node: p.MapBatch, runtime: Runtime) -> Push:
 def _(node: p.Branch, runtime: Runtime) -> Push:
     calls = [caller(node, function, runtime.failures) for function in node.predicates]
     arms: dict[int, Push] = {
-        arm.index: runtime.push_to(node, arm)
-        for arm in runtime.children(node)
-        if isinstance(arm, p.BranchArm)
+        edge.node.index: runtime.push_to(node, edge)
+        for edge in runtime.edges(node)
+        if isinstance(edge.node, p.BranchArm)
     }
 
     def run(batch: Batch) -> None:

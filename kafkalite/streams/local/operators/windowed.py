@@ -48,9 +48,10 @@ class WindowedAggregate:
         self.window: TimeWindow = node.window
         self.rows = Rows(node, runtime)
         self.store = self.rows.store
-        self.forward_final = runtime.forward_to(node, p.Final)
-        self.forward_late = runtime.forward_to(node, p.Late)
-        idles = [child.idle_ms for child in runtime.children(node) if isinstance(child, p.Final)]
+        self.forward_final = _port(node, p.Port.FINAL, runtime)
+        self.forward_late = _port(node, p.Port.LATE, runtime)
+        finals = [child for child in runtime.children(node) if isinstance(child, p.Final)]
+        idles = [final.idle_ms for final in finals]
         self.idle_ms = min((idle for idle in idles if idle is not None), default=None)
         self.time = NEVER
         self._earliest: int | None = None  # the first start among the buckets
@@ -219,6 +220,11 @@ class WindowedAggregate:
             if self.window.close_time(start) <= self.time:
                 self.store.close(start, self.time)
         self._earliest = min(self.store.buckets, default=None)
+
+
+def _port(node: p.Node, port: p.Port, runtime: Runtime) -> Push | None:
+    """Pushes by `port`; None where nobody reads it."""
+    return runtime.forward_several(node, port) if runtime.edges(node, port) else None
 
 
 def _slices(window: TimeWindow, whole: Segment) -> Iterator[tuple[int, Segment]]:
