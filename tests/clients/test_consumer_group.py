@@ -299,6 +299,51 @@ def test_a_static_member_comes_back_without_a_rebalance(run: Run, name: Name) ->
     run(scenario)
 
 
+def test_a_static_member_that_leaves_makes_room_at_once(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap) as client:
+            topic, group = name(), name()
+            await created(client, topic, 2)
+
+            def member(instance: str) -> Consumer:
+                made = Consumer(
+                    client,
+                    group_id=group,
+                    group_instance_id=instance,
+                    heartbeat_interval_ms=50,
+                    session_timeout_ms=300_000,
+                )
+                made.subscribe([topic])
+                return made
+
+            async with member("a") as first, member("b") as second:
+                await until(
+                    lambda: len(first.assignment) == len(second.assignment) == 1, first, second
+                )
+                await second.close(leave_group=True)
+                await until(lambda: len(first.assignment) == 2, first)
+
+    run(scenario)
+
+
+def test_a_static_leader_that_came_back_notices_new_partitions(run: Run, name: Name) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Client(bootstrap, metadata_max_age_ms=100) as client, Admin(client) as admin:
+            topic, group = name(), name()
+            await created(client, topic, 1)
+            for partitions in (1, 2):
+                async with Consumer(
+                    client, group_id=group, group_instance_id="a", heartbeat_interval_ms=50
+                ) as consumer:
+                    consumer.subscribe([topic])
+                    await until(lambda: len(consumer.assignment) == 1, consumer)
+                    if partitions > 1:
+                        await admin.create_partitions({topic: partitions})
+                        await until(lambda: len(consumer.assignment) == 2, consumer)
+
+    run(scenario)
+
+
 def test_a_second_member_of_the_same_instance_fences_the_first(run: Run, name: Name) -> None:
     async def scenario(bootstrap: str) -> None:
         async with Client(bootstrap) as client:

@@ -350,6 +350,9 @@ def test_a_static_member_does_not_say_goodbye() -> None:
     scenario = Scenario(instance_id="i-1")
     scenario.run(STABLE)
     assert scenario.member.leave_request("done") is None
+    asked = scenario.member.leave_request("done", leaves=True)
+    assert asked is not None
+    assert asked.members[0].group_instance_id == "i-1"
     scenario.member.leave()
     assert scenario.member.state is MemberState.LEFT
 

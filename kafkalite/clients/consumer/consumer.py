@@ -208,8 +208,12 @@ class Consumer(Lifetime):
             self._group = GroupMember(self._client, self._membership, wake)
             self._commits = Commits(self._group, self._positions, wake, self._auto_commit_ms)
 
-    async def close(self) -> None:
-        """Commits if that is automatic, gives partitions up, leaves the group, disconnects."""
+    async def close(self, *, leave_group: bool | None = None) -> None:
+        """Commits if that is automatic, gives partitions up, leaves the group, disconnects.
+
+        A static member stays in its group for the rest of its session, and other members leave.
+        `leave_group` says it otherwise. Leaving the context manager is a close without it.
+        """
         if self._closed or self._fetcher is None:
             return
         self._closed = True
@@ -223,7 +227,7 @@ class Consumer(Lifetime):
             await self._give_up_all()
         finally:
             if self._group is not None:
-                await self._group.close("the consumer was closed")
+                await self._group.close("the consumer was closed", leave_group)
             await self._fetcher.close()
             if self._owns_client:
                 await self._client.close()

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkalite.clients.consumer.assignors import Assignment
 from kafkalite.clients.consumer.membership import (
     FIND_COORDINATOR,
     GroupMetadata,
@@ -96,13 +95,14 @@ class GroupMember:
         if self.error is not None:
             raise self.error
 
-    async def close(self, reason: str) -> None:
-        """Leaves the group, unless it is a static member, and stops all tasks."""
+    async def close(self, reason: str, leaves: bool | None) -> None:
+        """Leaves the group (without a word of `leaves`, unless it is a static member), and stops
+        all tasks."""
         tasks = [task for task in (self._joining, self._heartbeats) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        leaving = self.membership.leave_request(reason)
+        leaving = self.membership.leave_request(reason, leaves)
         if leaving is not None:
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):
@@ -164,23 +164,26 @@ class GroupMember:
             return step
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._beat())
-        assignments = await self._assign() if step is Next.LEAD else None
+        assignments = None
+        if membership.is_leader:
+            await self._look_at_topics()
+        if step is Next.LEAD:
+            assignments = membership.assignor.assign(self.assigned_for, membership.subscriptions)
         if membership.state is not MemberState.SYNCING:
             return Next.DONE
         synced = await self._ask(membership.sync_request(assignments), timeout_ms=timeout_ms)
         return membership.synced(synced, self._now_ms())
 
-    async def _assign(self) -> Mapping[str, Assignment]:
-        """The leader's work: everyone's assignment, by what the cluster looks like now."""
+    async def _look_at_topics(self) -> None:
+        """As the leader, notes what the assignment goes by. One that came back assigns nothing,
+        but notices all the same what has changed from now on."""
         membership = self.membership
         topics = {topic for s in membership.subscriptions.values() for topic in s.topics}
         if topics:
             await self._client.refresh(topics)
         self.assigned_for = self._client.cluster.partitions_of(topics)
-        assignments = membership.assignor.assign(self.assigned_for, membership.subscriptions)
         # A topic that does not exist yet counts as one without partitions: it may come to be.
         self.assigned_for |= dict.fromkeys(topics - self.assigned_for.keys(), 0)
-        return assignments
 
     def check_partitions(self) -> None:
         """As the leader, asks for a rebalance if topics have grown, come or gone."""

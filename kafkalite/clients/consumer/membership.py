@@ -19,8 +19,8 @@ Owns   the member's id, generation and partitions; when it must heartbeat and po
 Never  reads a clock or a socket, or decides who gets what (assignors do).
 Fails  with ApiError when the group refuses the member for good.
 Source KIP-62 (poll interval), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-429
-       (cooperative), KIP-814 (skip_assignment); apache/kafka `AbstractCoordinator`,
-       `ConsumerCoordinator`.
+       (cooperative), KIP-814 (skip_assignment), KIP-1092 (leaving or not at a close);
+       apache/kafka `AbstractCoordinator`, `ConsumerCoordinator`.
 """
 
 from __future__ import annotations
@@ -405,11 +405,13 @@ class Membership:
 
     # ---- going ----
 
-    def leave_request(self, reason: str) -> LeaveGroupRequest | None:
-        """Says goodbye. Static members do not: they are expected back."""
-        if self.member_id == NO_MEMBER or self.config.group_instance_id is not None:
+    def leave_request(self, reason: str, leaves: bool | None = None) -> LeaveGroupRequest | None:
+        """Says goodbye. Static members do not, unless told so: they are expected back."""
+        instance_id = self.config.group_instance_id
+        leaves = instance_id is None if leaves is None else leaves
+        if self.member_id == NO_MEMBER or not leaves:
             return None
-        identity = MemberIdentity(self.member_id, None, reason[:REASON_CHARACTERS_MAX])
+        identity = MemberIdentity(self.member_id, instance_id, reason[:REASON_CHARACTERS_MAX])
         return LeaveGroupRequest(self.config.group_id, self.member_id, (identity,))
 
     def leave(self) -> None:
