@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
@@ -38,7 +39,7 @@ from kafkalite.streams.plan import OnError, Plan
 from kafkalite.streams.rewrites import without_cache
 from kafkalite.streams.running import Background, Running, refuse_running_loop
 from kafkalite.streams.sizes import Size, size_in_bytes
-from kafkalite.streams.workers import Supervisor, own_command, seat_of, stop_with_supervisor
+from kafkalite.streams.workers import Orders, Supervisor, own_command, seat_of
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 STATE_MEMORY: Final = "256MiB"  # of a worker with a state directory
@@ -326,12 +327,16 @@ async def _run(worker: Worker, until_caught_up: bool, *, is_seated: bool = False
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None, "a coroutine runs in a task"
 
-    def stop() -> None:  # the last commit may wait for a broker that is gone
-        running.cancel() if worker.is_stopping else worker.stop()
+    orders = Orders(partial(worker.stop, comes_back=True)) if is_seated else None
+
+    def stop(number: signal.Signals) -> None:  # the last commit may wait for a broker that is gone
+        if worker.is_stopping:
+            running.cancel()
+            return
+        is_for_good = number is signal.SIGINT or (orders is not None and orders.is_for_good)
+        worker.stop(comes_back=not is_for_good)
 
     if threading.current_thread() is threading.main_thread():  # signals come to no other
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
-    if is_seated:
-        stop_with_supervisor(worker.stop)
+            loop.add_signal_handler(number, stop, number)
     return await worker.run(until_caught_up=until_caught_up)

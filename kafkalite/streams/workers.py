@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -34,6 +35,7 @@ VARIABLE: Final = "KAFKALITE_STREAMS_WORKER"
 PAUSE_SECONDS: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 30.0
 STABLE_SECONDS: Final = 60.0  # a worker that ran so long is started again soon
+FOR_GOOD: Final = b"."
 COUNTS: Final = ("records", "records_out", "records_restored", "commits")
 
 
@@ -81,16 +83,29 @@ def own_command(application_id: str) -> list[str]:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
-def stop_with_supervisor(stop: Callable[[], None]) -> None:
-    """Calls `stop` when the supervisor is gone, however it went."""
-    loop = asyncio.get_running_loop()
+class Orders:
+    """What a worker hears of its supervisor, on its stdin: that a stop is for good, and its end."""
 
-    def look() -> None:
-        if not os.read(0, 4096):
-            loop.remove_reader(0)
-            stop()
+    def __init__(self, gone: Callable[[], None]) -> None:
+        self._gone = gone
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(0, self._read)
+        self._is_for_good = False
 
-    loop.add_reader(0, look)
+    @property
+    def is_for_good(self) -> bool:
+        """Whether the supervisor does not expect to be started again; it says so before it sends
+        a signal."""
+        if select.select([0], [], [], 0)[0]:
+            self._read()
+        return self._is_for_good
+
+    def _read(self) -> None:
+        if os.read(0, 4096):
+            self._is_for_good = True
+        else:
+            self._loop.remove_reader(0)
+            self._gone()
 
 
 class Supervisor:
@@ -112,7 +127,7 @@ class Supervisor:
         """Returns what all workers did together."""
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(each, self._stop)
+            loop.add_signal_handler(each, self._stop, each)
         total = Progress()
         with tempfile.TemporaryDirectory() as reports:
             numbers = range(1, self._count + 1)
@@ -134,12 +149,17 @@ class Supervisor:
                 _add(total, Path(reports) / f"{number}")
         return total
 
-    def _stop(self) -> None:
-        """The first signal lets workers commit; a second one does not wait for that."""
+    def _stop(self, number: signal.Signals) -> None:
+        """The first signal lets workers commit; a second one does not wait for that.
+
+        After a SIGTERM workers stay members for a while: they may be started again.
+        """
         self._stops += 1
         self._stopping.set()
         for process in self._processes.values():
             if process.returncode is None:
+                if number is signal.SIGINT and process.stdin is not None:
+                    process.stdin.write(FOR_GOOD)
                 process.terminate()
 
     async def _keep(self, number: int, report: Path) -> int:
@@ -151,7 +171,7 @@ class Supervisor:
             code = await self._run_once(number, report)
             if code >= 0 or self._stopping.is_set():
                 if code > 0 and not self._stopping.is_set():
-                    self._stop()  # the others would go on without it
+                    self._stop(signal.SIGINT)  # the others would go on without it
                 return max(code, 0)
             pause = PAUSE_SECONDS if loop.time() - started > STABLE_SECONDS else pause
             say(

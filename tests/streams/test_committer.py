@@ -19,6 +19,7 @@ from kafkalite.errors import ApiError
 from kafkalite.streams import Streams, string
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.committer import (
+    AtLeastOnce,
     Committer,
     Guarantee,
     abort_orphans,
@@ -83,6 +84,22 @@ async def member(address: str, group: str, guarantee: Guarantee) -> AsyncIterato
             yield committer
         finally:
             await committer.close()
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_an_earlier_process_of_this_name_left_open_is_ended_first(is_known: bool) -> None:
+    """No rebalance follows the return of a static member, so no leader ends it."""
+
+    class Started:
+        is_started = False
+
+        async def start(self) -> None:
+            self.is_started = True
+
+    outputs, consumer, state = Started(), Started(), Started()
+    committer = AtLeastOnce(outputs, consumer, state, is_known=is_known)  # type: ignore[arg-type]
+    asyncio.run(committer.start())
+    assert state.is_started is is_known
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])

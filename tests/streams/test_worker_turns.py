@@ -269,7 +269,8 @@ class TestStop:
             is_stopping = False
             stops = 0
 
-            def stop(self) -> None:
+            def stop(self, *, comes_back: bool) -> None:
+                assert not comes_back, "Ctrl-C is for good"
                 self.is_stopping = True
                 self.stops += 1
                 signal.raise_signal(signal.SIGTERM)

@@ -167,14 +167,23 @@ class AtLeastOnce:
     committed: there a worker that was paused may write a changelog before it is refused.
     """
 
-    def __init__(self, outputs: Producer, consumer: Consumer, state: ExactlyOnce | None) -> None:
+    def __init__(
+        self,
+        outputs: Producer,
+        consumer: Consumer,
+        state: ExactlyOnce | None,
+        *,
+        is_known: bool = False,
+    ) -> None:
         self._outputs = outputs
         self._consumer = consumer
         self._state = state
-        self._is_started = self._writes_state = False
+        self._is_started = False
+        self._writes_state = is_known  # an earlier process may have left a transaction open
 
     async def start(self) -> None:
-        """Gets a producer id for the outputs; one for changelogs once there was one to write."""
+        """Gets a producer id for the outputs; one for changelogs once there was one to write, or
+        if another process may have written there under the same id."""
         if not self._is_started:
             await self._outputs.start()
             self._is_started = True
@@ -263,15 +272,19 @@ def make_committer(
     *,
     guarantee: Guarantee,
     timeout_ms: int,
+    is_known: bool = False,
 ) -> Committer:
-    """The committer of a guarantee; `name` None: the broker has no transactions."""
+    """The committer of a guarantee; `name` None: the broker has no transactions.
+
+    `is_known`: an earlier process may have had the same name.
+    """
     whole = None
     if name is not None:
         whole = ExactlyOnce(client, consumer, name, timeout_ms)
     if guarantee == "exactly_once":
         assert whole is not None, "exactly once needs transactions"
         return whole
-    return AtLeastOnce(Producer(client, linger_ms=0), consumer, whole)
+    return AtLeastOnce(Producer(client, linger_ms=0), consumer, whole, is_known=is_known)
 
 
 async def abort_orphans(client: Client, application_id: str, living: Collection[str]) -> list[str]:

@@ -25,7 +25,8 @@ class WorkerConfig:
     a `commit_interval_ms` it is 100 for exactly once, where readers see results only then, and
     1,000 for at least once. A user function may block for `max_poll_interval_ms`. The others take
     over a dead worker's tasks `session_timeout_ms` after its last heartbeat, of which it has six;
-    a `group_instance_id` gives a worker its own tasks back if it returns earlier.
+    a `group_instance_id` gives a worker its own tasks back if it returns earlier. With a
+    `state_dir` it has one, unless another is given.
 
     With `on_missing_topics` the worker waits for topics of its sources that do not exist, and
     reports them there whenever they change, at last as none. Without it they are an error.

@@ -26,7 +26,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from kafkalite.clients.admin.client import Admin
@@ -155,6 +155,7 @@ class Worker:
         )
         self._forget_membership()
         self.is_stopping = False
+        self._comes_back = False
 
     def _forget_membership(self) -> None:
         """What begins anew with every membership."""
@@ -164,26 +165,41 @@ class Worker:
         self._may_poll = True
         self._is_over = False
 
-    def stop(self) -> None:
-        """Asks the worker to commit, leave its group and return from `run`."""
+    def stop(self, *, comes_back: bool = False) -> None:
+        """Asks the worker to commit, leave its group and return from `run`.
+
+        A static member that `comes_back` does not leave: its tasks wait for it until its session
+        ends, and the others go on undisturbed.
+        """
         self.is_stopping = True
+        self._comes_back = comes_back
 
     async def run(self, *, until_caught_up: bool = False) -> Progress:
         """Runs until stopped, or until every input of the whole group is read to its end."""
         async with self._client:
             await self._prepare()
+            identity = self._places.take_identity(self._client.random)
             self._thread.start()
             try:
-                done = False
-                while not (self.is_stopping or done):  # perhaps before every topic existed
-                    try:
-                        done = await self._be_member(until_caught_up)
-                    except Refused as error:
-                        log.warning("%s: %s; it joins anew", self.plan.application_id, error)
-                        await asyncio.sleep(REJOIN_SECONDS)
+                if identity is not None and self.config.group_instance_id is None:
+                    name = f"{self.plan.application_id}-{identity.name}"
+                    self.config = replace(self.config, group_instance_id=name)
+                await self._be_members(until_caught_up)
             finally:
                 await self._thread.close()
+                if identity is not None:
+                    identity.close()
         return self.progress
+
+    async def _be_members(self, until_caught_up: bool) -> None:
+        """One membership after the other, until the run is over."""
+        done = False
+        while not (self.is_stopping or done):  # perhaps before every topic existed
+            try:
+                done = await self._be_member(until_caught_up)
+            except Refused as error:
+                log.warning("%s: %s; it joins anew", self.plan.application_id, error)
+                await asyncio.sleep(REJOIN_SECONDS)
 
     # Before and between memberships
 
@@ -241,6 +257,7 @@ class Worker:
             name,
             guarantee=guarantee,
             timeout_ms=config.max_poll_interval_ms,
+            is_known=config.group_instance_id is not None,
         )
         self._rounds.begin(self._consumer)
         self._starter = TaskStarter(
@@ -270,6 +287,7 @@ class Worker:
                     self._is_over = True  # nothing is left to commit when the group lets go
                     await self._upkeep.close(finish=False)
                     await self._let_go()
+                    await self._consumer.close(leave_group=None if self._comes_back else True)
         except Refused as error:
             self.config = next_config(self.config, error)
             raise

@@ -3,6 +3,7 @@
     <state_dir>/<application.id>/<sub-topology>_<partition>/         a task
                                                        .lock         locked while a process has it
                                                        <store>/      RocksDB
+                                 worker-1                            see identity.py
 
 A task that moves between workers of one machine finds its state: locks are on tasks, not on the
 whole directory. A lock goes with its process, so a worker that was killed leaves the state to the
@@ -24,10 +25,12 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Final
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.local.state.backend import Place, StateDamaged
+from kafkalite.streams.local.state.identity import Identity, take_identity
 from kafkalite.streams.local.state.memory import InMemory
 from kafkalite.streams.local.state.rocks import RocksBackend, load_rocksdict
 
@@ -46,6 +49,10 @@ class Places:
         self._directory = None
         if state_dir is not None:
             self._directory = StateDirectory(state_dir, application_id)
+
+    def take_identity(self, random: Random) -> Identity | None:
+        """A name that outlives this worker, until it is closed; None without a directory."""
+        return None if self._directory is None else take_identity(self._directory.path, random)
 
     async def open(self, tasks: Iterable[str]) -> dict[str, Place]:
         """A place for each task.
