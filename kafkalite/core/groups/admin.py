@@ -8,10 +8,20 @@ Source KIP-222 (DeleteGroups), KIP-518 (states filter), KIP-848 (types filter); 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from kafkalite.core.coordinators.machine import Step
-from kafkalite.core.groups.group import DEAD, EMPTY, STABLE, Group
+from kafkalite.core.groups.group import (
+    DEAD,
+    EMPTY,
+    STABLE,
+    Group,
+    Member,
+    Protocols,
+    metadata_of,
+)
 from kafkalite.core.groups.offsets import Offsets
 from kafkalite.core.groups.rebalance import Rebalances
 from kafkalite.core.groups.records import group_tombstone
@@ -42,10 +52,9 @@ class GroupAdmin:
 
     def describe(self, request: DescribeGroupsRequest, context: RequestContext, step: Step) -> None:
         """Shows members; what they said and got only once the group is stable."""
-        found = tuple(
-            _described(group_id, self._groups.get(group_id)) for group_id in request.groups
-        )
-        step.reply(context.token, DescribeGroupsResponse(groups=found))
+        found = (Description(group_id, self._groups.get(group_id)) for group_id in request.groups)
+        groups = tuple(each.with_members(tuple(each.members())) for each in found)
+        step.reply(context.token, DescribeGroupsResponse(groups=groups))
 
     def list(self, request: ListGroupsRequest, context: RequestContext, step: Step) -> None:
         """Names all groups in one of the wanted states; no state named means any."""
@@ -76,25 +85,41 @@ class GroupAdmin:
         return ErrorCode.NONE
 
 
-def _described(group_id: str, group: Group | None) -> DescribedGroup:
-    if group is None:
-        return DescribedGroup(group_id=group_id, group_state=DEAD.value)
-    stable = group.state is STABLE
-    members = tuple(
-        DescribedGroupMember(
-            member_id=m.member_id,
-            group_instance_id=m.group_instance_id,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            member_metadata=m.metadata(group.protocol_name) if stable else b"",
-            member_assignment=m.assignment if stable else b"",
+class Description:
+    """One group as it is now. Its members can be described later, a few at a time: what they said
+    and got is held, and not copied."""
+
+    def __init__(self, group_id: str, group: Group | None) -> None:
+        self._members: tuple[tuple[Member, Protocols, bytes], ...] = ()
+        self._protocol_name: str | None = None
+        if group is None:
+            self._head = DescribedGroup(group_id=group_id, group_state=DEAD.value)
+            return
+        is_stable = group.state is STABLE
+        if is_stable:
+            self._protocol_name = group.protocol_name
+            self._members = tuple((m, m.protocols, m.assignment) for m in group.members.values())
+        else:
+            self._members = tuple((m, (), b"") for m in group.members.values())
+        self._head = DescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_data=self._protocol_name or "",
         )
-        for m in group.members.values()
-    )
-    return DescribedGroup(
-        group_id=group_id,
-        group_state=group.state.value,
-        protocol_type=group.protocol_type or "",
-        protocol_data=(group.protocol_name or "") if stable else "",
-        members=members,
-    )
+
+    def members(self) -> Iterator[DescribedGroupMember]:
+        """Each member, and what it said and got if the group was stable."""
+        for member, protocols, assignment in self._members:
+            yield DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=metadata_of(protocols, self._protocol_name),
+                member_assignment=assignment,
+            )
+
+    def with_members(self, members: tuple[DescribedGroupMember, ...]) -> DescribedGroup:
+        """The whole description."""
+        return replace(self._head, members=members) if members else self._head

@@ -20,7 +20,7 @@ from typing import Any, Final
 from kafkalite.core.coordinators.append_errors import with_append_error
 from kafkalite.core.coordinators.deadlines import Deadlines
 from kafkalite.core.coordinators.machine import Record, Step
-from kafkalite.core.groups.admin import GroupAdmin
+from kafkalite.core.groups.admin import Description, GroupAdmin
 from kafkalite.core.groups.group import EMPTY, STABLE, Group, GroupConfig
 from kafkalite.core.groups.membership import Membership
 from kafkalite.core.groups.offset_requests import OffsetRequests
@@ -132,6 +132,15 @@ class GroupCoordinator:
     def committed_count(self, group_id: str) -> int:
         """How many partitions a group has committed offsets for."""
         return self._offsets.committed_count(group_id)
+
+    def member_count(self, group_id: str) -> int:
+        """How many members a group has."""
+        group = self._groups.get(group_id)
+        return 0 if group is None else len(group.members)
+
+    def description(self, group_id: str) -> Description:
+        """A group as it is now, whose members are described one by one."""
+        return Description(group_id, self._groups.get(group_id))
 
     # -- time
 

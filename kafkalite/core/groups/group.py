@@ -67,6 +67,7 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = 3_000
     group_max_size: int = 2**31 - 1  # members
     pending_members_max: int = 10_000  # of one group
+    protocols_max: int = 1_000  # of one member, some 2 us each; clients send a handful
     groups_max: int = 100_000  # of one coordinator
     new_member_join_timeout_ms: int = 300_000
 
@@ -102,7 +103,12 @@ class Member:
 
     def metadata(self, protocol_name: str | None) -> bytes:
         """What the member said for this protocol; nothing for one that it does not know."""
-        return next((p.metadata for p in self.protocols if p.name == protocol_name), b"")
+        return metadata_of(self.protocols, protocol_name)
+
+
+def metadata_of(protocols: Protocols, protocol_name: str | None) -> bytes:
+    """What a member that knows `protocols` said for one of them."""
+    return next((p.metadata for p in protocols if p.name == protocol_name), b"")
 
 
 def positive_or(timeout_ms: int, default_ms: int) -> int:

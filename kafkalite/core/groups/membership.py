@@ -119,6 +119,8 @@ class Membership:
         shortest, longest = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not shortest <= request.session_timeout_ms <= longest:
             return ErrorCode.INVALID_SESSION_TIMEOUT
+        if len(request.protocols) > config.protocols_max:
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.member_id:
             return self._groups.get(request.group_id) or ErrorCode.UNKNOWN_MEMBER_ID
         group = self._rebalances.get_or_create(request.group_id)

@@ -388,7 +388,9 @@ class _Fetching:
                 # The first batch comes whole however large it is, but only one such an answer.
                 if self.bytes_found and records.size_bytes > bytes_max:
                     records, self.has_more = None, True
-            aborted = _aborted(partition, wanted.fetch_offset, records) if committed else None
+            aborted = None
+            if committed:
+                aborted = _aborted(partition, wanted.fetch_offset, records, may_wait)
         except ApiError as error:
             stale.add(key)
             return self._refused(asked, error)
@@ -446,12 +448,13 @@ def _data(records: FileRecords | MemoryRecords | None) -> Buffer | FileRecords:
 
 
 def _aborted(
-    partition: Partition, offset: int, records: FileRecords | MemoryRecords | None
+    partition: Partition,
+    offset: int,
+    records: FileRecords | MemoryRecords | None,
+    may_wait: bool,
 ) -> tuple[AbortedTransaction, ...]:
     """The aborted transactions that a reader must leave out of `records`."""
     if records is None:
         return ()
-    return tuple(
-        AbortedTransaction(aborted.producer_id, aborted.first_offset)
-        for aborted in partition.log.aborted_transactions(offset, records.before_offset)
-    )
+    found = partition.aborted_transactions(offset, records.before_offset, may_wait=may_wait)
+    return tuple(AbortedTransaction(each.producer_id, each.first_offset) for each in found)

@@ -24,6 +24,7 @@ from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribedGroup,
+    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -46,11 +47,12 @@ from kafkalite.core.protocol.offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from kafkalite.core.types import RequestContext, TopicPartition, by_topic
+from kafkalite.core.types import RequestContext, TopicPartition, sorted_by_topic
 from kafkalite.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
+    from kafkalite.core.groups.coordinator import GroupCoordinator
 
 SEVERAL_GROUPS_V: Final = 8
 GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8  # read, delete, describe: there is no authorizer
@@ -195,7 +197,15 @@ def _split(
 @handles(ApiKey.DESCRIBE_GROUPS, (0, 5), Parts("groups", "groups", identity=str))
 def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
     """Members and states of groups, each told once."""
+    if sum(_member_count(broker, each) for each in request.groups) > ENTRIES_PER_PART:
+        slices = _describe_in_slices(broker, request, context)
+        return in_slices(broker, ApiKey.DESCRIBE_GROUPS, context, slices)
+    return _describe_groups(broker, request, context)
 
+
+def _describe_groups(
+    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+) -> Any:
     def combine(answers: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
         found = {group.group_id: group for answer in answers for group in answer.groups}
         groups = (found[group_id] for group_id in dict.fromkeys(request.groups))
@@ -205,6 +215,42 @@ def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: Req
 
     answers = _split(broker, request.groups, lambda ids: DescribeGroupsRequest(ids), context)
     return when_all(answers, combine)
+
+
+def _member_count(broker: Broker, group_id: str) -> int:
+    try:
+        return _machine(broker, group_id).member_count(group_id)
+    except ApiError:
+        return 0
+
+
+def _machine(broker: Broker, group_id: str) -> GroupCoordinator:
+    """The machine that keeps a group. ApiError: not here, or not yet."""
+    return broker.groups.ready(broker.groups.index_of(group_id)).machine
+
+
+def _describe_in_slices(
+    broker: Broker, request: DescribeGroupsRequest, context: RequestContext
+) -> Answering:
+    """The same where groups have very many members. Each group is described as the slice that
+    begins with it finds it."""
+    groups: list[DescribedGroup] = []
+    for group_id in dict.fromkeys(request.groups):
+        if _member_count(broker, group_id) > ENTRIES_PER_PART:
+            description = _machine(broker, group_id).description(group_id)
+            members: list[DescribedGroupMember] = []
+            for member in description.members():
+                members.append(member)
+                if len(members) % ENTRIES_PER_PART == 0:
+                    yield
+            group = description.with_members(tuple(members))
+            is_for_operators = request.include_authorized_operations
+            groups.append(_with_operations(group) if is_for_operators else group)
+        else:
+            few = replace(request, groups=(group_id,))
+            groups += _describe_groups(broker, few, context).groups
+        yield
+    return DescribeGroupsResponse(groups=tuple(groups))
 
 
 def _with_operations(group: DescribedGroup) -> DescribedGroup:
@@ -246,10 +292,9 @@ def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestCo
 
 def _committed_count(broker: Broker, group_id: str) -> int:
     try:
-        coordinator = broker.groups.ready(broker.groups.index_of(group_id))
+        return _machine(broker, group_id).committed_count(group_id)
     except ApiError:
         return 0
-    return coordinator.machine.committed_count(group_id)
 
 
 def _fetch_by_name(
@@ -279,11 +324,11 @@ def _committed(
     """The partitions of which a group has committed offsets; None where its coordinator is not here
     to say it, as the answer will tell."""
     try:
-        coordinator = broker.groups.ready(broker.groups.index_of(group_id))
+        machine = _machine(broker, group_id)
     except ApiError:
         return None
-    partitions, _ = coordinator.machine.committed_offsets(group_id)
-    topics = by_topic(sorted(partitions)).items()
+    partitions, _ = machine.committed_offsets(group_id)
+    topics = sorted_by_topic(partitions).items()
     return tuple(topic(name, tuple(numbers)) for name, numbers in topics)
 
 

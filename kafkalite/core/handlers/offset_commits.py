@@ -28,13 +28,14 @@ from kafkalite.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
-OFFSETS_PER_PART: Final = 100  # each takes some 50 us, as a record
+OFFSETS_AT_ONCE: Final = 100  # each takes some 50 us, as a record
+OFFSETS_PER_PART: Final = 50  # of a request with more
 OFFSETS: Final = Parts("topics.partitions", "topics.partitions", OFFSETS_PER_PART)
 LOADING_V: Final = 2  # of TxnOffsetCommit
 LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-@handles(ApiKey.OFFSET_COMMIT, (1, 9), OFFSETS, at_once=OFFSETS_PER_PART)
+@handles(ApiKey.OFFSET_COMMIT, (1, 9), OFFSETS, at_once=OFFSETS_AT_ONCE)
 def offset_commit(broker: Broker, request: OffsetCommitRequest, context: RequestContext) -> Any:
     """Answered when the offsets are durable. Partitions that do not exist are not committed."""
     known = known_partitions(request, broker.image)
@@ -48,7 +49,7 @@ def offset_commit(broker: Broker, request: OffsetCommitRequest, context: Request
     return after(answer, partial(_completed, request))
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, (0, 3), OFFSETS, at_once=OFFSETS_PER_PART)
+@handles(ApiKey.TXN_OFFSET_COMMIT, (0, 3), OFFSETS, at_once=OFFSETS_AT_ONCE)
 def txn_offset_commit(
     broker: Broker, request: TxnOffsetCommitRequest, context: RequestContext
 ) -> Any:

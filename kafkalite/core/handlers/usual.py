@@ -185,7 +185,7 @@ class Poll(Pending[Any]):
             else:
                 has_more = records.before_offset < partition.end(isolation_level)
                 self._bytes_missing = 0 if has_more else min_bytes - records.size_bytes
-                if self._committed and partition.log.aborted_transactions(
+                if self._committed and partition.aborted_transactions(
                     offset, records.before_offset
                 ):
                     return False

@@ -18,7 +18,7 @@ from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.uncached import cached_only
 from kafkalite.core.log.validation import Batch, Validated, validated
-from kafkalite.core.log.values import Appended, MemoryRecords
+from kafkalite.core.log.values import AbortedTransaction, Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import Allowance
 from kafkalite.core.replicas.replication import PartitionReplication, Role
@@ -128,6 +128,18 @@ class Partition:
             return log.read(offset, bytes_max, end)
         with cached_only():
             return log.read(offset, bytes_max, end)
+
+    def aborted_transactions(
+        self, offset: int, before_offset: int, *, may_wait: bool = False
+    ) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [offset, before_offset), by their markers.
+
+        ColdRead where an index of them is on the disk alone, unless this `may_wait`.
+        """
+        if may_wait:
+            return self.log.aborted_transactions(offset, before_offset)
+        with cached_only():
+            return self.log.aborted_transactions(offset, before_offset)
 
     def end(self, isolation_level: int) -> int:
         """The first offset that a consumer may not see yet."""

@@ -16,7 +16,7 @@ from kafkalite.core.protocol.transactions import (
 from kafkalite.core.protocol.transactions import TransactionState as DescribedTransaction
 from kafkalite.core.transactions.coordinator import Entry
 from kafkalite.core.transactions.transaction import DEAD, DECIDED, TransactionState
-from kafkalite.core.types import NO_EPOCH, TopicPartition, by_topic
+from kafkalite.core.types import NO_EPOCH, TopicPartition, sorted_by_topic
 from kafkalite.errors import ErrorCode
 
 STATES: Final = {state.label: state for state in TransactionState}
@@ -32,7 +32,7 @@ def described(entries: Mapping[str, Entry], transactional_id: str) -> DescribedT
     partitions: Iterable[TopicPartition] = transaction.partitions
     if transaction.state in DECIDED:
         partitions = entry.markers_missing
-    topics = by_topic(sorted(partitions))
+    topics = sorted_by_topic(partitions)
     return DescribedTransaction(
         ErrorCode.NONE,
         transactional_id,

@@ -19,7 +19,7 @@ Source KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-890 (verification); apach
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafkalite.core.coordinators.append_errors import with_append_error
@@ -150,6 +150,7 @@ class Entry:
 
     transaction: Transaction
     pending: Transaction | None = None  # its record is on the way to the log
+    pending_value: bytes | None = None  # of that record; None of a tombstone
     fenced_epoch: int = NO_EPOCH  # whose record may be in the log, though it was refused
     markers_missing: set[TopicPartition] = field(default_factory=set)
     writing_since_ms: int | None = None  # markers are on their way
@@ -334,8 +335,8 @@ class TransactionCoordinator:
         if written.attempt != entry.attempt:
             return
         entry.writing_since_ms = None
-        done = {partition for partition, error in written.errors.items() if error in DONE}
-        entry.markers_missing -= done
+        failed = {where for where, error in written.errors.items() if error and error not in DONE}
+        entry.markers_missing.difference_update(written.errors.keys() - failed)
         if not entry.markers_missing and entry.pending is None:
             self._write(entry, entry.transaction.completed(step.now.wall_ms), step)
 
@@ -364,7 +365,7 @@ class TransactionCoordinator:
                 if left_ms > 0:  # the clock was set: it is not as old as was foreseen
                     wait_ms = left_ms
                 elif entry.pending is None:
-                    entry.pending = entry.transaction.forgotten()
+                    entry.pending, entry.pending_value = entry.transaction.forgotten(), None
                     step.append(transaction_tombstone(transactional_id))
             # Once the record is replayed there is another deadline; if it is refused, this one.
             self._deadlines.set(transactional_id, now.monotonic_ms + wait_ms)
@@ -394,18 +395,19 @@ class TransactionCoordinator:
             self.entries.pop(transactional_id, None)
             self._deadlines.cancel(transactional_id)
             return
-        transaction = decode_value(transactional_id, value)
         entry = self.entries.get(transactional_id)
+        # Our own step is not decoded: it also knows the producer before this one.
+        ours = None if entry is None or entry.pending_value != value else entry.pending
+        transaction = decode_value(transactional_id, value) if ours is None else ours
         before = None if entry is None else entry.transaction
         if entry is None:
             entry = self.entries[transactional_id] = Entry(transaction)
-        pending, entry.pending, entry.fenced_epoch = entry.pending, None, NO_EPOCH
-        is_ours = pending is not None and _says(transaction, pending)
-        entry.transaction = pending if pending is not None and is_ours else transaction
+        entry.transaction, entry.fenced_epoch = transaction, NO_EPOCH
+        entry.pending = entry.pending_value = None
         decided = transaction.state in DECIDED
         entry.markers_missing = set(transaction.partitions) if decided else set()
         # Its effect follows.
-        entry.writing_since_ms = now.monotonic_ms if decided and is_ours else None
+        entry.writing_since_ms = now.monotonic_ms if decided and ours is not None else None
         if before is None or not _is_same_ongoing(before, transaction):
             self._deadlines.set(transactional_id, self._due_ms(transaction, now))
 
@@ -451,7 +453,7 @@ class TransactionCoordinator:
             transactional_id = decode_key(key)
             assert transactional_id is not None, f"{key!r} is no key of ours"
             entry = self.entries[transactional_id]
-            pending, entry.pending = entry.pending, None
+            pending, entry.pending, entry.pending_value = entry.pending, None, None
             if pending is not None and pending.state is PREPARE_ABORT:
                 entry.fenced_epoch = max(entry.fenced_epoch, pending.producer_epoch)
             if entry.transaction.producer_epoch == NO_EPOCH:
@@ -465,8 +467,9 @@ class TransactionCoordinator:
 
     def _write(self, entry: Entry, after: Transaction, step: Step) -> None:
         assert entry.pending is None, f"{after.transactional_id}: {entry.pending}, then {after}"
-        entry.pending = after
-        step.append(transaction_record(after))
+        key, value = transaction_record(after)
+        entry.pending, entry.pending_value = after, value
+        step.append((key, value))
 
 
 def _identity(transaction: Transaction) -> ProducerIdentity:
@@ -492,15 +495,6 @@ def _is_same_ongoing(before: Transaction, transaction: Transaction) -> bool:
     to meanwhile."""
     is_ongoing = before.state is ONGOING and transaction.state is ONGOING
     return is_ongoing and before.start_ms == transaction.start_ms
-
-
-def _says(replayed: Transaction, pending: Transaction) -> bool:
-    """Whether the record in the log is that of the step on its way.
-
-    The step also knows the producer before this one, of which records do not speak.
-    """
-    last = (pending.last_producer_id, pending.last_producer_epoch)
-    return replace(replayed, last_producer_id=last[0], last_producer_epoch=last[1]) == pending
 
 
 def _ask_for_markers(

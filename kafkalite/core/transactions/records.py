@@ -13,6 +13,7 @@ Source `TransactionLog{Key,Value}.json`; apache/kafka `TransactionLog`.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Final
 
 from kafkalite.core.coordinators.machine import Record
@@ -23,7 +24,7 @@ from kafkalite.core.protocol.transaction_records import (
     TransactionPartitions,
 )
 from kafkalite.core.transactions.transaction import EMPTY, Transaction, TransactionState
-from kafkalite.core.types import TopicPartition, by_topic
+from kafkalite.core.types import TopicPartition, sorted_by_topic
 from kafkalite.errors import WireError
 
 KEY_VERSION: Final = 0
@@ -53,9 +54,9 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
         found.producer_epoch,
         state,
         frozenset(
-            TopicPartition(topic.topic, number)
+            where
             for topic in found.transaction_partitions or ()
-            for number in topic.partition_ids
+            for where in map(TopicPartition, repeat(topic.topic), topic.partition_ids)
         ),
         found.transaction_start_timestamp_ms,
     )
@@ -63,7 +64,7 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
 
 def transaction_record(transaction: Transaction) -> Record:
     """The record that remembers how a transactional id stands."""
-    topics = by_topic(sorted(transaction.partitions)).items()
+    topics = sorted_by_topic(transaction.partitions).items()
     partitions = tuple(TransactionPartitions(name, tuple(numbers)) for name, numbers in topics)
     value = TransactionLogValue(
         transaction.producer_id,

@@ -29,7 +29,11 @@ from kafkalite.core.protocol.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
 )
-from kafkalite.core.protocol.groups import FindCoordinatorRequest
+from kafkalite.core.protocol.groups import (
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kafkalite.core.protocol.offsets import (
     OffsetCommitRequest,
@@ -394,6 +398,32 @@ def test_very_many_offsets_are_committed_in_steps(start: Start) -> None:
             assert [each.committed_offset for each in told.partitions] == [10, 9 + count]
 
     asyncio.run(story())
+
+
+def test_a_member_with_very_many_protocols_takes_the_loop_little_time(
+    start: Start, run_measured: Callable[..., None]
+) -> None:
+    """Fifty milliseconds and more, where all of them are counted as votes."""
+
+    async def story(turns: Turns) -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+            known = tuple(JoinGroupRequestProtocol(f"p{n}", b"") for n in range(ENTRIES_MAX - 1))
+            request = JoinGroupRequest("g", 10_000, 10_000, protocol_type="x", protocols=known)
+            frame = b"".join(map(bytes, peer.frames.send(request, 3)[1]))
+            gc.collect()
+            gc.disable()
+            try:
+                with turns.watch() as watch:
+                    peer.writer.write(frame)
+                    answer = await peer.receive()
+            finally:
+                gc.enable()
+            assert answer.error_code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            assert watch.longest_s < 0.02
+
+    run_measured(story, time.thread_time)
 
 
 def test_a_batch_of_a_hundred_megabytes_takes_the_loop_little_time(

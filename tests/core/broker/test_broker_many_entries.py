@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.groups.group import STABLE, Group, Member
 from kafkalite.core.handlers import transactions
 from kafkalite.core.handlers.fetch import PARTITIONS_AT_ONCE, PARTITIONS_PER_SLICE
 from kafkalite.core.handlers.parts import ENTRIES_PER_PART
@@ -20,6 +21,7 @@ from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    JoinGroupRequestProtocol,
     LeaveGroupRequest,
     MemberIdentity,
     OffsetDeleteRequest,
@@ -53,18 +55,23 @@ from kafkalite.core.protocol.transactions import (
     DescribeProducersRequest,
     DescribeProducersTopic,
     DescribeTransactionsRequest,
+    EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from kafkalite.core.transactions import coordinator
+from kafkalite.core.transactions.markers import MARKERS_PER_SLICE
+from kafkalite.core.types import RequestContext
 from kafkalite.errors import ErrorCode
 
 Start = Any
 FETCH_V = 12
 MANY = 4 * ENTRIES_PER_PART
 NUMBERS = tuple(range(MANY))
+CONTEXT = RequestContext(5, "c", "/h")
 PARTITIONS = 3  # of the topic `t`, of which every request speaks
 
 
@@ -221,6 +228,33 @@ def test_a_group_without_offsets_is_gone_and_so_is_what_was_to_be_deleted(start:
     asyncio.run(story())
 
 
+def test_one_group_of_very_many_members_is_described_in_slices(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+            groups = running.broker.groups
+            machine = groups.ready(groups.index_of("g")).machine
+            group = machine._groups["g"] = Group("g", STABLE, protocol_name="p")
+            for n in NUMBERS:
+                said = (JoinGroupRequestProtocol("p", b"said %d" % n),)
+                member = Member(str(n), None, "c", "/h", 1, 1, said, assignment=b"got %d" % n)
+                group.add(member, "consumer")
+            request = DescribeGroupsRequest(("none", "g", "g"), include_authorized_operations=True)
+            slices = slices_of(running, request)
+            none, told = (await peer.ask(request)).groups
+            assert slices[0] >= MANY // ENTRIES_PER_PART
+            assert (none.group_state, told.group_state) == ("Dead", "Stable")
+            of_machine = machine.handle(DescribeGroupsRequest(("g",)), CONTEXT, groups._host.now())
+            (whole,) = of_machine.replies[0].response.groups
+            assert (told.members, told.protocol_data) == (whole.members, "p")
+            assert told.members[-1].member_metadata == b"said %d" % NUMBERS[-1]
+            assert told.members[-1].member_assignment == b"got %d" % NUMBERS[-1]
+            assert told.authorized_operations > 0
+
+    asyncio.run(story())
+
+
 def added(identity: tuple[int, int], *topics: AddPartitionsToTxnTopic) -> AddPartitionsToTxnRequest:
     producer_id, epoch = identity
     return AddPartitionsToTxnRequest(
@@ -256,6 +290,43 @@ def test_very_many_partitions_join_a_transaction_all_or_none(start: Start) -> No
             assert slices[0] > 8
             (state,) = (await peer.ask(DescribeTransactionsRequest(("x",)))).transaction_states
             assert partitions(state) == count
+
+    asyncio.run(story())
+
+
+def test_a_transaction_of_very_many_partitions_is_not_read_again_and_ends_in_slices(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is 4 bytes a partition: to write it is a fifth of the work of reading it."""
+    count = 4 * MARKERS_PER_SLICE
+    monkeypatch.setattr(coordinator, "decode_value", lambda *_: 1 / 0)
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", count)
+            await peer.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=("x",)))
+            made = await peer.ask(InitProducerIdRequest("x", 60_000), 4)
+            identity = made.producer_id, made.producer_epoch
+            request = added(identity, AddPartitionsToTxnTopic("t", tuple(range(count))))
+            await peer.ask(request, 3)
+            written, run = [0], running.broker._agenda._run_slice
+
+            def ends() -> int:
+                partitions = (running.broker.partition("t", n) for n in range(count))
+                return sum(partition.log.log_end_offset for partition in partitions)
+
+            def counting(work: Any) -> None:
+                before = ends()
+                run(work)
+                written.append(ends() - before)
+
+            monkeypatch.setattr(running.broker._agenda, "_run_slice", counting)
+            assert not (await peer.ask(EndTxnRequest("x", *identity, True), 3)).error_code
+            await running.until(lambda: ends() == count)
+            assert max(written) == MARKERS_PER_SLICE <= 16
+            (state,) = (await peer.ask(DescribeTransactionsRequest(("x",)))).transaction_states
+            assert (state.transaction_state, state.topics) == ("CompleteCommit", ())
 
     asyncio.run(story())
 

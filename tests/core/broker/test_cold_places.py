@@ -16,7 +16,12 @@ from kafkalite.core.protocol.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from kafkalite.core.protocol.records import encode
+from kafkalite.core.protocol.records import (
+    ControlType,
+    EndTransactionMarker,
+    encode,
+    encode_end_transaction_marker,
+)
 from kafkalite.core.types import Columns
 
 Start = Any
@@ -74,6 +79,8 @@ def forget(running: Any, monkeypatch: pytest.MonkeyPatch) -> Disk:
     paths: list[Path] = []
     for segment in log.segments[:-1]:
         segment._cursors.clear()
+        if segment.transaction_index.file.size_bytes:
+            paths.append(storage.absolute(segment.transaction_index.file.path))
         for index in (segment.index, segment.time_index):
             index.unload()
             paths.append(storage.absolute(index.file.path))
@@ -97,6 +104,47 @@ def test_a_fetch_from_an_old_segment_waits_for_the_disk_in_a_thread(
             before = disk.read_by_thread
             await peer.values("t", BATCHES - 1)
             assert disk.read_by_thread == before, "the active segment is not asked about"
+
+    asyncio.run(story())
+
+
+def test_aborted_transactions_of_an_old_segment_are_read_in_a_thread(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.create("t", segment_bytes="20000", index_interval_bytes="1")
+            partition = running.broker.partition("t", 0)
+            for number in range(BATCHES):
+                columns = Columns([None], [b"%d" % number + VALUE], [1_000])
+                batch = encode(
+                    columns,
+                    producer_id=7,
+                    producer_epoch=0,
+                    base_sequence=number,
+                    transactional=True,
+                )
+                partition.append(bytearray(batch), -1, 1_000)
+                marker = encode_end_transaction_marker(
+                    EndTransactionMarker(ControlType.ABORT, 0),
+                    producer_id=7,
+                    producer_epoch=0,
+                    timestamp_ms=1_000,
+                )
+                partition.append(bytearray(marker), -1, 1_000, from_client=False)
+            for usual in (False, True):  # with a session, and by the short way
+                disk = forget(running, monkeypatch)
+                session = {"session_epoch": -1 if usual else 0}
+                peer.send_fetch("t", max_bytes=20_000, isolation_level=1, **session)
+                aborted = (await peer.received_fetch()).aborted_transactions
+                assert [each.first_offset for each in aborted or ()] == [0, 2, 4, 6, 8, 10]
+                index = running.broker.partition("t", 0).log.segments[0].transaction_index.file
+                inode = index.reader().fileno()
+                assert disk.pages(inode, 0, index.size_bytes) <= disk.cached
+                assert disk.read_by_thread
+                assert not disk.read_by_loop
+                monkeypatch.undo()
 
     asyncio.run(story())
 
