@@ -30,7 +30,7 @@ test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 # Suites that others wrote, against a fresh broker: SUITES="franz-go librdkafka", or all that can run.
 test-external: $(VENV)/.dev

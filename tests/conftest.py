@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -61,6 +62,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if left_out and is_slow_room(collection_path) else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Thousands of tests and all modules are here for good: the garbage collector, which would look
+    at them again and again, passes them over."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_slow_room(item.path):
@@ -79,6 +92,12 @@ def try_fewer_examples(item: pytest.Item) -> None:
         if isinstance(wanted, hypothesis.settings):
             few = min(wanted.max_examples, max(EXAMPLES_MIN, wanted.max_examples // EXAMPLES_SHARE))
             setattr(owner, name, hypothesis.settings(wanted, max_examples=few))
+
+
+@pytest.fixture(scope="session")
+def fast_tier(request: pytest.FixtureRequest) -> bool:
+    """Whether only the fast tier runs."""
+    return is_fast_tier(request.config)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_left
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -252,8 +253,7 @@ async def _consume(plan: Plan) -> int | None:
     from kafkalite.clients.cluster import Client
     from kafkalite.clients.consumer.consumer import Consumer
 
-    out = Stdout()
-    with Stop().on_signals() as stop:
+    with closing(Stdout()) as out, Stop().on_signals() as stop:
         async with Client(plan.bootstrap_servers, client_id=CLIENT_ID) as client:
             admin = Admin(client)
             async with explaining(admin, plan.bootstrap_servers, topics=plan.topics):
@@ -272,7 +272,6 @@ async def _consume(plan: Plan) -> int | None:
                 else:
                     _join(reading)
                 await _read(reading)
-    out.close()
     return stop.signal
 
 

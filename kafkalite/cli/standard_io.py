@@ -137,7 +137,7 @@ class Stdout:
     def __init__(self) -> None:
         self.gone = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._todo: SimpleQueue[tuple[bytes, asyncio.Future[None]]] = SimpleQueue()
+        self._todo: SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = SimpleQueue()
         sys.stdout.flush()
         threading.Thread(target=self._work, name="stdout", daemon=True).start()
         if stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
@@ -145,8 +145,9 @@ class Stdout:
                 self._loop.add_reader(STDOUT, self._hung_up)  # a pipe's writer hears of its end
 
     def close(self) -> None:
-        """Stops listening. What is being written is left to itself."""
+        """Stops listening. The thread ends by itself, after a write that it is still in."""
         self._loop.remove_reader(STDOUT)
+        self._todo.put(None)
 
     async def write(self, data: bytes) -> None:
         """Returns once all of `data` is written; BrokenPipeError if the pipe is closed."""
@@ -160,8 +161,8 @@ class Stdout:
         self.gone.set()
 
     def _work(self) -> None:
-        while True:
-            data, done = self._todo.get()
+        while (todo := self._todo.get()) is not None:
+            data, done = todo
             error: OSError | None = None
             try:
                 view = memoryview(data)

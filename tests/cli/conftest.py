@@ -1,4 +1,7 @@
-"""Commands as processes of their own, against the session's broker, or any other by its address.
+"""Commands, against the session's broker, or any other by its address.
+
+In the whole suite a command that ends by itself is a process of its own, a fork (`warm.py`). In the
+fast tier it runs within the process of the test (`inside.py`), at a fifth of the cost.
 
 `KAFKALITE_TEST_BOOTSTRAP=127.0.0.1:9092 pytest tests/cli` runs the same tests against another
 broker, Apache Kafka's for example; what looks into our broker's own files or process is skipped.
@@ -10,15 +13,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from inside import run_inside
 from warm import Kitchen
 
 Program = Callable[..., "Ran"]
+Way = Callable[[tuple[str, ...], bytes, Mapping[str, str]], tuple[int, bytes, bytes]]
 COMMAND = [sys.executable, "-m", "kafkalite.cli"]
 SECONDS_MAX = 60
 
@@ -59,20 +64,23 @@ def environment(bootstrap: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def kitchen() -> Iterator[Kitchen]:
-    """Where commands are forked."""
-    with closing(Kitchen()) as opened:
-        yield opened
+def way(fast_tier: bool) -> Iterator[Way]:
+    """How a command is run to its end."""
+    if fast_tier:
+        yield run_inside
+        return
+    with closing(Kitchen(SECONDS_MAX)) as kitchen:
+        yield kitchen.run
 
 
 @pytest.fixture(scope="session")
-def program(bootstrap: str, kitchen: Kitchen) -> Callable[[str], Program]:
+def program(bootstrap: str, way: Way) -> Callable[[str], Program]:
     """What runs commands of the program of that name."""
 
     def named(name: str) -> Program:
         def run(*arguments: str, stdin: bytes = b"", code: int = 0, **variables: str) -> Ran:
             environ = environment(bootstrap) | variables
-            ended, out, err = kitchen.run((name, *arguments), stdin, environ, SECONDS_MAX)
+            ended, out, err = way((name, *arguments), stdin, environ)
             ran = Ran(ended, out, err.decode())
             assert ran.code == code, (name, *arguments, ran)
             return ran

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.clients.sync import Consumer
 
 Run = Callable[..., Any]
 
@@ -43,26 +42,20 @@ def test_a_group_is_listed_and_described(kafkalite: Run, read_group: Run, group:
 def test_members_and_what_they_read(kafkalite: Run, refused: Run, make_topic: Run, group: str,
                                     bootstrap: str) -> None:  # fmt: skip
     topic = make_topic(2)
-
-    async def scenario() -> None:
-        async with Consumer(bootstrap, group_id=group, client_id="reader") as consumer:
-            consumer.subscribe([topic])
-            while not consumer.assignment:
-                await consumer.poll(10)
-            (told,) = (
-                await asyncio.to_thread(kafkalite, "groups", "describe", group, "--json")
-            ).json
-            assert (told["state"], told["assignor"]) == ("Stable", "range")
-            (member,) = told["members"]
-            assert (member["client"], member["partitions"]) == (
-                "reader", [f"{topic}-0", f"{topic}-1"],
-            )  # fmt: skip
-            reset = ["groups", "reset-offsets", group, "--topic", topic, "--to", "latest"]
-            assert "stop them first" in await asyncio.to_thread(refused, *reset)
-            delete = await asyncio.to_thread(refused, "groups", "delete", group, "--yes")
-            assert delete == f"group {group}: it has members, stop them first (NON_EMPTY_GROUP)"
-
-    asyncio.run(scenario())
+    with Consumer(bootstrap, group_id=group, client_id="reader") as consumer:
+        consumer.subscribe([topic])
+        while not consumer.assignment:
+            consumer.poll(10)
+        (told,) = kafkalite("groups", "describe", group, "--json").json
+        assert (told["state"], told["assignor"]) == ("Stable", "range")
+        (member,) = told["members"]
+        assert (member["client"], member["partitions"]) == (
+            "reader", [f"{topic}-0", f"{topic}-1"],
+        )  # fmt: skip
+        reset = ["groups", "reset-offsets", group, "--topic", topic, "--to", "latest"]
+        assert "stop them first" in refused(*reset)
+        delete = refused("groups", "delete", group, "--yes")
+        assert delete == f"group {group}: it has members, stop them first (NON_EMPTY_GROUP)"
 
 
 def test_offsets_are_moved_in_a_dry_run(kafkalite: Run, read_group: Run, group: str) -> None:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from kafkalite.clients.producer.transactional import TransactionalProducer
+from kafkalite.clients.sync import TransactionalProducer
 from kafkalite.errors import KafkaliteError
 
 Run = Callable[..., Any]
 
 
-@asynccontextmanager
-async def begun(
-    bootstrap: str, transactional_id: str, topic: str
-) -> AsyncIterator[TransactionalProducer]:
+@contextmanager
+def begun(bootstrap: str, transactional_id: str, topic: str) -> Iterator[TransactionalProducer]:
     """A producer with a transaction open and a record of it acknowledged."""
     producer = TransactionalProducer(bootstrap, transactional_id)
-    await producer.start()
+    producer.start()
     try:
         producer.begin()
-        await producer.send(topic, b"open", partition=0)
-        await producer.flush()
+        producer.send(topic, b"open", partition=0)
+        producer.flush()
         yield producer
     finally:
         with suppress(KafkaliteError):  # a fenced one cannot say goodbye
-            await producer.close(flush=False)
+            producer.close(flush=False)
 
 
 def test_a_transaction_is_shown_and_aborted(
@@ -37,31 +34,28 @@ def test_a_transaction_is_shown_and_aborted(
 ) -> None:
     topic, name = make_topic(1), f"txn-{group}"
 
-    async def command(run: Run, *arguments: str) -> Any:
-        return await asyncio.to_thread(run, "transactions", *arguments)
+    def command(run: Run, *arguments: str) -> Any:
+        return run("transactions", *arguments)
 
-    async def scenario() -> None:
-        async with begun(bootstrap, name, topic):
-            listed = (await command(kafkalite, "list", "--state", "Ongoing", "--json")).json
-            (own,) = [t for t in listed if t["transactional_id"] == name]
-            assert own["state"] == "Ongoing"
-            (told,) = (await command(kafkalite, "describe", name, "--json")).json
-            assert (told["state"], told["partitions"]) == ("Ongoing", [f"{topic}-0"])
-            assert told["open_ms"] >= 0
-            text = (await command(kafkalite, "describe", name)).lines
-            assert text[0].startswith(f"{name}: Ongoing, open for")
-            (producer,) = (await command(kafkalite, "producers", topic, "--open", "--json")).json
-            assert (producer["producer_id"], producer["start_offset"]) == (told["producer_id"], 0)
-            hanging = await command(kafkalite, "find-hanging", topic, "--longer-than", "0ms")
-            assert len(hanging.lines) == 1  # the coordinator knows it: only the headers
-            assert "pass --yes" in await command(refused, "abort", name)
-            done = (await command(kafkalite, "abort", name, "--yes", "--json")).json
-            assert done["producer_epoch"] > told["producer_epoch"]
-            (after,) = (await command(kafkalite, "describe", name, "--json")).json
-            assert after["state"] != "Ongoing"
-            assert (await command(kafkalite, "producers", topic, "--open", "--json")).json == []
-
-    asyncio.run(scenario())
+    with begun(bootstrap, name, topic):
+        listed = command(kafkalite, "list", "--state", "Ongoing", "--json").json
+        (own,) = [t for t in listed if t["transactional_id"] == name]
+        assert own["state"] == "Ongoing"
+        (told,) = command(kafkalite, "describe", name, "--json").json
+        assert (told["state"], told["partitions"]) == ("Ongoing", [f"{topic}-0"])
+        assert told["open_ms"] >= 0
+        text = command(kafkalite, "describe", name).lines
+        assert text[0].startswith(f"{name}: Ongoing, open for")
+        (producer,) = command(kafkalite, "producers", topic, "--open", "--json").json
+        assert (producer["producer_id"], producer["start_offset"]) == (told["producer_id"], 0)
+        hanging = command(kafkalite, "find-hanging", topic, "--longer-than", "0ms")
+        assert len(hanging.lines) == 1  # the coordinator knows it: only the headers
+        assert "pass --yes" in command(refused, "abort", name)
+        done = command(kafkalite, "abort", name, "--yes", "--json").json
+        assert done["producer_epoch"] > told["producer_epoch"]
+        (after,) = command(kafkalite, "describe", name, "--json").json
+        assert after["state"] != "Ongoing"
+        assert command(kafkalite, "producers", topic, "--open", "--json").json == []
     read = ["consume", topic, "--until-end"]
     assert kafkalite(*read).lines == ["open"]
     assert kafkalite(*read, "--committed").lines == []
@@ -71,28 +65,18 @@ def test_a_transaction_is_aborted_where_it_hangs(
     kafkalite: Run, refused: Run, make_topic: Run, bootstrap: str, group: str
 ) -> None:
     topic, name = make_topic(1), f"txn-{group}"
-
-    async def scenario() -> None:
-        async with begun(bootstrap, name, topic):
-            abort = ["transactions", "abort", "--yes", "--hanging", f"{topic}:0", "--start-offset"]
-            told = await asyncio.to_thread(refused, *abort, "7")
-            assert told == f"{topic}-0: no open transaction begins at offset 7"
-            await asyncio.to_thread(kafkalite, *abort, "0")
-            hanging = ["transactions", "producers", topic, "--open", "--json"]
-            assert (await asyncio.to_thread(kafkalite, *hanging)).json == []
-
-    asyncio.run(scenario())
+    with begun(bootstrap, name, topic):
+        abort = ["transactions", "abort", "--yes", "--hanging", f"{topic}:0", "--start-offset"]
+        assert refused(*abort, "7") == f"{topic}-0: no open transaction begins at offset 7"
+        kafkalite(*abort, "0")
+        assert kafkalite("transactions", "producers", topic, "--open", "--json").json == []
 
 
 def test_committed_records_are_read(kafkalite: Run, make_topic: Run, bootstrap: str,
                                     group: str) -> None:  # fmt: skip
     topic = make_topic(1)
-
-    async def scenario() -> None:
-        async with begun(bootstrap, f"txn-{group}", topic) as producer:
-            await producer.commit()
-
-    asyncio.run(scenario())
+    with begun(bootstrap, f"txn-{group}", topic) as producer:
+        producer.commit()
     assert kafkalite("consume", topic, "--until-end", "--committed").lines == ["open"]
 
 

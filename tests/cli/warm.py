@@ -1,7 +1,7 @@
 """Commands as processes of their own that need not import anything: forks of one that has.
 
-    kitchen = Kitchen()
-    kitchen.run(("kafkalite", "topics", "list"), stdin=b"", environ=os.environ, seconds=60)
+    kitchen = Kitchen(seconds_max=60)
+    kitchen.run(("kafkalite", "topics", "list"), stdin=b"", environ=os.environ)
 
 A command alone takes half a second to start, on a busy machine several, and there are hundreds of
 them. A fork has file descriptors, an environment, signals and an exit code of its own as any
@@ -44,9 +44,11 @@ USED_BY_MOST = (
 
 
 class Kitchen:
-    """The process that forks, and the socket over which it is asked to."""
+    """The process that forks, and the socket over which it is asked to. A command may take
+    `seconds_max`."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max = seconds_max
         self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -57,7 +59,7 @@ class Kitchen:
             )
 
     def run(
-        self, command: Iterable[str], stdin: bytes, environ: Mapping[str, str], seconds: float
+        self, command: Iterable[str], stdin: bytes, environ: Mapping[str, str]
     ) -> tuple[int, bytes, bytes]:
         """Runs one command, a program and its arguments, to its end: its exit code, stdout and
         stderr."""
@@ -67,9 +69,9 @@ class Kitchen:
             given = [reading, out.fileno(), err.fileno()]
             socket.send_fds(self._asked, [request], given)
             os.close(reading)
-            feeding = threading.Thread(target=_feed, args=(writing, stdin))
+            feeding = threading.Thread(target=feed, args=(writing, stdin))
             feeding.start()
-            self._asked.settimeout(seconds)
+            self._asked.settimeout(self._seconds_max)
             code = int(self._asked.recv(REQUEST_BYTES_MAX))
             feeding.join()
             out.seek(0)
@@ -82,7 +84,7 @@ class Kitchen:
         self._process.wait()
 
 
-def _feed(writing: int, data: bytes) -> None:
+def feed(writing: int, data: bytes) -> None:
     with open(writing, "wb") as pipe:
         try:
             pipe.write(data)
