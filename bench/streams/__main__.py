@@ -22,12 +22,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from . import throughput
+from . import failover, latency, restore, scaling, throughput
 from .report import Report
 from .sides import our_streams, peer_streams, started
 
-SUBJECTS: Final = dict.fromkeys(throughput.NAMES, throughput.run)
-USUAL: Final = throughput.USUAL
+SUBJECTS: Final = {
+    name: subject.run
+    for subject in (throughput, restore, failover, scaling, latency)
+    for name in subject.NAMES
+}
+USUAL: Final = [name for name in SUBJECTS if name not in throughput.RARE]
 
 
 def compare(names: list[str], options: argparse.Namespace, scratch: Path) -> None:

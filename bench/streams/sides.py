@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +21,14 @@ from bench.broker import Side, cpu_s, kafka_side, our_side
 from kafkalite.clients.sync import Admin
 from kafkalite.serde.registry_log import LogRegistry
 
+from .flights import FLIGHTS, load_flights
 from .inputs import chunks_of, create, fill
+from .rates import rate, together
 from .worker import Job
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_SECONDS_MAX: Final = 900
+SERVE_SECONDS_MAX: Final = 300
 TARGET: Final = "target"  # its name begins with this
 
 Figures = dict[str, Any]
@@ -33,11 +36,11 @@ Figures = dict[str, Any]
 
 @dataclass
 class Streams(ABC):
-    """One side. `records` is how many an input has."""
+    """One side. `records` is how many an input has that is made here."""
 
     broker: Side
     records: int
-    _filled: set[str] = field(default_factory=set)
+    sizes: dict[str, int] = field(default_factory=dict)  # of the inputs that are filled
     _count: int = 0
 
     @property
@@ -47,11 +50,14 @@ class Streams(ABC):
 
     def input(self, topic: str) -> str:
         """The topic, filled."""
-        if topic not in self._filled:
-            with self._registry() as registry:
-                make_chunk = chunks_of(topic, self.records, registry)
-                fill(self.address, topic, self.records, make_chunk)
-            self._filled.add(topic)
+        if topic not in self.sizes:
+            if topic == FLIGHTS:
+                self.sizes[topic] = load_flights(self.address)
+            else:
+                with self._registry() as registry:
+                    make_chunk = chunks_of(topic, self.records, registry)
+                    fill(self.address, topic, self.records, make_chunk)
+                self.sizes[topic] = self.records
         return topic
 
     @contextmanager
@@ -83,10 +89,14 @@ class Streams(ABC):
             cpu = self.broker_cpu_s()
             figures = self.run(source, target, topology, **options)
             broker = self.broker_cpu_s() - cpu
-        millions = self.records / 1e6
+        millions = self.sizes[source] / 1e6
         for what in ("worker", "process"):
             figures[f"{what}_cpu_s_per_million"] = figures.pop(f"{what}_cpu_s") / millions
         return figures | {"broker_cpu_s_per_million": broker / millions}
+
+    @abstractmethod
+    def serving(self, source: str, target: str, topology: str, **options: Any) -> list[str]:
+        """The command of a worker that runs until it is killed."""
 
     @abstractmethod
     def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
@@ -106,11 +116,34 @@ class Ours(Streams):
 
     def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
         """Our worker; `options` are settings of the application."""
-        job = Job(
+        job = self.job(source, target, topology, **options)
+        return figures_of([last_line(job.command())], self.sizes[source])
+
+    def job(
+        self, source: str, target: str, topology: str, *, is_endless: bool = False, **options: Any
+    ) -> Job:
+        """What a worker is to do."""
+        return Job(
             topology=topology, address=self.address, source=source, target=target,
-            records=self.records, application_id=target, settings=options,
+            application_id=target, is_endless=is_endless, settings=options,
         )  # fmt: skip
-        return last_line(job.command())
+
+    def serving(self, source: str, target: str, topology: str, **options: Any) -> list[str]:
+        """The command of a worker that runs until it is killed."""
+        return self.job(source, target, topology, is_endless=True, **options).command()
+
+
+def figures_of(workers: Sequence[Figures], records: int) -> Figures:
+    """The figures of all workers of one application together."""
+    if sum(said["records"] for said in workers) < records:
+        raise SystemExit(f"not all of {records} records were read: {workers}")
+    seen = together([said["seen"] for said in workers])
+    added = ("worker_cpu_s", "process_cpu_s", "rss_mb", "records_out", "commits")
+    return {
+        "records_per_second": rate(seen, records),
+        "second_half_records_per_second": rate(seen, records, 0.5),
+        "start_to_close_s": max(said["start_to_close_s"] for said in workers),
+    } | {name: sum(said[name] for said in workers) for name in added}
 
 
 @dataclass
@@ -123,8 +156,8 @@ class Peer(Streams):
         """The kit's program; `options` are its arguments."""
         with self.state(target) as state:
             given = {"in": source, "out": target, "app": target, "topo": topology, "dir": state}
-            said = self.call(given | {"n": self.records, "wipe": 1} | options)
-        if said["processed"] < self.records:
+            said = self.call(given | {"n": self.sizes[source], "wipe": 1} | options)
+        if said["processed"] < self.sizes[source]:
             raise SystemExit(f"Kafka Streams, {topology}: {said}")
         return {
             "records_per_second": said["rec_s"],
@@ -151,6 +184,11 @@ class Peer(Streams):
         java = ["java", "-Xms512M", "-Xmx2G", "-cp", ":".join(places), "StreamsBench"]
         return [*java, f"boot={self.address}", *(f"{k}={v}" for k, v in arguments.items())]
 
+    def serving(self, source: str, target: str, topology: str, **options: Any) -> list[str]:
+        """The command of a worker that runs until it is killed."""
+        given = {"in": source, "out": target, "app": target, "topo": topology, "mode": "serve"}
+        return self.command(given | {"serve_ms": SERVE_SECONDS_MAX * 1000} | options)
+
     def call(self, arguments: Mapping[str, Any]) -> Figures:
         """The line that it prints."""
         return last_line(self.command(arguments))
@@ -161,9 +199,16 @@ def last_line(command: list[str]) -> Figures:
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
+    if done.returncode:
         raise SystemExit(f"{command[0]}: {(done.stdout + done.stderr).strip()[-800:]}")
+    return parsed(done.stdout)
+
+
+def parsed(output: str) -> Figures:
+    """The last line of JSON that a process has printed."""
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    if not lines:
+        raise SystemExit(f"a process has printed no figures: {output.strip()[-800:]}")
     found: Figures = json.loads(lines[-1])
     return found
 

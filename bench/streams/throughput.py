@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .flights import FLIGHTS
 from .report import OURS, PEER, Report
 from .sides import Ours, Peer
 
@@ -19,7 +20,7 @@ class Case:
     """Our topology has the case's name; `peer` is what the program for Kafka Streams is given."""
 
     source: str
-    peer: dict[str, Any]
+    peer: dict[str, Any] | None  # None: it has no such program
 
 
 CASES: Final = {
@@ -31,9 +32,13 @@ CASES: Final = {
     "avro-aggregate": Case("events", {"topology": "avroagg"}),
     "count": Case("keyed", {"topology": "count"}),
     "count-every-update": Case("keyed", {"topology": "count", "cache": 0}),
+    "flights": Case(FLIGHTS, None),
+    "flights-expressions": Case(FLIGHTS, None),
 }
 NAMES: Final = (*CASES, *(f"{name}{EXACTLY_ONCE}" for name in CASES))
-USUAL: Final = (*CASES, "bytes-eos", "count-eos", "avro-aggregate-eos")
+RARE: Final = {  # only when they are asked for
+    f"{name}{EXACTLY_ONCE}" for name in CASES.keys() - {"bytes", "count", "avro-aggregate"}
+}
 
 
 def run(name: str, ours: Ours, peer: Peer | None, report: Report) -> None:
@@ -43,6 +48,6 @@ def run(name: str, ours: Ours, peer: Peer | None, report: Report) -> None:
     topology = name.removesuffix(EXACTLY_ONCE)
     guarantee = "exactly_once" if is_exact else "at_least_once"
     report.add(name, OURS, ours.measure(case.source, topology, processing_guarantee=guarantee))
-    if peer is not None:
+    if peer is not None and case.peer is not None:
         figures = peer.measure(case.source, **case.peer, eos=int(is_exact))
         report.add(name, PEER, figures)

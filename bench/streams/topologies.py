@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, Final
 
 from kafkalite.serde import Serde
@@ -25,7 +26,10 @@ from kafkalite.streams import (
 )
 from kafkalite.streams import struct as fields
 
+from . import flights
+
 STORE: Final = "st"
+HASHES: Final = 20  # some 10 us
 
 
 def record(name: str, **kinds: str) -> dict[str, Any]:
@@ -96,6 +100,17 @@ def count_every_update(app: Streams, source: str, target: str) -> None:
     _count(app, source, target, cached=False)
 
 
+def hashes(app: Streams, source: str, target: str) -> None:
+    """A function that keeps a core busy."""
+
+    def busy(value: bytes) -> bytes:
+        for _ in range(HASHES):
+            value = sha256(value).digest()
+        return value
+
+    app.stream(source, value=bytes_()).map(busy).to(target, value=bytes_())
+
+
 def latest(app: Streams, source: str, target: str) -> None:
     """The last value of each key, as a table; nothing goes out."""
     del target
@@ -112,6 +127,9 @@ MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "count": count_cached,
     "count-every-update": count_every_update,
     "latest": latest,
+    "hashes": hashes,
+    "flights": flights.functions,
+    "flights-expressions": flights.expressions,
 }
 
 

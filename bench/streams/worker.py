@@ -1,11 +1,10 @@
-"""One worker process of ours: runs a topology to the end of its input and prints its figures.
+"""One worker process of ours: runs a topology to the end of its input and prints its figures, or
+runs it until it is killed.
 
     python -m bench.streams.worker '{"topology": "bytes", "address": "127.0.0.1:9092", ...}'
 
-Figures are as the program for Kafka Streams has them: the rate counts from the first record that is
-seen to be processed to the last, so without the start; `start_to_close_s` counts everything from
-the call that starts it to its end, the last commit included. CPU is that of this process, from that
-call to the end.
+`seen` says when how many records were done, by a clock that all processes of the machine share. CPU
+is that of this process, from the call that starts the topology to its end, the last commit too.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Job:
     address: str
     source: str
     target: str
-    records: int  # of the input
     application_id: str
+    is_endless: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
     def command(self) -> list[str]:
@@ -53,46 +52,36 @@ def resident_mb() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
-class Watch:
-    """When how many records were done. A topology with two stages counts a record in each."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[float, int]] = []
-
-    def look(self, records: int) -> None:
-        """Notes the count, if it has changed."""
-        if records and (not self.seen or self.seen[-1][1] != records):
-            self.seen.append((time.monotonic(), records))
-
-    def rate(self, records: int, share: float = 0.0) -> float | None:
-        """Input records a second from the first look after this share of them to the last."""
-        total = self.seen[-1][1]
-        at, done = next(look for look in self.seen if look[1] >= share * total)
-        seconds = self.seen[-1][0] - at
-        return (total - done) / total * records / seconds if seconds else None
+def look(seen: list[tuple[float, int]], records: int) -> None:
+    """Notes the count, if it has changed."""
+    if records != seen[-1][1]:
+        seen.append((time.monotonic(), records))
 
 
 async def run(job: Job) -> dict[str, Any]:
     """The figures of one run."""
     app = make(job.application_id, job.topology, job.source, job.target)
-    watch, began, cpu = Watch(), time.monotonic(), cpu_seconds()
-    async with app.running(job.address, until_caught_up=True, **job.settings) as running:
+    began, cpu = time.monotonic(), cpu_seconds()
+    seen, restored = [(began, 0)], [(began, 0)]
+    async with app.running(
+        job.address, until_caught_up=not job.is_endless, **job.settings
+    ) as running:
         ending = asyncio.create_task(running.wait())
         while not (await asyncio.wait({ending}, timeout=LOOK_SECONDS))[0]:
-            watch.look(running.progress.records)
+            look(seen, running.progress.records)
+            look(restored, running.progress.records_restored)
         progress = ending.result()
-    watch.look(progress.records)
-    ended = time.monotonic()
-    if progress.records < job.records:
-        raise SystemExit(f"{job.application_id}: {progress.records} of {job.records} records")
+    look(seen, progress.records)
     return {
-        "records_per_second": watch.rate(job.records),
-        "second_half_records_per_second": watch.rate(job.records, 0.5),
-        "start_to_close_s": ended - began,
+        "records": progress.records,
+        "seen": seen,
+        "start_to_close_s": time.monotonic() - began,
         "worker_cpu_s": cpu_seconds() - cpu,
         "process_cpu_s": cpu_seconds(),
         "rss_mb": resident_mb(),
         "records_out": progress.records_out,
+        "records_restored": progress.records_restored,
+        "restore_s": restored[-1][0] - began,
         "commits": progress.commits,
     }
 
