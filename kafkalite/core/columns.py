@@ -19,9 +19,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import chain, compress
 from operator import itemgetter
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Final, Self, TypeVar, overload
 
 T = TypeVar("T")
+FEW: Final = 200  # below so many records lists are quicker than forms
 
 
 class Form(Sequence[Any]):
@@ -50,6 +51,11 @@ class Form(Sequence[Any]):
     def followed_by(self, others: Sequence[Self]) -> Sequence[Any]:
         """This column and others of its class as one; a list where there is no such."""
 
+    @classmethod
+    def gathered(cls, column: Sequence[object]) -> Form | None:
+        """A column, a list mostly, as one of this class; None where that cannot be or pay."""
+        return None
+
 
 def where(column: Sequence[T], mask: Sequence[object]) -> Sequence[T]:
     """The records whose entry in the mask is true."""
@@ -77,9 +83,34 @@ def take(column: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:
 
 def joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
     """One column after the other."""
-    first = columns[0]
     if len(columns) == 1:
-        return first
-    if isinstance(first, Form) and all(type(column) is type(first) for column in columns):
-        return first.followed_by(columns[1:])  # type: ignore[arg-type]
+        return columns[0]
+    kinds = {type(column) for column in columns if isinstance(column, Form)}
+    if len(kinds) == 1:
+        (kind,) = kinds
+        forms = [column if type(column) is kind else kind.gathered(column) for column in columns]
+        same = [form for form in forms if form is not None]
+        if len(same) == len(columns):
+            return same[0].followed_by(same[1:])
     return list(chain.from_iterable(columns))
+
+
+def least(column: Sequence[int]) -> int:
+    """The least number of a column."""
+    quick = getattr(column, "min", None)
+    return min(column) if quick is None else quick()
+
+
+def greatest(column: Sequence[int]) -> int:
+    """The greatest number of a column."""
+    quick = getattr(column, "max", None)
+    return max(column) if quick is None else quick()
+
+
+def first_over(column: Sequence[int], limit: int, start: int, stop: int) -> int:
+    """The first index in [start, stop) of a number greater than `limit`; else `stop`."""
+    quick = getattr(column, "first_over", None)
+    if quick is not None:
+        found: int = quick(limit, start, stop)
+        return found
+    return next((at for at in range(start, stop) if column[at] > limit), stop)

@@ -14,7 +14,13 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 NATIVE = {
-    "kafkalite/core/protocol/": {"_records_read", "_records_write", "_partitions", "_requests"},
+    "kafkalite/core/protocol/": {
+        "_records_read",
+        "_records_write",
+        "_partitions",
+        "_requests",
+        "_spans",
+    },
     "kafkalite/compaction/": {"_batch", "_output", "_offset_map", "_loops"},
     "kafkalite/serde/": {
         "_avro_columns",

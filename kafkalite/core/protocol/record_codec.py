@@ -10,7 +10,9 @@ Owns   the choice, made once at import.
 from __future__ import annotations
 
 try:
+    from kafkalite.core.protocol._int64s import Int64s
     from kafkalite.core.protocol._partitions import murmur2, partition_column, split
+    from kafkalite.core.protocol._records_forms import decode_forms
     from kafkalite.core.protocol._records_read import (
         Window,
         check_batch,
@@ -19,6 +21,7 @@ try:
         unfit_records,
     )
     from kafkalite.core.protocol._records_write import encode_batch
+    from kafkalite.core.protocol._spans import Spans
 
     NATIVE = True
 except ImportError:
@@ -33,13 +36,21 @@ except ImportError:
         split,
         unfit_records,
     )
+    from kafkalite.core.protocol.spans_pure import (  # type: ignore[assignment]  # never made
+        Int64s,
+        Spans,
+        decode_forms,
+    )
 
     NATIVE = False
 
 __all__ = [
     "NATIVE",
+    "Int64s",
+    "Spans",
     "Window",
     "check_batch",
+    "decode_forms",
     "decode_records",
     "encode_batch",
     "murmur2",

@@ -19,7 +19,7 @@ from kafkalite.core.types import Columns
 if not native.NATIVE:
     pytest.skip("built without a compiler, or from other sources", allow_module_level=True)
 
-MODULES = ("_partitions", "_records_read", "_records_write")
+MODULES = ("_int64s", "_partitions", "_records_forms", "_records_read", "_records_write", "_spans")
 
 SMALL = st.integers(0, 1000)
 INT64 = SMALL | st.integers(-(2**63), 2**63 - 1)
@@ -134,6 +134,32 @@ def test_decode(data, count, base_offset, base_timestamp, log_append_time):
     expected = outcome(records_pure.decode_records, data, *arguments)
     assert outcome(native.decode_records, data, *arguments) == expected
     assert outcome(native.decode_records, memoryview(bytearray(data)), *arguments) == expected
+    for held in (data, memoryview(b"before" + data + b"behind")[6 : 6 + len(data)]):
+        assert as_lists(outcome(native.decode_forms, held, *arguments)) == expected
+
+
+def as_lists(columns):
+    """Columns of forms as columns of lists; an error as it is."""
+    if not isinstance(columns, Columns):
+        return columns
+    offsets = columns.offsets if isinstance(columns.offsets, range) else list(columns.offsets)
+    lists = map(list, (columns.keys, columns.values, columns.timestamps))
+    return Columns(*lists, offsets, columns.headers)
+
+
+@settings(deadline=None)
+@given(
+    columns=batches_of_columns(st.integers(-(2**61), 2**61), SMALL),
+    log_append_time=st.none() | INT64,
+)
+def test_decode_to_forms(columns, log_append_time):
+    body = records.encode(columns)[records.BATCH_HEADER_BYTES :]
+    arguments = (body, len(columns), 5, 7, log_append_time)
+    expected = native.decode_records(*arguments)
+    forms = native.decode_forms(*arguments)
+    assert as_lists(forms) == expected
+    assert forms.keys.data is forms.values.data is body
+    assert isinstance(forms.offsets, range) == isinstance(expected.offsets, range)
 
 
 @pytest.mark.slow
@@ -279,6 +305,8 @@ def test_references_are_neither_lost_nor_kept():
         encode_with(native, columns, Compression.NONE)
         native.decode_records(memoryview(batch)[61:], 100, 0, 0, None)
         outcome(native.decode_records, memoryview(batch)[61:-1], 100, 0, 0, None)
+        native.decode_forms(memoryview(batch)[61:], 100, 0, 0, None)
+        outcome(native.decode_forms, memoryview(batch)[61:-1], 100, 0, 0, None)
         native.skim_records(memoryview(batch)[61:], 100, 99, True)
         native.split(columns, native.partition_column(columns.keys, 3), 3)
     after = [sys.getrefcount(thing) for thing in held]
@@ -314,17 +342,17 @@ def codec_after(first: str) -> str:
 
 
 def test_the_native_modules_are_chosen_where_all_of_them_load():
-    assert codec_after("") == "True _partitions _records_read _records_write"
+    assert codec_after("") == f"True {' '.join(MODULES)}"
 
 
 @pytest.mark.parametrize("missing", MODULES)
 def test_the_twins_run_where_one_native_module_does_not_load(missing):
     without = f"import sys; sys.modules['kafkalite.core.protocol.{missing}'] = None"
-    assert codec_after(without) == "False builtins records_pure"
+    assert codec_after(without) == "False builtins records_pure spans_pure"
 
 
 def test_the_twins_run_where_the_native_modules_are_of_other_sources():
-    assert codec_after(LATER_SOURCES) == "False builtins records_pure"
+    assert codec_after(LATER_SOURCES) == "False builtins records_pure spans_pure"
 
 
 @pytest.mark.parametrize("name", MODULES)
