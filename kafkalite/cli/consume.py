@@ -324,7 +324,7 @@ async def _read(reading: Reading) -> None:
         await first_of(poll, reading.stop.event, reading.out.gone)
         if reading.has_ended():
             poll.cancel()
-            (polled,) = await asyncio.gather(poll, return_exceptions=True)
+            polled = (await asyncio.gather(poll, return_exceptions=True))[0]
             if isinstance(polled, dict):  # it had some in the same moment
                 _put_back(reading, list(polled.items()))
             return

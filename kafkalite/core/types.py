@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kafkalite.core.columns import joined, where
+from kafkalite.core.generics import K_co, V_co
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -56,10 +57,10 @@ class Node(NamedTuple):
         return f"{self.host}:{self.port} (id {self.node_id})"
 
 
-class Windowed(NamedTuple):
+class Windowed(NamedTuple, Generic[K_co]):
     """The key of a windowed result. `end` is exclusive for tumbling and hopping windows."""
 
-    key: Any
+    key: K_co
     start: int  # epoch ms
     end: int  # epoch ms
 
@@ -74,7 +75,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Generic[K_co, V_co]):
     """A batch of records side by side: the i-th entries of all columns are one record.
 
     Columns are sequences of equal length: lists, ranges, forms (columns.py). `offsets` is None
@@ -82,8 +83,8 @@ class Columns:
     of the batch has any, which is the common case and costs nothing.
     """
 
-    keys: Sequence[Any]
-    values: Sequence[Any]
+    keys: Sequence[K_co]
+    values: Sequence[V_co]
     timestamps: Sequence[int]  # epoch ms
     offsets: Sequence[int] | None = None
     headers: Sequence[Headers] | None = None
@@ -91,7 +92,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.values)
 
-    def where(self, keep: Sequence[object]) -> Columns:
+    def where(self, keep: Sequence[object]) -> Columns[K_co, V_co]:
         """The records whose entry in `keep` is truthy, in order."""
         return Columns(
             where(self.keys, keep),
@@ -101,7 +102,7 @@ class Columns:
             None if self.headers is None else where(self.headers, keep),
         )
 
-    def slice(self, start: int, stop: int) -> Columns:
+    def slice(self, start: int, stop: int) -> Columns[K_co, V_co]:
         """The records [start, stop)."""
         return Columns(
             self.keys[start:stop],
@@ -112,7 +113,7 @@ class Columns:
         )
 
 
-EMPTY_COLUMNS: Final = Columns([], [], [])
+EMPTY_COLUMNS: Final[Columns] = Columns([], [], [])
 
 
 def concat(batches: Iterable[Columns]) -> Columns:

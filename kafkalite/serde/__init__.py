@@ -23,13 +23,14 @@ from kafkalite.serde.primitives import (
     string,
 )
 from kafkalite.serde.registry import MemoryRegistry, RegisteredSchema, SchemaRegistry
-from kafkalite.serde.serde import Codec, Serde, SerdeContext
+from kafkalite.serde.serde import Codec, Encoder, Serde, SerdeContext, Serializer
 from kafkalite.serde.windowed import WindowedSerde, windowed
 
 __all__ = [
     "AvroSerde",
     "BytesSerde",
     "Codec",
+    "Encoder",
     "Float64Serde",
     "Int64Serde",
     "JsonSerde",
@@ -39,6 +40,7 @@ __all__ = [
     "SchemaRegistry",
     "Serde",
     "SerdeContext",
+    "Serializer",
     "StringSerde",
     "WindowedSerde",
     "avro",

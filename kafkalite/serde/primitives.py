@@ -28,7 +28,7 @@ NUMBER_BYTES: Final = 8
 class BytesSerde:
     """The bytes themselves."""
 
-    def open(self, context: SerdeContext) -> Codec:
+    def open(self, context: SerdeContext) -> Codec[bytes]:
         """The identity: columns pass through uncopied."""
         return BytesCodec()
 
@@ -63,7 +63,7 @@ def _to_bytes(value: object) -> bytes:
 class StringSerde:
     """Text as UTF-8."""
 
-    def open(self, context: SerdeContext) -> Codec:
+    def open(self, context: SerdeContext) -> Codec[str]:
         """The codec."""
         return StringCodec("string()", _encode_text, _decode_text)
 
@@ -105,7 +105,7 @@ def _decode_text(data: bytes) -> str:
 class Int64Serde:
     """Integers of 64 bits with sign."""
 
-    def open(self, context: SerdeContext) -> Codec:
+    def open(self, context: SerdeContext) -> Codec[int]:
         """The codec."""
         return NumberCodec("int64()", _encode_int, _decode_int, "q", int)
 
@@ -117,7 +117,7 @@ class Int64Serde:
 class Float64Serde:
     """Floating point numbers of 64 bits; an int is taken as one."""
 
-    def open(self, context: SerdeContext) -> Codec:
+    def open(self, context: SerdeContext) -> Codec[float]:
         """The codec."""
         return NumberCodec("float64()", _encode_float, _decode_float, "d", float)
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kafkalite.core.generics import T, T_contra
 from kafkalite.errors import SerdeError
 from kafkalite.serde.glimpse import glimpse
 
@@ -38,17 +39,17 @@ class SerdeContext:
     fields: frozenset[str] | None = None
 
 
-class Codec(Protocol):
+class Codec(Protocol[T]):
     """A serde at work, on columns of one topic at a time."""
 
-    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+    def serialize(self, topic: str, column: Sequence[T | None]) -> Sequence[bytes | None]:
         """The bytes of each value; None stays None."""
 
-    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[T | None]:
         """The value of each record's bytes; None stays None."""
 
 
-class Serde(Protocol):
+class Serde(Protocol[T]):
     """How values become bytes and bytes become values: data, to be opened where it is used.
 
         from kafkalite.serde import Serde, SerdeContext, json
@@ -61,9 +62,31 @@ class Serde(Protocol):
 
     One of your own is any object with `open`; `kafkalite.serde.json` is a short example. Plans
     compare and hash their serdes, so make it a frozen dataclass.
+
+    `Serde[Order]` is for a type checker: the values are orders, and None is the null record. What
+    is read is not compared with the type. `json()`, `msgpack()` and `avro()` are `Serde[Any]`, so
+    `orders: Serde[Order] = json()` says what they hold.
     """
 
-    def open(self, context: SerdeContext) -> Codec:
+    def open(self, context: SerdeContext) -> Codec[T]:
+        """The codec that does it."""
+
+
+class Encoder(Protocol[T_contra]):
+    """The half of a codec that writes. Every `Codec[T]` is an encoder of T and of None."""
+
+    def serialize(self, topic: str, column: Sequence[T_contra | None]) -> Sequence[bytes | None]:
+        """The bytes of each value; None stays None."""
+
+
+class Serializer(Protocol[T_contra]):
+    """The half of a serde that writes: all that an operator needs which writes values.
+
+    A `Serde[Mapping[str, int]]` can write a stream of `dict[str, int]`, and a `Serde[str]` one of
+    `str | None`: each is such a `Serializer`.
+    """
+
+    def open(self, context: SerdeContext) -> Encoder[T_contra]:
         """The codec that does it."""
 
 

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from struct import Struct
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, TypeAlias
 
+from kafkalite.core.generics import K
 from kafkalite.core.types import Windowed
 from kafkalite.errors import ConfigError
 from kafkalite.serde.serde import Codec, Serde, SerdeContext, refusal
@@ -32,13 +33,13 @@ Size: TypeAlias = int | timedelta | str  # milliseconds, a timedelta, or "1h"
 
 
 @dataclass(frozen=True, slots=True)
-class WindowedSerde:
+class WindowedSerde(Generic[K]):
     """Keys of windows over keys of `inner`; without a size the windows are sessions."""
 
-    inner: Serde
+    inner: Serde[K]
     size_ms: int | None
 
-    def open(self, context: SerdeContext) -> Codec:
+    def open(self, context: SerdeContext) -> Codec[Windowed[K]]:
         """The codec."""
         inner = self.inner.open(context)
         if self.size_ms is None:
@@ -149,7 +150,7 @@ def _check_length(what: str, topic: str, column: Sequence[bytes | None], size: i
             raise refusal(f"{what} cannot read", topic, index, data, reason)
 
 
-def windowed(serde: Serde, size: Size | None = None) -> WindowedSerde:
+def windowed(serde: Serde[K], size: Size | None = None) -> WindowedSerde[K]:
     """Keys of windows over keys of `serde`; `size` of time windows, None for sessions."""
     return WindowedSerde(serde, None if size is None else _milliseconds(size))
 

@@ -266,7 +266,7 @@ class StateStore:
 
     def changelog(self) -> Columns | None:
         """What changed since the last call; None for nothing."""
-        keys: list[bytes | None] = list(self._tombstones)
+        keys = list(self._tombstones)
         values: list[bytes | None] = [None] * len(keys)
         stamps = list(self._tombstones.values())
         headers: list[Headers] = [()] * len(keys)

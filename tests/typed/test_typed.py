@@ -1,0 +1,62 @@
+"""What a type checker says of users' programs: right ones pass, wrong ones fail where it is marked.
+
+`typed_*.py` are programs without an error under `mypy --strict`; they run, too. In `wrong_*.py` a
+line with a mistake is marked with a part of mypy's message:
+
+    ints.to("texts", value=string())  # E: expected "Serializer[int]"
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+HERE = Path(__file__).parent
+RIGHT = sorted(HERE.glob("typed_*.py"))
+WRONG = sorted(HERE.glob("wrong_*.py"))
+ERROR = re.compile(r"^(.+?):(\d+): error: (.*)$")
+MARK = re.compile(r"# E: (.*)$")
+Errors = dict[str, list[str]]  # by file and line
+
+
+def found(files: list[Path], cache: Path) -> Errors:
+    """The errors of `mypy --strict`, from one run without a configuration."""
+    options = ["--strict", "--python-version=3.11", "--config-file=", "--no-pretty"]
+    options += ["--follow-imports=silent", f"--cache-dir={cache}"]
+    told, failure, _ = api.run([*options, *map(str, files)])
+    assert not failure, failure
+    errors: Errors = defaultdict(list)
+    for match in filter(None, map(ERROR.match, told.splitlines())):
+        errors[f"{Path(match[1]).name}:{match[2]}"].append(match[3])
+    return errors
+
+
+def marked(files: list[Path]) -> dict[str, str]:
+    return {
+        f"{file.name}:{number}": match[1]
+        for file in files
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if (match := MARK.search(line))
+    }
+
+
+@pytest.mark.slow
+def test_mypy_finds_the_mistakes_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MYPYPATH", str(HERE.parents[1]))
+    errors, marks = found(RIGHT + WRONG, tmp_path), marked(WRONG)
+    assert not {place: told for place, told in errors.items() if place not in marks}
+    assert not marks.keys() - errors.keys(), "no error where one is expected"
+    other = {at: told for at, told in errors.items() if len(told) > 1 or marks[at] not in told[0]}
+    assert not other, "other errors than the marked ones"
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=lambda path: path.stem)
+def test_what_is_typed_runs(program: Path) -> None:
+    runpy.run_path(str(program))
