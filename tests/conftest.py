@@ -37,8 +37,8 @@ Settings = Mapping[str, str] | None
 # begin processes of their own for nearly every test, or wait for the clocks of clients.
 SLOW_ROOMS = {"clients", "examples", "jvm", "other_clients"}
 
-EXAMPLES_SHARE = 5  # in the fast tier a property is tried on one in so many of its examples
-EXAMPLES_MIN = 10  # though on so many at least, if it has them
+EXAMPLES_SHARE = 10  # in the fast tier a property is tried on one in so many of its examples
+EXAMPLES_MIN = 5  # though on so many at least, if it has them
 SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps those of a test
 
 # How long a machine takes says nothing of a property.
@@ -101,6 +101,12 @@ def fast_tier(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
+def few(fast_tier: bool) -> Callable[[int], int]:
+    """`few(60)`: of so many drawn examples the share that this tier tries, two at least."""
+    return (lambda count: max(2, count // EXAMPLES_SHARE)) if fast_tier else (lambda count: count)
+
+
+@pytest.fixture(scope="session")
 def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where `broker` keeps its log."""
     return tmp_path_factory.mktemp("broker") / "data"
@@ -145,6 +151,28 @@ def skipped_where_not_served(request: pytest.FixtureRequest) -> None:
         if missing:
             end = pytest.skip if ELSEWHERE else pytest.fail
             end(f"the broker does not serve {', '.join(missing)}")
+
+
+@pytest.fixture(scope="session")
+def for_each() -> Callable[..., None]:
+    """`for_each(table, check, name)` calls `check(case)` for each case of a table, and fails with
+    the names and errors of all cases that failed.
+
+    For tables of hundreds of cases that take microseconds: a test of its own takes milliseconds.
+    """
+
+    def run(table: Iterable[Any], check: Callable[[Any], None], name: Callable[[Any], str]) -> None:
+        failed, count = [], 0
+        for case in table:
+            count += 1
+            try:
+                check(case)
+            except (Exception, pytest.fail.Exception) as error:
+                failed.append(f"{name(case)}: {type(error).__name__}: {error}")
+        assert count, "the table is empty"
+        assert not failed, f"{len(failed)} of {count} cases failed:\n" + "\n".join(failed)
+
+    return run
 
 
 @pytest.fixture

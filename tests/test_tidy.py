@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -73,6 +75,15 @@ TAKERS = {
 }
 ABOVE_CORE = re.compile(r"kafkalite\.(compaction|streams|serde|spark)")
 KIND = re.compile(r"\[(P|D|IO)\]")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_is_garbage() -> Iterator[None]:
+    """Half a million nodes stay until the end: to look at them again and again is most of the work
+    of parsing."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def dotted(path: Path) -> str:

@@ -263,12 +263,14 @@ def test_the_native_modules_clean_where_all_of_them_load() -> None:
     assert python(WHO_CLEANS) == ("True _batch _loops _offset_map _output", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", MODULES)
 def test_the_twins_clean_where_one_native_module_does_not_load(missing: str) -> None:
     without = f"import sys; sys.modules['kafkalite.compaction.{missing}'] = None"
     assert python(without + WHO_CLEANS) == ("False cleaning_pure", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_a_native_module_of_other_sources_is_not_used(name: str) -> None:
     others = [each for each in MODULES[:3] if each != name]

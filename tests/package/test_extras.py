@@ -39,6 +39,7 @@ def test_no_client_needs_a_web_server_or_what_commands_need() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_topologies_with_expressions_do_without_arrow() -> None:
     code = "from kafkalite.streams import col; print(col('a') > 1)"
     assert without(("pyarrow",), code).stdout == 'col("a") > 1\n'
@@ -80,6 +81,7 @@ def test_metrics_without_the_extra_are_refused_in_one_line(tmp_path: Path) -> No
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{missing}\n")
 
 
+@pytest.mark.slow
 def test_all_other_commands_do_without_it() -> None:
     done = without(WEB, "from kafkalite.cli import main; main()", "--help")
     assert (done.returncode, done.stderr) == (0, "")

@@ -438,6 +438,7 @@ print("pyarrow" in sys.modules)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before",
     [

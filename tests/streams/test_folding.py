@@ -100,6 +100,7 @@ class TestSingly:
         assert folding.kinds_of([count(), collect("x")]) is None
 
 
+@pytest.mark.slow
 def test_without_the_native_module_everything_imports_and_segments_are_the_way() -> None:
     script = (
         "import sys\n"

@@ -178,6 +178,7 @@ def test_very_many_entries_are_answered_in_slices(start: Start, name: str) -> No
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_all_offsets_of_a_group_that_has_many_come_in_slices(start: Start) -> None:
     count = 2 * ENTRIES_PER_PART + 1
 
@@ -204,6 +205,7 @@ def test_all_offsets_of_a_group_that_has_many_come_in_slices(start: Start) -> No
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_group_without_offsets_is_gone_and_so_is_what_was_to_be_deleted(start: Start) -> None:
     request, count = REQUESTS["OffsetDelete"]
 
@@ -265,6 +267,7 @@ def added(identity: tuple[int, int], *topics: AddPartitionsToTxnTopic) -> AddPar
     )
 
 
+@pytest.mark.slow
 def test_very_many_partitions_join_a_transaction_all_or_none(start: Start) -> None:
     count = 2 * ENTRIES_PER_PART + 1
 
@@ -352,6 +355,7 @@ def test_very_many_transactions_are_listed_in_slices(
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_a_fetch_of_very_many_partitions_goes_on_in_slices(start: Start) -> None:
     count = PARTITIONS_AT_ONCE + 1
 

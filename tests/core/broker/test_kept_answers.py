@@ -18,8 +18,13 @@ from kafkalite.core.protocol.topics import DeleteTopicsRequest
 from kafkalite.core.types import RequestContext, TopicPartition
 
 Start = Any
-MANY = handlers.LARGE_PARTITIONS
+MANY = 20  # partitions: here an answer is as large as one of 200
 ALL = MetadataRequest(None)
+
+
+@pytest.fixture(autouse=True)
+def small_answers_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "LARGE_PARTITIONS", MANY)
 
 
 async def ask(

@@ -8,6 +8,7 @@ is said to be wrong, as aiokafka does; the others keep it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -98,11 +99,13 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_member_that_was_gone_is_waited_for_after_a_kill(seed: int) -> None:
+def test_no_member_that_was_gone_is_waited_for_after_a_kill(
+    seed: int, few: Callable[[int], int]
+) -> None:
     world = World(seed, flushes=seed % 2 == 0)
     assert world.rounds_until_well() <= ROUNDS_MAX
     waited = []
-    for _ in range(KILLS):
+    for _ in range(few(KILLS)):
         world.live()
         world.kill()
         waited.append(world.rounds_until_well())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 from uuid import UUID
@@ -28,6 +29,7 @@ from kafkalite.errors import StorageError
 from kafkalite.testing.clock import at
 from kafkalite.testing.storage import MemoryStorage, PowerLoss
 
+Few = Callable[[int], int]  # of so many examples, those that this tier tries
 LOG = "orders-0/00000000000000000000.log"
 
 
@@ -422,7 +424,9 @@ def run_until_crash(
     done["synced"] = log.recovery_point
 
 
-def test_a_power_cut_at_any_moment_leaves_a_prefix(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_a_power_cut_at_any_moment_leaves_a_prefix(
+    open_log: OpenLog, batch: MakeBatch, few: Few
+) -> None:
     change, ends = 0, set()
     while True:
         change += 1
@@ -433,7 +437,7 @@ def test_a_power_cut_at_any_moment_leaves_a_prefix(open_log: OpenLog, batch: Mak
             break
         except PowerLoss:
             pass
-        for seed in range(12):
+        for seed in range(few(12)):
             survivor = memory.after_kill() if seed == 0 else memory.after_crash(Random(seed))
             recovery_point = min(done["synced"], 18) if done["truncated"] else done["synced"]
             again = open_log(survivor, at=recovery_point, segment_bytes=420)
@@ -455,13 +459,15 @@ def test_a_power_cut_at_any_moment_leaves_a_prefix(open_log: OpenLog, batch: Mak
     assert len(ends) > 8, "the crashes were of many kinds"
 
 
-def test_a_power_cut_during_a_recovery_is_survived(open_log: OpenLog, batch: MakeBatch) -> None:
+def test_a_power_cut_during_a_recovery_is_survived(
+    open_log: OpenLog, batch: MakeBatch, few: Few
+) -> None:
     first = MemoryStorage()
     log = open_log(first, segment_bytes=420, index_interval_bytes=120)
     write(log, batch, 0, 6)
     log.flush()
     write(log, batch, 6, 14)
-    for seed in range(30):
+    for seed in range(few(30)):
         torn = first.after_crash(Random(seed))
         change = 0
         while True:

@@ -345,16 +345,19 @@ def test_the_native_modules_are_chosen_where_all_of_them_load():
     assert codec_after("") == f"True {' '.join(MODULES)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", MODULES)
 def test_the_twins_run_where_one_native_module_does_not_load(missing):
     without = f"import sys; sys.modules['kafkalite.core.protocol.{missing}'] = None"
     assert codec_after(without) == "False builtins records_pure spans_pure"
 
 
+@pytest.mark.slow
 def test_the_twins_run_where_the_native_modules_are_of_other_sources():
     assert codec_after(LATER_SOURCES) == "False builtins records_pure spans_pure"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_every_native_module_looks_whether_it_belongs_to_these_sources(name):
     _, complaint = python(f"{LATER_SOURCES}\nimport kafkalite.core.protocol.{name}")

@@ -233,8 +233,9 @@ def test_small_requests_have_room_of_their_own() -> None:
     async def story() -> None:
         service = FakeService()
         async with serving(service, queued_max_request_bytes=32 << 20) as (server, connect):
+            stalled = large(90_000_000)[:3_000_000]
             for _ in range(20):
-                (await connect()).writer.write(large(90_000_000)[:3_000_000])
+                (await connect()).writer.write(stalled)
             await until(lambda: server.room.waiting)
             honest = await connect()
             honest.writer.write(large(2_000_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -18,6 +19,7 @@ from kafkalite.streams.expressions.expression import Expression, col, key, lit, 
 from kafkalite.streams.expressions.objects import compile_objects
 from kafkalite.streams.expressions.types import Mismatch
 
+ForEach = Callable[..., None]
 MAX = (1 << 63) - 1
 
 
@@ -30,8 +32,11 @@ def column(expression: Expression, *arrays: Any) -> list[Any]:
     return made
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_an_expression_gives_what_the_table_says(case: Case) -> None:
+def test_an_expression_gives_what_the_table_says(for_each: ForEach) -> None:
+    for_each(CASES, check, name)
+
+
+def check(case: Case) -> None:
     expression, values, results = case
     failures = [each for each in results if isinstance(each, Fails)]
     compiled = compile_arrow(expression.tree)
@@ -55,14 +60,15 @@ BY_ROWS = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_kernels_give_it_where_no_record_fails(case: Case) -> None:
-    expression, values, results = case
-    if any(isinstance(each, Fails) for each in results):
-        return
-    compiled = compile_arrow(expression.tree)
-    compiled.column(array_of(values))
-    assert not compiled.rows or str(expression).startswith(BY_ROWS)
+def test_kernels_give_it_where_no_record_fails(for_each: ForEach) -> None:
+    def check_kernels(case: Case) -> None:
+        expression, values, _ = case
+        compiled = compile_arrow(expression.tree)
+        compiled.column(array_of(values))
+        assert not compiled.rows or str(expression).startswith(BY_ROWS)
+
+    sound = [case for case in CASES if not any(isinstance(each, Fails) for each in case[2])]
+    for_each(sound, check_kernels, name)
 
 
 def test_every_function_has_a_kernel() -> None:
