@@ -1,16 +1,39 @@
-"""Records into many small windows at once; `folding` says whether it is there.               [P]"""
+"""Batches into groups of records by window and key; see folding.py.                        [P]"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
+
+from kafkalite.streams.local.operators.folding import Argument
 
 INTERFACE: int
 
-def fold_records(
-    keys: list[Any],
-    timestamps: list[int],
-    size: int,
-    kinds: bytes,
-    columns: Sequence[list[Any] | None],
-    open_window: Callable[[int], tuple[dict[Any, Any], ...]],
-    done: list[int],
-) -> dict[int, dict[Any, int]]: ...
+class Groups:
+    is_known: bool
+    is_ascending: bool
+    newest: int
+    missed: int
+    late: list[int]
+    starts: list[int]
+    stamps: list[dict[bytes, int]]
+
+    def __new__(
+        cls,
+        keys: Sequence[Any],
+        timestamps: Sequence[int],
+        times: Sequence[int] | None,
+        before: int,
+        size: int,
+        advance: int,
+        held_open: int,
+    ) -> Groups: ...
+    def last_records(self, window: int) -> list[int]: ...
+    def fold(
+        self,
+        kinds: bytes,
+        columns: list[Argument],
+        partials: list[tuple[dict[Any, Any], ...]],
+        deletes: bool,
+    ) -> bool: ...
+    def write(
+        self, window: int, partials: tuple[dict[Any, Any], ...], stamps: dict[bytes, int]
+    ) -> None: ...

@@ -1,11 +1,12 @@
-"""Which aggregates many small windows are folded by in native code.                          [P]
+"""Which aggregates are folded by columns in native code.                                     [P]
 
-A batch that spans hundreds of windows, a few records each, is folded record by record: to cut it
-into a segment for each window would cost more than the records do. `fold_records` does that for
-the aggregates in KINDS. For others, and without the native module of this very build, segments are
-the way; they are its twin.
+A batch is grouped by window and key in one pass; then the arguments of each aggregate go into the
+partials of their groups, in the order of the records, as numbers of the machine. So floats come
+out as additions one after the other give them. What does not go that way (ints beyond 64 bits,
+arguments that are no numbers, aggregates that are not in KINDS) is refused before anything is
+written: the whole batch then goes by segments (rows.py), the twin.
 
-Owns   the choice, made once at import.
+Owns   the choice, made once at import; how columns are given to the native code.
 """
 
 from __future__ import annotations
@@ -13,32 +14,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kafkalite.streams.aggregates import Aggregate, Count, Max, Mean, Min, Sum
+from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mean, Min, Sum
+from kafkalite.streams.windows import TimeWindow
 
-INTERFACE: Final = 1  # what the native module and this one agree on
+INTERFACE: Final = 2  # what the native module and this one agree on
+
+Argument = list[Any] | tuple[bool, object, object | None] | None
 
 try:
     from kafkalite.streams.local.operators._folding import INTERFACE as BUILT
-    from kafkalite.streams.local.operators._folding import fold_records
+    from kafkalite.streams.local.operators._folding import Groups
 
     NATIVE = BUILT == INTERFACE
 except ImportError:
     NATIVE = False
 
-    def fold_records(*_: object) -> dict[int, dict[Any, int]]:  # type: ignore[misc]
-        """Is never called: `kinds_of` knows of no aggregate then."""
-        raise AssertionError("there is no native module")
+__all__ = ["INTERFACE", "NATIVE", "Argument", "Groups", "group", "kinds_of"]
 
-
-__all__ = ["FEW_RECORDS", "INTERFACE", "NATIVE", "fold_records", "kinds_of"]
-
-COUNT, COUNT_OF, SUM, MEAN, MIN, MAX = range(6)  # as _folding.pyx has them
-KINDS: Final[dict[type[Aggregate], int]] = {Sum: SUM, Mean: MEAN, Min: MIN, Max: MAX}
-FEW_RECORDS: Final = 128  # of a window, below which cutting costs more than folding singly
+COUNT, COUNT_OF, SUM, MEAN, MIN, MAX, FIRST, LAST = range(8)  # as _folding.pyx has them
+KINDS: Final[dict[type[Aggregate], int]] = {
+    Sum: SUM,
+    Mean: MEAN,
+    Min: MIN,
+    Max: MAX,
+    First: FIRST,
+    Last: LAST,
+}
+TIME_MAX: Final = 1 << 61  # windows that are held open for longer never close
 
 
 def kinds_of(aggregates: Sequence[Aggregate]) -> bytes | None:
-    """What `fold_records` calls each aggregate; None where it cannot fold them."""
+    """What native code calls each aggregate; None where it cannot fold them."""
     if not NATIVE:
         return None
     found: list[int] = []
@@ -50,3 +56,24 @@ def kinds_of(aggregates: Sequence[Aggregate]) -> bytes | None:
         else:
             return None
     return bytes(found)
+
+
+def group(
+    window: TimeWindow | None,
+    keys: Sequence[Any],
+    timestamps: Sequence[int],
+    times: Sequence[int] | None = None,
+    before: int = 0,
+) -> Groups | None:
+    """The records by window and key; None where native code cannot read them.
+
+    `times` judge the records; None: the newest timestamp so far, from `before` on.
+    """
+    size = advance = held_open = 0
+    if window is not None:
+        size, advance = window.size_ms, window.advance_ms
+        held_open = min(size + window.grace_ms, TIME_MAX)
+        if held_open < size:
+            return None
+    groups = Groups(keys, timestamps, times, before, size, advance, held_open)
+    return groups if groups.is_known else None

@@ -20,8 +20,9 @@ from kafkalite.streams.aggregates import (
 )
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.calling import called, function_needs
+from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
-from kafkalite.streams.local.operators.rows import Before, Rows
+from kafkalite.streams.local.operators.rows import Before, Rows, Segment
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.state import NO_WINDOW, Bucket
 
@@ -56,9 +57,20 @@ class GroupAggregate:
         batch, segment = self.rows.taken(batch, values=True)
         if not len(batch):
             return
-        bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
-        self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
+        if not self._fold_groups(segment):
+            bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
+            self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
         self.rows.after(batch)
+
+    def _fold_groups(self, segment: Segment) -> bool:
+        """Whether native code could fold the segment in."""
+        if self.rows.kinds is None:
+            return False
+        groups = group(None, segment.keys, segment.timestamps)
+        if groups is None or not self.rows.fold_groups(groups, segment):
+            return False
+        self.rows.write_groups(groups, segment)
+        return True
 
     def flush(self) -> None:
         """Tells below what changed since the last commit."""

@@ -1,7 +1,8 @@
 """The rows of an aggregate: segments of batches folded into the buckets of its store.       [P]
 
 A batch is folded in by columns: arguments first (the user's functions see every record before any
-state is touched), then each aggregate's dict. Downstream operators get one update per changed row
+state is touched), then each aggregate's dict: of all windows at once in native code (folding.py),
+or segment by segment. Downstream operators get one update per changed row
 and batch, or per commit if updates are cached. The update carries the row's latest value.
 
 Facts  Null keys and null values are dropped and counted. A row's timestamp is the newest of its
@@ -14,11 +15,11 @@ Source Kafka Streams' KStreamAggregate.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.types import Headers
 from kafkalite.streams import plan as p
@@ -33,10 +34,13 @@ from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
-from kafkalite.streams.local.operators.folding import fold_records, kinds_of
+from kafkalite.streams.local.operators.folding import Argument, kinds_of
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Bucket, Layout
+
+if TYPE_CHECKING:  # the native module may not be there
+    from kafkalite.streams.local.operators.folding import Groups
 
 WAITING_MAX: Final = 200_000  # rows that wait for the commit; beyond it below is told at once
 
@@ -168,36 +172,32 @@ class Rows:
             for at in range(len(segment.keys)):
                 self.add(bucket, segment.one(at), batch, ascending=True)
 
-    def can_fold_singly(self, segment: Segment) -> bool:
-        """Whether `fold_singly` may take what is in `segment`."""
-        plain = self.kinds is not None and not (self.skips or self.layout.deletes)
-        told = not (self.tells and self.needs.old)
-        return plain and told and segment.headers is None and not self.store.has_cold_rows
-
-    def fold_singly(self, segment: Segment, size_ms: int, batch: Batch) -> Collection[int]:
-        """Folds records into their tumbling windows one by one; the starts of these windows."""
+    def fold_groups(self, groups: Groups, segment: Segment) -> bool:
+        """Whether native code could fold what is in `segment`; nothing has changed then."""
         assert self.kinds is not None
-        done = [0]
-        try:
-            touched = fold_records(
-                list(segment.keys),
-                list(segment.timestamps),
-                size_ms,
-                self.kinds,
-                [None if column is None else list(column) for column in segment.arguments],
-                lambda start: self.store.bucket(start).partials,
-                done,
-            )
-        except Exception as error:
-            self.failures.at(self.node, error, batch, segment.indexes[done[0]])
-            raise AssertionError("a failure that is not skipped ends the task") from error
-        for start, latest in touched.items():
+        buckets = [
+            self.store.bucket(start, stamps)
+            for start, stamps in zip(groups.starts, groups.stamps, strict=True)
+        ]
+        columns: list[Argument] = [
+            column if column is None or type(column) is list else list(column)
+            for column in segment.arguments
+        ]
+        partials = [bucket.partials for bucket in buckets]
+        return groups.fold(self.kinds, columns, partials, self.layout.deletes)
+
+    def write_groups(self, groups: Groups, segment: Segment) -> None:
+        """Puts the rows into the store that `fold_groups` has made."""
+        headers = segment.headers
+        for at, (start, stamps) in enumerate(zip(groups.starts, groups.stamps, strict=True)):
             bucket = self.store.buckets[start]
-            self.note(bucket, latest)
-            bucket.mark(latest, None)
-            _stamp(bucket, latest, min(latest.values()))
-            bucket.newest = max(bucket.newest, max(latest.values()))
-        return touched.keys()
+            self.note(bucket, stamps)
+            if headers is not None:
+                bucket.mark(stamps, [headers[i] for i in groups.last_records(at)])
+            elif bucket.headers:
+                bucket.mark(stamps, None)
+            groups.write(at, bucket.partials, bucket.stamps)
+            bucket.newest = max(bucket.newest, max(stamps.values()))
 
     def _fold(self, bucket: Bucket, segment: Segment, *, ascending: bool) -> None:
         keys, timestamps = segment.keys, segment.timestamps

@@ -8,8 +8,9 @@
 Where several tasks write the input (watermarks.py), the operator is told how far stream time has
 come, and each record comes with the time by which it is judged.
 
-A batch is cut into windows by columns: with ascending timestamps by bisection into slices, else by
-grouping the indexes. Judging record by record is only needed when one of them may be late.
+Native code groups a batch by window and key where it knows the aggregates (folding.py). Its twin
+cuts the batch into windows by columns: with ascending timestamps by bisection into slices, else by
+grouping the indexes. It judges record by record only when one of them may be late.
 
 Facts  A null key is dropped and does not advance stream time; a null value is a record. A late
        record counts once for each window that it misses. Windows of one record are updated by
@@ -20,7 +21,7 @@ Source Kafka Streams' KStreamWindowAggregate, KTableSuppressProcessor.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, repeat
 from operator import sub
 from typing import Final
@@ -29,7 +30,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
-from kafkalite.streams.local.operators.folding import FEW_RECORDS
+from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.grouping import grouping, is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
 from kafkalite.streams.local.runtime import Runtime, compile_node
@@ -67,21 +68,11 @@ class WindowedAggregate:
         if not len(batch):
             return
         self._active_ms = self.runtime.now_ms
-        ascending = is_ascending(batch.timestamps)
-        times, are_on_time = self._times(batch, ascending=ascending)
-        starts: Collection[int]
-        if are_on_time and self._has_few_each(whole) and self.rows.can_fold_singly(whole):
-            starts = self.rows.fold_singly(whole, self.window.size_ms, batch)
-        else:
-            starts = []
-            segments = self._cut(whole, batch, times, are_on_time=are_on_time, ascending=ascending)
-            for start, segment in segments:
-                starts.append(start)
-                bucket = self.store.bucket(start, segment.keys)
-                self.rows.add(bucket, segment, batch, ascending=ascending)
+        starts = self._fold_groups(whole, batch)
+        if starts is None:
+            starts = self._fold_segments(whole, batch)
         if starts:
-            first = min(starts)
-            self._earliest = first if self._earliest is None else min(first, self._earliest)
+            self._earliest = starts[0] if self._earliest is None else min(starts[0], self._earliest)
         self.rows.after(batch)
         if not self.runtime.is_timed:
             self._close_windows(batch)
@@ -91,13 +82,35 @@ class WindowedAggregate:
         self.time = max(self.time, stream_time)
         self._close_windows()
 
-    # Cutting a batch into windows
+    # Folding a batch into windows: their starts, ascending
 
-    def _has_few_each(self, whole: Segment) -> bool:
-        """Whether the batch spans many windows for its size, each of which takes part of it."""
-        timestamps, size_ms = whole.timestamps, self.window.size_ms
-        windows = (max(timestamps) - min(timestamps)) // size_ms
-        return self.window.is_tumbling and windows * FEW_RECORDS > len(timestamps)
+    def _fold_groups(self, whole: Segment, batch: Batch) -> Sequence[int] | None:
+        """By columns, in native code; None where that cannot be done, and nothing has happened."""
+        if self.rows.kinds is None:
+            return None
+        times = batch.times
+        if times is None and self.runtime.is_timed:  # updates of a table
+            times = [self.time] * len(batch)
+        groups = group(self.window, whole.keys, whole.timestamps, times, self.time)
+        if groups is None or not self.rows.fold_groups(groups, whole):
+            return None
+        if not self.runtime.is_timed:
+            self.time = max(self.time, groups.newest)
+        self._report_late(batch, groups.late, groups.missed)
+        self.rows.write_groups(groups, whole)
+        return groups.starts
+
+    def _fold_segments(self, whole: Segment, batch: Batch) -> Sequence[int]:
+        """Window by window, each aggregate by itself: the twin."""
+        ascending = is_ascending(batch.timestamps)
+        times, are_on_time = self._times(batch, ascending=ascending)
+        starts: list[int] = []
+        segments = self._cut(whole, batch, times, are_on_time=are_on_time, ascending=ascending)
+        for start, segment in segments:
+            starts.append(start)
+            bucket = self.store.bucket(start, segment.keys)
+            self.rows.add(bucket, segment, batch, ascending=ascending)
+        return starts
 
     def _cut(
         self,
@@ -117,13 +130,19 @@ class WindowedAggregate:
             return _groups(whole, _by_start(window, timestamps))
         judge = _judge_tumbling if window.is_tumbling else _judge
         groups, late, missed = judge(window, timestamps, times)
+        self._report_late(batch, late, missed)
+        return _groups(whole, groups)
+
+    def _report_late(self, batch: Batch, late: Sequence[int], missed: int) -> None:
+        """Records were late for `missed` windows, those at `late` for all of theirs."""
+        if not missed:
+            return
         self.runtime.metrics[DROPPED] += missed
-        self._count_drops(timestamps, late, missed)
+        self._count_drops(batch.timestamps, late, missed)
         if late:
             self.runtime.metrics[LATE] += len(late)
             if self.forward_late is not None:
                 self.forward_late(batch.take(late))
-        return _groups(whole, groups)
 
     def _count_drops(self, timestamps: Sequence[int], late: Sequence[int], missed: int) -> None:
         """Records that were late for all their windows, and times that others were for some."""
@@ -165,7 +184,7 @@ class WindowedAggregate:
         if self._earliest is None or window.close_time(self._earliest) > self.time:
             return
         closed = sorted(s for s in self.store.buckets if window.close_time(s) <= self.time)
-        times = [] if batch is None else list(accumulate(batch.timestamps, max))
+        times = () if batch is None else _ascending(batch.timestamps)
         updates: list[tuple[Batch | None, Batch | None]] = []
         for start in closed:
             closer = bisect_left(times, window.close_time(start))
@@ -225,6 +244,11 @@ class WindowedAggregate:
 def _port(node: p.Node, port: p.Port, runtime: Runtime) -> Push | None:
     """Pushes by `port`; None where nobody reads it."""
     return runtime.forward_several(node, port) if runtime.edges(node, port) else None
+
+
+def _ascending(timestamps: Sequence[int]) -> Sequence[int]:
+    """The newest timestamp up to each record."""
+    return timestamps if is_ascending(timestamps) else list(accumulate(timestamps, max))
 
 
 def _slices(window: TimeWindow, whole: Segment) -> Iterator[tuple[int, Segment]]:

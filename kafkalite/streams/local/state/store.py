@@ -23,7 +23,7 @@ Source Kafka Streams' KeyValueStore, WindowStore, WindowKeySchema.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -197,7 +197,7 @@ class StateStore:
             bucket.is_cold = bucket.is_logged = True
             bucket.newest = max(bucket.newest, self.newest)
 
-    def bucket(self, start: int, keys: Sequence[bytes] = ()) -> Bucket:
+    def bucket(self, start: int, keys: Collection[bytes] = ()) -> Bucket:
         """The bucket of the window that starts at `start`, made when there is none.
 
         The rows of `keys` are in it: those that were kept as bytes alone are read.
