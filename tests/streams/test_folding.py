@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.core.columns import Form
+from kafkalite.core.protocol.record_codec import Int64s, Spans
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError
 from kafkalite.serde import SerdeContext, msgpack
@@ -31,7 +35,7 @@ from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.operators import folding
-from kafkalite.streams.local.operators.folding import group, kinds_of
+from kafkalite.streams.local.operators.folding import argument, group, kinds_of
 from kafkalite.streams.local.operators.rows import Rows
 from kafkalite.streams.local.task import Task, TaskCommit
 from kafkalite.streams.windows import TimeWindow
@@ -227,6 +231,29 @@ class TestGroup:
             latest[key] = max(latest.get(key, 0), timestamp)
         assert dict(zip(groups.starts, groups.stamps, strict=True)) == expected
 
+    @given(
+        st.lists(st.tuples(st.sampled_from([b"a", b"", b"bc"]), st.integers(0, 40)), min_size=1),
+        st.sampled_from(WINDOWS),
+        st.integers(0, 20),
+    )
+    def test_spans_and_columns_of_integers_are_as_lists(
+        self, records: list[tuple[bytes, int]], window: TimeWindow | None, before: int
+    ) -> None:
+        keys, timestamps = map(list, zip(*records, strict=True))
+        times = [timestamp + 3 for timestamp in timestamps]
+        forms = (Spans.gathered(keys), Int64s(timestamps), Int64s(times))
+        for given_times, form_times in ((None, None), (times, forms[2])):
+            plain = group(window, keys, timestamps, given_times, before)
+            formed = group(window, forms[0] or [], forms[1], form_times, before)
+            assert plain is not None
+            assert formed is not None
+            names = ("starts", "stamps", "late", "missed", "newest", "is_ascending")
+            assert [getattr(plain, n) for n in names] == [getattr(formed, n) for n in names]
+
+    def test_leaves_spans_with_nulls_to_the_twin(self) -> None:
+        spans = Spans(b"ab", Int64s([0, -1]), Int64s([1, -1]))
+        assert group(None, spans, Int64s([1, 2])) is None
+
     @pytest.mark.parametrize("timestamp", [-1, 1 << 62, 1 << 70, "3", None, True])
     def test_leaves_other_timestamps_to_the_twin(self, timestamp: Any) -> None:
         assert group(None, [b"a", b"a"], [1, timestamp]) is None
@@ -237,6 +264,31 @@ class TestGroup:
     def test_refuses_columns_of_different_lengths(self) -> None:
         with pytest.raises(ValueError, match="lengths"):
             group(None, [b"a"], [1, 2])
+
+
+class Arrays(Form):
+    """A column that is an Arrow array."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self.array = array
+
+    def arrow(self) -> pa.Array:
+        return self.array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.array[place].as_py()
+
+    def where(self, mask: Any) -> Any:
+        raise NotImplementedError
+
+    def take(self, indexes: Any) -> Any:
+        raise NotImplementedError
+
+    def followed_by(self, others: Any) -> Any:
+        raise NotImplementedError
 
 
 @native
@@ -273,8 +325,6 @@ class TestArguments:
         assert type(self.folded(max_("x"), [1, 1.0])) is int
 
     def test_reads_arrays_of_numbers(self) -> None:
-        from array import array
-
         numbers, reals = array("q", [5, 7, 9]), array("d", [0.5, 0.25, 4.0])
         there = bytes([0b101])
         assert self.folded_array(sum_("x"), (False, numbers, None)) == 21
@@ -293,6 +343,32 @@ class TestArguments:
         assert groups.fold(kinds, [column], [(partials,)], False)
         groups.write(0, (partials,), {})
         return partials[b"k"]
+
+    @given(
+        st.lists(st.none() | st.integers(-5, 5), min_size=1, max_size=30),
+        st.sampled_from(["int8", "int32", "int64", "float", "double"]),
+        st.integers(0, 12),
+    )
+    def test_arrow_arrays_are_as_lists(
+        self, numbers: list[int | None], kind: str, offset: int
+    ) -> None:
+        given_array = pa.array([None] * offset + numbers, kind).slice(offset)
+        chosen = [AGGREGATES[name] for name in sorted(AGGREGATES)]
+        rows = []
+        for column in (argument(Arrays(given_array)), given_array.to_pylist()):
+            partials: tuple[dict[bytes, Any], ...] = tuple({} for _ in chosen)
+            groups = group(None, [b"k"] * len(numbers), [1] * len(numbers))
+            kinds = kinds_of(chosen)
+            assert groups is not None
+            assert kinds is not None
+            assert groups.fold(kinds, [column] * len(chosen), [partials], False)
+            groups.write(0, partials, {})
+            rows.append(repr(partials))
+        assert rows[0] == rows[1]
+
+    def test_arrays_of_others_are_read_as_objects(self) -> None:
+        assert argument(Arrays(pa.array(["a", None]))) == ["a", None]
+        assert argument(Arrays(pa.array([True, None]))) == [True, None]
 
     def test_refuses_arrays_that_are_too_short(self) -> None:
         groups = group(None, [b"k"] * 3, [1, 2, 3])

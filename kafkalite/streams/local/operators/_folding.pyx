@@ -23,6 +23,9 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
+from kafkalite.core.protocol._int64s cimport Int64s
+from kafkalite.core.protocol._interface cimport check_interface
+from kafkalite.core.protocol._spans cimport Spans
 from kafkalite.streams.local.operators._cells cimport (
     COUNT,
     COUNT_OF,
@@ -40,7 +43,10 @@ from kafkalite.streams.local.operators._cells cimport (
     read_number,
 )
 
-INTERFACE = 2  # raised whenever this module and folding.py agree on something else
+from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
+
+check_interface(RECORDS)
+INTERFACE = 3  # raised whenever this module and folding.py agree on something else
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
@@ -111,9 +117,15 @@ cdef bint read_times(column, int64_t *times, Py_ssize_t count) except -1:
     cdef Py_ssize_t i
     cdef int overflow = 0
     cdef list items
-    items = column if type(column) is list else list(column)
-    if len(items) != count:
+    if len(column) != count:
         raise ValueError("columns of different lengths")
+    if type(column) is Int64s:
+        memcpy(times, (<Int64s> column).numbers, count * sizeof(int64_t))
+        for i in range(count):
+            if times[i] < 0 or times[i] > TIME_MAX:
+                return False
+        return True
+    items = column if type(column) is list else list(column)
     for i in range(count):
         item = <object> PyList_GET_ITEM(items, i)
         if not PyLong_CheckExact(item):
@@ -232,14 +244,23 @@ cdef class Groups:
         cdef Py_ssize_t i, length
         cdef int64_t time, start, first = 0, beyond = 0  # the windows of [first, beyond)
         cdef const char *data
-        cdef list keys = self._keys if type(self._keys) is list else list(self._keys)
+        cdef Spans spans = None
+        cdef list keys = None
         cdef bint is_late
-        self._keys = keys
+        if type(self._keys) is Spans:
+            spans = self._keys
+        else:
+            keys = self._keys = self._keys if type(self._keys) is list else list(self._keys)
         for i in range(self._records):
-            key = <object> PyList_GET_ITEM(keys, i)
-            if not PyBytes_CheckExact(key):
-                return False
-            data, length = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
+            if spans is not None:
+                if spans.first[i] < 0:
+                    return False
+                data, length = spans.bytes + spans.first[i], spans.last[i] - spans.first[i]
+            else:
+                key = <object> PyList_GET_ITEM(keys, i)
+                if not PyBytes_CheckExact(key):
+                    return False
+                data, length = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
             if not size:
                 self.enter(data, length, 0, i)
                 continue

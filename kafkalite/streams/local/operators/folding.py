@@ -6,6 +6,8 @@ out as additions one after the other give them. What does not go that way (ints 
 arguments that are no numbers, aggregates that are not in KINDS) is refused before anything is
 written: the whole batch then goes by segments (rows.py), the twin.
 
+Spans, columns of integers and Arrow arrays of numbers go in without an object for each record.
+
 Owns   the choice, made once at import; how columns are given to the native code.
 """
 
@@ -14,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from kafkalite.core.columns import Form
 from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mean, Min, Sum
 from kafkalite.streams.windows import TimeWindow
 
-INTERFACE: Final = 2  # what the native module and this one agree on
+INTERFACE: Final = 3  # what the native module and this one agree on
 
 Argument = list[Any] | tuple[bool, object, object | None] | None
 
@@ -29,7 +32,7 @@ try:
 except ImportError:
     NATIVE = False
 
-__all__ = ["INTERFACE", "NATIVE", "Argument", "Groups", "group", "kinds_of"]
+__all__ = ["INTERFACE", "NATIVE", "Argument", "Groups", "argument", "group", "kinds_of"]
 
 COUNT, COUNT_OF, SUM, MEAN, MIN, MAX, FIRST, LAST = range(8)  # as _folding.pyx has them
 KINDS: Final[dict[type[Aggregate], int]] = {
@@ -40,6 +43,14 @@ KINDS: Final[dict[type[Aggregate], int]] = {
     First: FIRST,
     Last: LAST,
 }
+NUMBERS: Final = {
+    "int8": False,
+    "int16": False,
+    "int32": False,
+    "int64": False,
+    "float": True,
+    "double": True,
+}  # Arrow's types, and whether they are floats
 TIME_MAX: Final = 1 << 61  # windows that are held open for longer never close
 
 
@@ -77,3 +88,22 @@ def group(
             return None
     groups = Groups(keys, timestamps, times, before, size, advance, held_open)
     return groups if groups.is_known else None
+
+
+def argument(column: Sequence[Any] | None) -> Argument:
+    """A column of arguments as native code reads it: a list, or numbers beside a bit for each."""
+    if column is None or type(column) is list:
+        return column
+    arrow = getattr(column, "arrow", None) if isinstance(column, Form) else None
+    if arrow is None:
+        return list(column)
+    array = arrow()
+    is_float = NUMBERS.get(str(array.type))
+    if is_float is None:
+        return list(column)
+    array = array.cast("double" if is_float else "int64")
+    if array.offset % 8 and array.null_count:  # the first bit is not the first of a byte
+        return list(column)
+    validity, data = array.buffers()
+    bits = memoryview(validity)[array.offset // 8 :] if array.null_count else None
+    return is_float, memoryview(data)[8 * array.offset :], bits

@@ -34,7 +34,7 @@ from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
-from kafkalite.streams.local.operators.folding import Argument, kinds_of
+from kafkalite.streams.local.operators.folding import argument, kinds_of
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Bucket, Layout
@@ -179,10 +179,7 @@ class Rows:
             self.store.bucket(start, stamps)
             for start, stamps in zip(groups.starts, groups.stamps, strict=True)
         ]
-        columns: list[Argument] = [
-            column if column is None or type(column) is list else list(column)
-            for column in segment.arguments
-        ]
+        columns = list(map(argument, segment.arguments))
         partials = [bucket.partials for bucket in buckets]
         return groups.fold(self.kinds, columns, partials, self.layout.deletes)
 
