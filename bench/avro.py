@@ -14,8 +14,9 @@ import argparse
 import random
 from collections.abc import Callable
 from io import BytesIO
-from time import perf_counter
 from typing import Any
+
+from fastest import fastest
 
 from kafkalite.serde.avro_arrow import avro_to_arrow
 from kafkalite.serde.avro_binary import binary
@@ -58,16 +59,8 @@ def a_value(kind: Any, rng: random.Random) -> Any:
 
 
 def nanoseconds(call: Callable[[], object], records: int, repeat: int) -> float:
-    """The fastest of `repeat` calls, two seconds of them at most, by record."""
-    best, spent = float("inf"), 0.0
-    for _ in range(repeat):
-        began = perf_counter()
-        call()
-        took = perf_counter() - began
-        best, spent = min(best, took), spent + took
-        if spent > 2:
-            break
-    return best / records * 1e9
+    """Of the fastest call, by record."""
+    return fastest(call, repeat, seconds_max=2) / records * 1e9
 
 
 def fast_plan(schema: Schema, wanted: set[str] | None = None) -> Plan:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
+
+from fastest import fastest
 
 from kafkalite.core.protocol import checksum, record_codec, records, records_pure
 from kafkalite.core.protocol.compression import Compression, compress
@@ -21,16 +22,7 @@ PARTITIONS = 4
 
 
 def seconds(call: Callable[[], object], repeat: int) -> float:
-    """The fastest of `repeat` calls, half a second of them at most."""
-    best, spent = float("inf"), 0.0
-    for _ in range(repeat):
-        began = perf_counter()
-        call()
-        took = perf_counter() - began
-        best, spent = min(best, took), spent + took
-        if spent > 0.5:
-            break
-    return best
+    return fastest(call, repeat, seconds_max=0.5)
 
 
 def sample(count: int) -> Columns:

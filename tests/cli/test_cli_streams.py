@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -183,39 +184,51 @@ def test_a_topic_that_another_broker_lacks_is_an_error_with_the_command(
     )
 
 
-def test_a_run_ends_with_what_it_left_out_and_warns_of_it_meanwhile(
+@pytest.fixture
+def catch_up(
     kafkalite: Run, kafkalite_streams: Run, tmp_path: Path, bootstrap: str
-) -> None:
-    path = tmp_path / "app.py"
-    path.write_text(
+) -> Callable[..., Run]:
+    """`run = catch_up(topic, records, text)` writes the records, lines, to a new topic; `run()`
+    runs the app of that text until it has caught up."""
+
+    def write(topic: str, records: bytes, text: str) -> Run:
+        path = tmp_path / "app.py"
+        path.write_text(text)
+        kafkalite("produce", topic, "--create", stdin=records)
+        return partial(kafkalite_streams, "run", str(path), "-b", bootstrap, "--until-caught-up")
+
+    return write
+
+
+def test_a_run_ends_with_what_it_left_out_and_warns_of_it_meanwhile(catch_up: Run) -> None:
+    run = catch_up(
+        "dropping-in",
+        b"1\nx\ny\n",
         "from kafkalite.streams import Streams, string\n"
         'app = Streams("dropping", value=string(), on_error="skip")\n'
-        'app.stream("dropping-in").map(int, name="number").map(str).to("dropping-out")\n'
+        'app.stream("dropping-in").map(int, name="number").map(str).to("dropping-out")\n',
     )
-    kafkalite("produce", "dropping-in", "--create", stdin=b"1\nx\ny\n")
-    run = ("run", str(path), "-b", bootstrap, "--until-caught-up")
-    ran = kafkalite_streams(*run)
+    ran = run()
     assert "dropping: 2 records skipped by on_error=\"skip\", at 'number'" in ran.lines
     assert "records left out: " in ran.err
-    assert kafkalite_streams(*run, "--json").json["dropped"] == []
+    assert run("--json").json["dropped"] == []
 
 
 def test_an_error_of_the_users_code_names_its_line_and_traceback_shows_all(
-    kafkalite: Run, kafkalite_streams: Run, tmp_path: Path, bootstrap: str
+    catch_up: Run, tmp_path: Path
 ) -> None:
-    path = tmp_path / "app.py"
-    path.write_text(
+    run = catch_up(
+        "tracing-in",
+        b"x\n",
         "from kafkalite.streams import Streams, string\n"
         'app = Streams("tracing", value=string())\n'
         "def number(value):\n"
         "    return int(value)\n"
-        'app.stream("tracing-in").map(number).to("tracing-out")\n'
+        'app.stream("tracing-in").map(number).to("tracing-out")\n',
     )
-    kafkalite("produce", "tracing-in", "--create", stdin=b"x\n")
-    run = ("run", str(path), "-b", bootstrap, "--until-caught-up")
-    short = kafkalite_streams(*run, code=1).err
-    long = kafkalite_streams(*run, "--traceback", code=1).err
-    assert f"({path}:4). To go on without such records" in short.splitlines()[-1]
+    short = run(code=1).err
+    long = run("--traceback", code=1).err
+    assert f"({tmp_path / 'app.py'}:4). To go on without such records" in short.splitlines()[-1]
     assert "Traceback" not in short
     assert "return int(value)" in long
     assert long.splitlines()[-1] == short.splitlines()[-1]

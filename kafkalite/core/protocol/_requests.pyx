@@ -230,6 +230,16 @@ cdef int put_name(Pen *pen, str text, bint flexible) except -1:
     return 0
 
 
+cdef int put_one_partition(Pen *pen, str topic, int64_t partition, bint flexible) except -1:
+    """An array of one topic, in it an array of one partition, which has no error."""
+    put_length(pen, 1, flexible, 4)
+    put_name(pen, topic, flexible)
+    put_length(pen, 1, flexible, 4)
+    put(pen, partition, 4)
+    put(pen, 0, 2)
+    return 0
+
+
 def write_produce(
     int version, int64_t correlation_id, str topic, int64_t partition,
     int64_t base_offset, int64_t log_append_time_ms, int64_t log_start_offset,
@@ -238,11 +248,7 @@ def write_produce(
     cdef bint flexible = version >= 9
     cdef Pen pen
     put_head(&pen, correlation_id, flexible)
-    put_length(&pen, 1, flexible, 4)
-    put_name(&pen, topic, flexible)
-    put_length(&pen, 1, flexible, 4)
-    put(&pen, partition, 4)
-    put(&pen, 0, 2)
+    put_one_partition(&pen, topic, partition, flexible)
     put(&pen, base_offset, 8)
     put(&pen, log_append_time_ms, 8)
     if version >= 5:
@@ -271,11 +277,7 @@ def write_fetch(
     if version >= 7:
         put(&pen, 0, 2)
         put(&pen, 0, 4)  # session_id
-    put_length(&pen, 1, flexible, 4)
-    put_name(&pen, topic, flexible)
-    put_length(&pen, 1, flexible, 4)
-    put(&pen, partition, 4)
-    put(&pen, 0, 2)
+    put_one_partition(&pen, topic, partition, flexible)
     put(&pen, high_watermark, 8)
     put(&pen, last_stable_offset, 8)
     if version >= 5:
