@@ -150,7 +150,9 @@ def _converted(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
         raise SerdeError(f"{at(path)}{array.type}, expected {wanted}")
     try:
         return array.cast(wanted, safe=not pa.types.is_floating(wanted))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except MemoryError:  # Arrow's own is one, too
+        raise
+    except pa.ArrowException as error:
         raise SerdeError(f"{at(path)}{array.type} does not fit {wanted}: {error}") from None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +28,12 @@ NAMES = st.sampled_from(["offset", "times"])
 class BackendMachine(RuleBasedStateMachine):
     """A backend beside the dict that it must equal."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], Backend]) -> None:
         super().__init__()
         self.rows: dict[bytes, bytes] = {}
         self.entries: dict[str, bytes] = {}
-        self.backend = self.open()
-
-    def open(self) -> Backend:
-        raise NotImplementedError
+        self.make = make
+        self.backend = make()
 
     @rule(rows=ROWS, entries=st.dictionaries(NAMES, st.binary(max_size=3)))
     def put(self, rows: dict[bytes, bytes | None], entries: dict[str, bytes]) -> None:
@@ -85,7 +83,7 @@ class BackendMachine(RuleBasedStateMachine):
     @rule()
     def open_again(self) -> None:
         self.backend.close()
-        self.backend = self.open()
+        self.backend = self.make()
 
     @invariant()
     def rows_and_metadata_are_all_there(self) -> None:
@@ -112,17 +110,14 @@ class BackendMachine(RuleBasedStateMachine):
 
 
 class MemoryMachine(BackendMachine):
-    def open(self) -> Backend:
-        return MemoryBackend()
+    def __init__(self) -> None:
+        super().__init__(MemoryBackend)
 
 
 class RocksMachine(BackendMachine):
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        super().__init__()
-
-    def open(self) -> Backend:
-        return RocksBackend(Path(self.folder.name) / "store")
+        super().__init__(lambda: RocksBackend(Path(self.folder.name) / "store"))
 
     def teardown(self) -> None:
         super().teardown()
