@@ -187,7 +187,8 @@ class Peer(Streams):
     def serving(self, source: str, target: str, topology: str, **options: Any) -> list[str]:
         """The command of a worker that runs until it is killed."""
         given = {"in": source, "out": target, "app": target, "topo": topology, "mode": "serve"}
-        return self.command(given | {"serve_ms": SERVE_SECONDS_MAX * 1000} | options)
+        state = {"dir": self.broker.directory / f"state-{target}"}
+        return self.command(given | state | {"serve_ms": SERVE_SECONDS_MAX * 1000} | options)
 
     def call(self, arguments: Mapping[str, Any]) -> Figures:
         """The line that it prints."""

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kafkalite.streams.collecting import collecting_seldom
+
 from .topologies import make
 
 LOOK_SECONDS = 0.005
@@ -88,7 +90,8 @@ async def run(job: Job) -> dict[str, Any]:
 
 def main() -> None:
     job = Job(**json.loads(sys.argv[1]))
-    print(json.dumps(asyncio.run(run(job))), flush=True)
+    with collecting_seldom():  # as `Streams.run` does
+        print(json.dumps(asyncio.run(run(job))), flush=True)
 
 
 if __name__ == "__main__":

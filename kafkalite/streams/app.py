@@ -4,7 +4,7 @@ Without an address, `run` starts a broker of its own, prints its address on stde
 topics that the topology reads and nobody has created yet: nobody could have before the start.
 
 Owns   nothing while it is built; a run owns a worker, and perhaps a broker, until it ends. Signal
-       handlers are set by `run` in the main thread alone.
+       handlers and the collector's settings are changed by `run` in the main thread alone.
 Fails  with TopologyError for a setting that is wrong or not supported yet, before anything runs;
        for a topic that does not exist on somebody else's broker.
 """
@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
@@ -26,6 +26,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.collecting import collecting_seldom
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.local.topics import (
     Wanted,
@@ -124,7 +125,10 @@ class Streams(StreamsBuilder):
         count = settings.get("workers") or self.workers
         if seat is None and count > 1:
             return self._supervise(count, bootstrap_servers, settings.get("data_dir"))
-        with self._worker(bootstrap_servers, settings, until_caught_up=until_caught_up) as worker:
+        with (
+            self._worker(bootstrap_servers, settings, until_caught_up=until_caught_up) as worker,
+            collecting_seldom() if _is_main_thread() else nullcontext(),
+        ):
             try:
                 progress = asyncio.run(_run(worker, until_caught_up, is_seated=seat is not None))
             except asyncio.CancelledError:
@@ -323,6 +327,10 @@ def _on_missing_topics(
     return report
 
 
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 async def _run(worker: Worker, until_caught_up: bool, *, is_seated: bool = False) -> Progress:
     loop, running = asyncio.get_running_loop(), asyncio.current_task()
     assert running is not None, "a coroutine runs in a task"
@@ -336,7 +344,7 @@ async def _run(worker: Worker, until_caught_up: bool, *, is_seated: bool = False
         is_for_good = number is signal.SIGINT or (orders is not None and orders.is_for_good)
         worker.stop(comes_back=not is_for_good)
 
-    if threading.current_thread() is threading.main_thread():  # signals come to no other
+    if _is_main_thread():  # signals come to no other
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number)
     return await worker.run(until_caught_up=until_caught_up)
