@@ -16,7 +16,7 @@ from kafkalite.errors import SchemaError
 from kafkalite.serde.avro_codec import AvroCodec, SubjectStrategy
 from kafkalite.serde.avro_schema import FULL_NAME, PRIMITIVES, kind, parse_schema
 from kafkalite.serde.glimpse import glimpse
-from kafkalite.serde.serde import Codec, SerdeContext
+from kafkalite.serde.serde import Codec, Serde, SerdeContext
 
 StrategyName: TypeAlias = Literal["topic", "record", "topic_record"]
 
@@ -59,7 +59,7 @@ def avro(
     name: str | None = None,
     schema: dict[str, Any] | list[Any] | str | PathLike[str] | None = None,
     subject_strategy: StrategyName = "topic",
-) -> AvroSerde:
+) -> Serde[Any]:
     """Avro with schemas in the registry.
 
     With a `schema` (JSON values, JSON text or the path of an .avsc file) values are written with it

@@ -22,7 +22,7 @@ from msgspec import DecodeError
 from msgspec.json import Decoder
 
 from kafkalite.serde.avro_columns import is_row
-from kafkalite.serde.serde import Codec, EachRecord, SerdeContext
+from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext
 
 READER: Final = Decoder()
 OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -41,7 +41,7 @@ class JsonSerde:
         return "json()"
 
 
-def json() -> JsonSerde:
+def json() -> Serde[Any]:
     """JSON: dict, list, str, int, float, bool and None."""
     return JsonSerde()
 

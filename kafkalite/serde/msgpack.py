@@ -24,7 +24,7 @@ from msgpack import ExtType, Packer, packb
 from msgspec.msgpack import Decoder
 
 from kafkalite.serde.avro_columns import is_row
-from kafkalite.serde.serde import Codec, EachRecord, SerdeContext
+from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext
 
 TUPLE: Final = 1
 REMEDY: Final = {
@@ -48,7 +48,7 @@ class MsgpackSerde:
         return "msgpack()"
 
 
-def msgpack() -> MsgpackSerde:
+def msgpack() -> Serde[Any]:
     """MessagePack: None, bool, int, float, str, bytes, list, tuple, dict, aware datetime."""
     return MsgpackSerde()
 

@@ -17,7 +17,7 @@ from operator import index
 from struct import Struct, pack, unpack
 from typing import Any, Final
 
-from kafkalite.serde.serde import Codec, EachRecord, SerdeContext, first_failure
+from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext, first_failure
 
 INT64: Final = Struct(">q")
 FLOAT64: Final = Struct(">d")
@@ -181,21 +181,21 @@ def _check_size(data: bytes) -> None:
         raise ValueError(f"{len(data)} bytes, expected {NUMBER_BYTES}")
 
 
-def bytes_() -> BytesSerde:
+def bytes_() -> Serde[bytes]:
     """Bytes as they are. Kafka's ByteArraySerde."""
     return BytesSerde()
 
 
-def string() -> StringSerde:
+def string() -> Serde[str]:
     """Text as UTF-8. Kafka's StringSerde."""
     return StringSerde()
 
 
-def int64() -> Int64Serde:
+def int64() -> Serde[int]:
     """Integers of 64 bits, big-endian. Kafka's LongSerde."""
     return Int64Serde()
 
 
-def float64() -> Float64Serde:
+def float64() -> Serde[float]:
     """Floats of 64 bits, big-endian. Kafka's DoubleSerde."""
     return Float64Serde()

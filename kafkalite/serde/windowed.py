@@ -150,7 +150,7 @@ def _check_length(what: str, topic: str, column: Sequence[bytes | None], size: i
             raise refusal(f"{what} cannot read", topic, index, data, reason)
 
 
-def windowed(serde: Serde[K], size: Size | None = None) -> WindowedSerde[K]:
+def windowed(serde: Serde[K], size: Size | None = None) -> Serde[Windowed[K]]:
     """Keys of windows over keys of `serde`; `size` of time windows, None for sessions."""
     return WindowedSerde(serde, None if size is None else _milliseconds(size))
 
@@ -158,7 +158,9 @@ def windowed(serde: Serde[K], size: Size | None = None) -> WindowedSerde[K]:
 def named_windowed(name: str, inner: Serde) -> WindowedSerde | None:
     """The serde that users call `windowed:1h`, or `windowed` for sessions; None for other names."""
     kind, colon, size = name.partition(":")
-    return windowed(inner, size if colon else None) if kind == "windowed" else None
+    if kind != "windowed":
+        return None
+    return WindowedSerde(inner, _milliseconds(size) if colon else None)
 
 
 def _milliseconds(size: Size) -> int:

@@ -6,8 +6,9 @@ Owns   the names that users import.
 """
 
 from kafkalite.core.types import Columns, Windowed
-from kafkalite.serde import avro, bytes_, float64, int64, json, msgpack, string, windowed
+from kafkalite.serde import Serde, avro, bytes_, float64, int64, json, msgpack, string, windowed
 from kafkalite.streams.aggregates import (
+    Aggregate,
     collect,
     collect_set,
     count,
@@ -34,14 +35,22 @@ from kafkalite.streams.expressions.expression import (
     value,
     when,
 )
+from kafkalite.streams.groups import Grouped
 from kafkalite.streams.record import Record
+from kafkalite.streams.stream import Stream
+from kafkalite.streams.table import Table
 from kafkalite.streams.windows import hopping, tumbling
 
 __all__ = [
+    "Aggregate",
     "Columns",
     "Expression",
+    "Grouped",
     "Record",
+    "Serde",
+    "Stream",
     "Streams",
+    "Table",
     "TopologyTestDriver",
     "Windowed",
     "avro",

@@ -24,11 +24,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypeGuard
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeGuard, overload
 
+from kafkalite.core.generics import R, R_co, V, V_contra
 from kafkalite.errors import TopologyError
 from kafkalite.streams.expressions.expression import Expression
-from kafkalite.streams.functions import Function, check_arguments, function_of
+from kafkalite.streams.functions import Function, OfValue, check_arguments, function_of
 
 Argument = Callable[[Any], Any] | str | Expression | None
 Partials = dict[Any, Any]
@@ -37,8 +38,11 @@ UNCHANGEABLE: Final = frozenset({int, float, str, bytes, bool, type(None)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate(ABC):
-    """One aggregate of a table. `argument` is the function of the value that it takes."""
+class Aggregate(ABC, Generic[V_contra, R_co]):
+    """One aggregate of a table. `argument` is the function of the value that it takes.
+
+    `Aggregate[Order, int]` makes an int of orders, for a type checker; the classes below take all.
+    """
 
     argument: Function | None = None
 
@@ -387,30 +391,73 @@ class Reduce(Fold):
         return _own(value) if partial is MISSING else self.adder(partial, value)
 
 
-count: Final = Count.over
-sum_: Final = Sum.over
-mean: Final = Mean.over
-min_: Final = Min.over
-max_: Final = Max.over
-first: Final = First.over
-last: Final = Last.over
-collect: Final = Collect.over
-collect_set: Final = CollectSet.over
+class Measure(Protocol[R_co]):
+    """A function that makes an aggregate whose result has a type of its own."""
+
+    def __call__(self, of: OfValue[V, object] | None = None) -> Aggregate[V, R_co]:
+        """The aggregate of a field or function of the value; with None, of the value itself."""
 
 
-def top_k(k: int, of: Argument = None) -> TopK:
+class Choice(Protocol):
+    """A function that makes an aggregate whose result is as its arguments are."""
+
+    @overload
+    def __call__(self) -> Aggregate[V, V]: ...
+    @overload
+    def __call__(self, of: OfValue[V, R | None]) -> Aggregate[V, R]: ...
+
+
+class Collection(Protocol):
+    """A function that makes an aggregate whose result is a list of its arguments."""
+
+    @overload
+    def __call__(self) -> Aggregate[V, list[V]]: ...
+    @overload
+    def __call__(self, of: OfValue[V, R | None]) -> Aggregate[V, list[R]]: ...
+
+
+count: Final[Measure[int]] = Count.over
+sum_: Final[Choice] = Sum.over
+mean: Final[Measure[float]] = Mean.over
+min_: Final[Choice] = Min.over
+max_: Final[Choice] = Max.over
+first: Final[Choice] = First.over
+last: Final[Choice] = Last.over
+collect: Final[Collection] = Collect.over
+collect_set: Final[Collection] = CollectSet.over
+
+
+@overload
+def top_k(k: int) -> Aggregate[V, list[V]]: ...
+@overload
+def top_k(k: int, of: OfValue[V, R | None]) -> Aggregate[V, list[R]]: ...
+def top_k(k: int, of: Argument = None) -> Aggregate:
     """A list of the `k` largest, largest first."""
     if not isinstance(k, int) or k < 1:
         raise TopologyError(f"top_k: expected a number of at least 1, got {k!r}")
     return TopK(k=k, argument=_argument("top_k", of))
 
 
+@overload
+def fold(
+    init: Callable[[], R],
+    add: Callable[[R, V], R | None],
+    merge: Callable[[R, R], R] | None = None,
+    subtract: Callable[[R, V], R | None] | None = None,
+) -> Aggregate[V, R]: ...
+@overload
+def fold(
+    init: R,
+    add: Callable[[R, V], R | None],
+    merge: Callable[[R, R], R] | None = None,
+    subtract: Callable[[R, V], R | None] | None = None,
+) -> Aggregate[V, R]: ...
 def fold(
     init: Any,
     add: Callable[[Any, Any], Any],
     merge: Callable[[Any, Any], Any] | None = None,
     subtract: Callable[[Any, Any], Any] | None = None,
-) -> Fold:
+) -> Aggregate:
     """`add(aggregate, value)` over every value, from `init`: a value, or a function that makes one.
 
     None deletes the row. `subtract(aggregate, value)` is needed on groups of a table.
@@ -430,8 +477,8 @@ def fold(
 
 
 def reduce_(
-    f: Callable[[Any, Any], Any], subtract: Callable[[Any, Any], Any] | None = None
-) -> Reduce:
+    f: Callable[[V, V], V], subtract: Callable[[V, V], V | None] | None = None
+) -> Aggregate[V, V]:
     """`f(aggregate, value)` over the values; the first is the aggregate as it is.
 
     `f` may change the aggregate in place: it never is the value of a record, but a copy.

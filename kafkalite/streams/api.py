@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeAlias, Unpack, overload
 from zlib import crc32
 
+from kafkalite.core.generics import K, K_co, V, V_co
 from kafkalite.errors import TopologyError
 from kafkalite.serde.primitives import bytes_
 from kafkalite.serde.serde import Serde
@@ -35,18 +36,21 @@ from kafkalite.streams.expressions.types import INT64
 from kafkalite.streams.functions import Function, UserFunction, function_of
 from kafkalite.streams.groups import Grouped
 from kafkalite.streams.naming import check_name
+from kafkalite.streams.options import SourceOptions, TableSourceOptions
 from kafkalite.streams.shapes import type_of_serde
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
 
 __all__ = ["Grouped", "Stream", "StreamsBuilder", "Table"]
 
+Topics: TypeAlias = str | Sequence[str] | re.Pattern[str]
+
 RESETS: Final = ("earliest", "latest")
 MAX_FUTURE: Final = "1d"
 FACES: Final = Faces(Stream, Grouped, Table)
 
 
-class StreamsBuilder(NotBuilt):
+class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
     """A topology under construction.
 
     `application_id` prefixes internal topics and names the consumer group; `key` and `value` are
@@ -61,8 +65,8 @@ class StreamsBuilder(NotBuilt):
         self,
         application_id: str,
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
+        key: Serde[K_co] | None = None,
+        value: Serde[V_co] | None = None,
         on_error: p.OnError = "fail",
         dead_letter_topic: str | None = None,
         max_future: Duration | None = None,
@@ -96,9 +100,25 @@ class StreamsBuilder(NotBuilt):
         """Sub-topologies, operators, stores and topics, in one of several forms."""
         return describe(self.plan(), format)
 
+    @overload
+    def stream(
+        self, topics: Topics, *, key: Serde[K], value: Serde[V], **options: Unpack[SourceOptions[V]]
+    ) -> Stream[K, V]: ...
+    @overload
+    def stream(
+        self, topics: Topics, *, key: Serde[K], **options: Unpack[SourceOptions[V_co]]
+    ) -> Stream[K, V_co]: ...
+    @overload
+    def stream(
+        self, topics: Topics, *, value: Serde[V], **options: Unpack[SourceOptions[V]]
+    ) -> Stream[K_co, V]: ...
+    @overload
+    def stream(
+        self, topics: Topics, **options: Unpack[SourceOptions[V_co]]
+    ) -> Stream[K_co, V_co]: ...
     def stream(
         self,
-        topics: str | Sequence[str] | re.Pattern[str],
+        topics: Topics,
         *,
         key: Serde | None = None,
         value: Serde | None = None,
@@ -134,6 +154,20 @@ class StreamsBuilder(NotBuilt):
         )
         return Stream(self._draft, self._draft.read(source, operator))
 
+    @overload
+    def table(
+        self, topic: str, *, key: Serde[K], value: Serde[V], **options: Unpack[TableSourceOptions]
+    ) -> Table[K, V]: ...
+    @overload
+    def table(
+        self, topic: str, *, key: Serde[K], **options: Unpack[TableSourceOptions]
+    ) -> Table[K, V_co]: ...
+    @overload
+    def table(
+        self, topic: str, *, value: Serde[V], **options: Unpack[TableSourceOptions]
+    ) -> Table[K_co, V]: ...
+    @overload
+    def table(self, topic: str, **options: Unpack[TableSourceOptions]) -> Table[K_co, V_co]: ...
     def table(
         self,
         topic: str,

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
 
+from kafkalite.core.generics import K_co, V_co
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import TopologyError
 from kafkalite.serde.registry_log import LogRegistry
@@ -59,7 +60,7 @@ class Settings(TypedDict, total=False):
     cache: Any  # 0: every update of an aggregate goes on, none waits for the commit
 
 
-class Streams(StreamsBuilder):
+class Streams(StreamsBuilder[K_co, V_co]):
     """An application: build a topology with it, then run, describe or test it.
 
     `Streams("flight-delays", key=string())`: the application id names the consumer group and the
@@ -74,8 +75,8 @@ class Streams(StreamsBuilder):
         self,
         application_id: str,
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
+        key: Serde[K_co] | None = None,
+        value: Serde[V_co] | None = None,
         on_error: OnError = "fail",
         dead_letter_topic: str | None = None,
         max_future: Duration | None = None,

@@ -166,10 +166,11 @@ def operator_of(word: str, name: str | None, above: p.Node) -> str:
     return f"{word} {name!r}" if name else f"{word} of {above.name!r}"
 
 
-def serde_or_none(serde: Serde | None, what: str, operator: str) -> Serde | None:
+def serde_or_none(serde: Any, what: str, operator: str) -> Serde | None:
     """`serde` once it is known to be one. A common slip is `string` for `string()`."""
     if serde is None or (hasattr(serde, "open") and not isinstance(serde, type)):
-        return serde
+        checked: Serde | None = serde
+        return checked
     is_maker = callable(serde) and not isinstance(serde, type)
     hint = f"; did you mean {getattr(serde, '__name__', serde)}()?" if is_maker else ""
     raise TopologyError(f"{operator}: {what} expected a serde, got {serde!r}{hint}")

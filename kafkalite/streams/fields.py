@@ -12,20 +12,22 @@ Owns   nothing: each is a map by an expression.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, Generic, TypeVar
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
 from kafkalite.streams.expressions.expression import Expression, call, fields_of, value
 
+F_co = TypeVar("F_co", covariant=True)
 
-class Fields:
-    """Mixed into streams and tables."""
+
+class Fields(Generic[F_co]):
+    """Mixed into streams and tables; `F_co` is a stream or table of dicts."""
 
     @abstractmethod
     def _formula(
         self, word: str, made: Expression, name: str | None, on_error: p.OnError | None
-    ) -> Self:
+    ) -> F_co:
         """A map by an expression."""
 
     def select(
@@ -34,7 +36,7 @@ class Fields:
         name: str | None = None,
         on_error: p.OnError | None = None,
         **expressions: Any,
-    ) -> Self:
+    ) -> F_co:
         """A value of these fields alone: names of fields, expressions, `new=expression`."""
         _check_name(name, "select")
         chosen = fields_of("select", fields, expressions)
@@ -47,7 +49,7 @@ class Fields:
         name: str | None = None,
         on_error: p.OnError | None = None,
         **expressions: Any,
-    ) -> Self:
+    ) -> F_co:
         """The value with more fields, or with others in the place of some that it has."""
         _check_name(name, "assign")
         chosen = fields_of("assign", fields, expressions)
@@ -56,14 +58,14 @@ class Fields:
 
     def drop(
         self, *fields: str, name: str | None = None, on_error: p.OnError | None = None
-    ) -> Self:
+    ) -> F_co:
         """The value without some of its fields."""
         _check_names("drop", fields)
         return self._formula("drop", call("drop_fields", value(), options=fields), name, on_error)
 
     def rename(
         self, *, name: str | None = None, on_error: p.OnError | None = None, **names: str
-    ) -> Self:
+    ) -> F_co:
         """The value with other names for some of its fields: `rename(old="new")`."""
         _check_names("rename", tuple(names.values()))
         if len(set(names.values())) < len(names):

@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from kafkalite.core.generics import K, R, V
 from kafkalite.core.nearest import did_you_mean
 from kafkalite.errors import TopologyError
 from kafkalite.streams.expressions.check import UNKNOWN, Shape, checked
@@ -146,6 +147,10 @@ class ExpressionFunction:
 
 Function = CallableFunction | ExpressionFunction
 UserFunction = Callable[..., Any] | str | Expression  # what a user may give for one
+# The same for a type checker: functions of a value, or with_key=True, or with_record=True.
+OfValue: TypeAlias = Callable[[V], R] | str | Expression
+OfPair: TypeAlias = Callable[[K, V], R]
+OfRecord: TypeAlias = Callable[[Record[K, V]], R]
 TAKE_APART: Final = frozenset({"field", "drop_fields", "rename_fields"})
 NO_EXPRESSION: Final[Mapping[str, str]] = {
     **dict.fromkeys(("peek", "for_each"), "it has no effect, which is what this operator is for"),

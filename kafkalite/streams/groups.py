@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
+from kafkalite.core.generics import K_co, R, V_co
+from kafkalite.core.types import Windowed
 from kafkalite.errors import TopologyError
-from kafkalite.serde.serde import Serde
+from kafkalite.serde.serde import Serde, Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Aggregate, Count, reduce_
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from kafkalite.streams.table import Table
 
 
-class Grouped(NotBuilt):
+class Grouped(NotBuilt, Generic[K_co, V_co]):
     """Records, or changes of a table, by group: waits to be aggregated."""
 
     not_built = frozenset({"cogroup"})
@@ -44,7 +46,7 @@ class Grouped(NotBuilt):
         self._window = window
         self._subtracts = subtracts
 
-    def window(self, window: TimeWindow) -> Grouped:
+    def window(self, window: TimeWindow) -> Grouped[Windowed[K_co], V_co]:
         """One row per key and window: `tumbling(…)` or `hopping(…)`."""
         operator = f"window of {self._node.name!r}"
         if not isinstance(window, TimeWindow):
@@ -55,13 +57,35 @@ class Grouped(NotBuilt):
             raise TopologyError(f"{operator}: the groups of a table have no windows")
         return Grouped(self._draft, self._node, window)
 
+    @overload
+    def aggregate(
+        self,
+        aggregate: Aggregate[V_co, R],
+        /,
+        *,
+        on_error: p.OnError | None = None,
+        **options: Unpack[AggregateOptions[R]],
+    ) -> Table[K_co, R]: ...
+    @overload
+    def aggregate(
+        self,
+        aggregate: None = None,
+        /,
+        *,
+        key: Serde | None = None,
+        value: Serializer[dict[str, Any]] | None = None,
+        name: str | None = None,
+        on_error: p.OnError | None = None,
+        cached: bool = True,
+        **aggregates: Aggregate[V_co, Any],
+    ) -> Table[K_co, dict[str, Any]]: ...
     def aggregate(
         self,
         aggregate: Aggregate | None = None,
         /,
         *,
         key: Serde | None = None,
-        value: Serde | None = None,
+        value: Serializer | None = None,
         name: str | None = None,
         on_error: p.OnError | None = None,
         cached: bool = True,
@@ -81,18 +105,18 @@ class Grouped(NotBuilt):
         parts = (aggregate,) if aggregate is not None else tuple(aggregates.values())
         return self._table("aggregate", parts, tuple(aggregates) or None, on_error, options)
 
-    def count(self, **options: Unpack[AggregateOptions]) -> Table:
+    def count(self, **options: Unpack[AggregateOptions[int]]) -> Table[K_co, int]:
         """How many records, null values too where there are windows; `int64()` unless told."""
         return self._table("count", (Count(),), None, None, options)
 
     def reduce(
         self,
-        function: Callable[[Any, Any], Any],
-        subtract: Callable[[Any, Any], Any] | None = None,
+        function: Callable[[V_co, V_co], V_co],
+        subtract: Callable[[V_co, V_co], V_co | None] | None = None,
         *,
         on_error: p.OnError | None = None,
-        **options: Unpack[AggregateOptions],
-    ) -> Table:
+        **options: Unpack[AggregateOptions[V_co]],
+    ) -> Table[K_co, V_co]:
         """`function(aggregate, value)` over the values; the first is the aggregate as it is."""
         parts = (reduce_(function, subtract),)
         return self._table("reduce", parts, None, on_error, options)

@@ -6,35 +6,98 @@ Fails  with TypeError for a keyword argument that an operator does not have; wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, Required, TypedDict
 
+from kafkalite.core.generics import K, R, V
 from kafkalite.errors import TopologyError
-from kafkalite.serde.serde import Serde
+from kafkalite.serde.serde import Serde, Serializer
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Aggregate, subtracts
+from kafkalite.streams.durations import Duration
+from kafkalite.streams.expressions.expression import Expression
+from kafkalite.streams.functions import OfValue
 
 
-class AggregateOptions(TypedDict, total=False):
+class AggregateOptions(TypedDict, Generic[R], total=False):
     """What every aggregate takes. With `cached=False` a row's updates do not merge until the
-    commit: every one goes on."""
+    commit: every one goes on. `key`: of the group's key, or of its windowed key."""
 
     key: Serde | None
-    value: Serde | None
+    value: Serializer[R] | None
     name: str | None
     cached: bool
 
 
-class TableOptions(TypedDict, total=False):
-    """What every operator on tables with a user function takes."""
+class Named(TypedDict, total=False):
+    """What every operator with a user function takes."""
 
     name: str | None
-    with_key: bool
     on_error: p.OnError | None
 
 
+class WithKey(Named):
+    """The same, for a function of key and value."""
+
+    with_key: Required[Literal[True]]
+
+
+class WithRecord(Named):
+    """The same, for a function of the whole record."""
+
+    with_record: Required[Literal[True]]
+
+
+class Grouping(Named, Generic[K, V], total=False):
+    """What grouping takes: the serdes of the internal topic."""
+
+    key: Serde[K] | None
+    value: Serializer[V] | None
+
+
+class Regrouping(Named, Generic[K, V], total=False):
+    """What grouping the rows of a table takes."""
+
+    key: Serde[K] | None
+    value_serde: Serializer[V] | None
+
+
+class SourceOptions(TypedDict, Generic[V], total=False):
+    """What reading a topic as a stream takes, beside serdes."""
+
+    timestamp: OfValue[V, int] | None
+    offset_reset: Literal["earliest", "latest"]
+    max_future: Duration | None
+    name: str | None
+    on_error: p.OnError | None
+
+
+class TableSourceOptions(TypedDict, total=False):
+    """What reading a topic as a table takes, beside serdes."""
+
+    name: str | None
+    history: Duration | None
+    on_error: p.OnError | None
+
+
+class SinkOptions(TypedDict, Generic[K, V], total=False):
+    """What writing into a topic takes, beside the key's serde."""
+
+    value: Serializer[V] | None
+    partitioner: Callable[[K, V, int], int] | Expression | None
+    create: Mapping[str, Any] | None
+    name: str | None
+    on_error: p.OnError | None
+
+
+class TableOptions(Named, total=False):
+    """What operators on tables take, as they are implemented."""
+
+    with_key: bool
+
+
 class Options(TableOptions, total=False):
-    """What every operator on streams with a user function takes."""
+    """What operators on streams take, as they are implemented."""
 
     with_record: bool
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic
 
+from kafkalite.core.generics import K_co, V_co
 from kafkalite.core.types import Headers
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Generic[K_co, V_co]):
     """A record with decoded key and value.
 
     `topic`, `partition` and `offset` tell where it was read from; they are None for a record that
     was made here, such as an update of a table.
     """
 
-    key: Any
-    value: Any
+    key: K_co
+    value: V_co
     timestamp: int  # epoch ms
     headers: Headers = ()
     topic: str | None = None

@@ -11,11 +11,13 @@ Source Kafka Streams' KStream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeAlias, Unpack, overload
 
+from kafkalite.core.generics import K, K_co, V, V_co
+from kafkalite.core.types import Columns, Windowed
 from kafkalite.errors import TopologyError
-from kafkalite.serde.serde import Serde
+from kafkalite.serde.serde import Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, NotBuilt, operator_of, refuse_history, serde_or_none
@@ -25,6 +27,9 @@ from kafkalite.streams.expressions.expression import Expression
 from kafkalite.streams.fields import Fields
 from kafkalite.streams.functions import (
     Function,
+    OfPair,
+    OfRecord,
+    OfValue,
     UserFunction,
     check_arguments,
     function_of,
@@ -33,7 +38,17 @@ from kafkalite.streams.functions import (
     refuse_expression,
     topic_of,
 )
-from kafkalite.streams.options import Options, check_options, of_pairs, topic_settings
+from kafkalite.streams.options import (
+    Grouping,
+    Named,
+    Options,
+    SinkOptions,
+    WithKey,
+    WithRecord,
+    check_options,
+    of_pairs,
+    topic_settings,
+)
 from kafkalite.streams.record import Record
 
 if TYPE_CHECKING:
@@ -41,8 +56,16 @@ if TYPE_CHECKING:
     from kafkalite.streams.table import Table
 
 
-class Stream(Fields, NotBuilt):
-    """Records one after the other. `to` and `for_each` are its ends."""
+TopicName: TypeAlias = str | Callable[[Record[K, V]], str] | Expression
+
+
+class Stream(Fields["Stream[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]):
+    """Records one after the other. `to` and `for_each` are its ends.
+
+    `Stream[str, Order]` has texts as keys and orders as values, for a type checker. It checks
+    functions; of a field's name or an expression it takes the result as Any. Any record may have
+    a null value, as in Kafka Streams: `Order | None` would be a burden where there is none.
+    """
 
     not_built = frozenset({"map_async", "process", "process_values", "join", "join_as_of"})
     hints = hints.STREAM
@@ -53,51 +76,137 @@ class Stream(Fields, NotBuilt):
 
     # The value changes, the key stays
 
+    @overload
+    def filter(self, predicate: OfValue[V_co, object], **options: Unpack[Named]) -> Self: ...
+    @overload
+    def filter(self, predicate: OfPair[K_co, V_co, object], **options: Unpack[WithKey]) -> Self: ...
+    @overload
+    def filter(
+        self, predicate: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
+    ) -> Self: ...
     def filter(self, predicate: UserFunction, **options: Unpack[Options]) -> Stream:
         """The records for which `predicate` is true."""
         return self._filter("filter", predicate, options, negate=False)
 
+    @overload
+    def filter_not(self, predicate: OfValue[V_co, object], **options: Unpack[Named]) -> Self: ...
+    @overload
+    def filter_not(
+        self, predicate: OfPair[K_co, V_co, object], **options: Unpack[WithKey]
+    ) -> Self: ...
+    @overload
+    def filter_not(
+        self, predicate: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
+    ) -> Self: ...
     def filter_not(self, predicate: UserFunction, **options: Unpack[Options]) -> Stream:
         """The records for which `predicate` is not true."""
         return self._filter("filter_not", predicate, options, negate=True)
 
+    @overload
+    def map(self, function: OfValue[V_co, V], **options: Unpack[Named]) -> Stream[K_co, V]: ...
+    @overload
+    def map(
+        self, function: OfPair[K_co, V_co, V], **options: Unpack[WithKey]
+    ) -> Stream[K_co, V]: ...
+    @overload
+    def map(
+        self, function: OfRecord[K_co, V_co, V], **options: Unpack[WithRecord]
+    ) -> Stream[K_co, V]: ...
     def map(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """A new value for each; the key stays."""
         return self._each("map", p.Map, function, options)
 
+    @overload
+    def flat_map(
+        self, function: OfValue[V_co, Iterable[V]], **options: Unpack[Named]
+    ) -> Stream[K_co, V]: ...
+    @overload
+    def flat_map(
+        self, function: OfPair[K_co, V_co, Iterable[V]], **options: Unpack[WithKey]
+    ) -> Stream[K_co, V]: ...
+    @overload
+    def flat_map(
+        self, function: OfRecord[K_co, V_co, Iterable[V]], **options: Unpack[WithRecord]
+    ) -> Stream[K_co, V]: ...
     def flat_map(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """Any number of values for each, from an iterable; the key stays."""
         return self._each("flat_map", p.FlatMap, function, options)
 
+    @overload
+    def peek(self, function: Callable[[V_co], object], **options: Unpack[Named]) -> Self: ...
+    @overload
+    def peek(self, function: OfPair[K_co, V_co, object], **options: Unpack[WithKey]) -> Self: ...
+    @overload
+    def peek(
+        self, function: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
+    ) -> Self: ...
     def peek(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """Calls `function` with each record and passes it on."""
         return self._each("peek", p.Peek, function, options)
 
+    @overload
+    def for_each(self, function: Callable[[V_co], object], **options: Unpack[Named]) -> None: ...
+    @overload
+    def for_each(
+        self, function: OfPair[K_co, V_co, object], **options: Unpack[WithKey]
+    ) -> None: ...
+    @overload
+    def for_each(
+        self, function: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
+    ) -> None: ...
     def for_each(self, function: UserFunction, **options: Unpack[Options]) -> None:
         """Calls `function` with each record; the end of the stream."""
         self._each("for_each", p.Peek, function, options)
 
     # The key changes
 
+    @overload
+    def select_key(
+        self, function: OfValue[V_co, K], **options: Unpack[Named]
+    ) -> Stream[K, V_co]: ...
+    @overload
+    def select_key(
+        self, function: OfPair[K_co, V_co, K], **options: Unpack[WithKey]
+    ) -> Stream[K, V_co]: ...
+    @overload
+    def select_key(
+        self, function: OfRecord[K_co, V_co, K], **options: Unpack[WithRecord]
+    ) -> Stream[K, V_co]: ...
     def select_key(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """A new key for each; the value stays."""
         return self._each("select_key", p.SelectKey, function, options)
 
+    @overload
+    def map_pairs(
+        self, function: OfPair[K_co, V_co, tuple[K, V]], **options: Unpack[Named]
+    ) -> Stream[K, V]: ...
+    @overload
+    def map_pairs(
+        self, function: OfRecord[K_co, V_co, tuple[K, V]], **options: Unpack[WithRecord]
+    ) -> Stream[K, V]: ...
     def map_pairs(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """`function(key, value)` gives the new `(key, value)`."""
         return self._each("map_pairs", p.MapPairs, function, of_pairs(options))
 
+    @overload
+    def flat_map_pairs(
+        self, function: OfPair[K_co, V_co, Iterable[tuple[K, V]]], **options: Unpack[Named]
+    ) -> Stream[K, V]: ...
+    @overload
+    def flat_map_pairs(
+        self, function: OfRecord[K_co, V_co, Iterable[tuple[K, V]]], **options: Unpack[WithRecord]
+    ) -> Stream[K, V]: ...
     def flat_map_pairs(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
         """`function(key, value)` gives an iterable of `(key, value)`."""
         return self._each("flat_map_pairs", p.MapPairs, function, of_pairs(options), flat=True)
 
     def map_batch(
         self,
-        function: Callable[[Any], Any],
+        function: Callable[[Columns[K_co, V_co]], Columns[K, V]],
         *,
         name: str | None = None,
         on_error: p.OnError | None = None,
-    ) -> Stream:
+    ) -> Stream[K, V]:
         """`function` gets `Columns` and returns `Columns`: once per batch, not per record.
 
         The key counts as changed. When it fails, it fails for the whole batch.
@@ -108,6 +217,24 @@ class Stream(Fields, NotBuilt):
 
     # Several streams
 
+    @overload
+    def branch(
+        self, *predicates: OfValue[V_co, object], default: bool = False, **options: Unpack[Named]
+    ) -> tuple[Self, ...]: ...
+    @overload
+    def branch(
+        self,
+        *predicates: OfPair[K_co, V_co, object],
+        default: bool = False,
+        **options: Unpack[WithKey],
+    ) -> tuple[Self, ...]: ...
+    @overload
+    def branch(
+        self,
+        *predicates: OfRecord[K_co, V_co, object],
+        default: bool = False,
+        **options: Unpack[WithRecord],
+    ) -> tuple[Self, ...]: ...
     def branch(
         self, *predicates: UserFunction, default: bool = False, **options: Unpack[Options]
     ) -> tuple[Stream, ...]:
@@ -133,7 +260,7 @@ class Stream(Fields, NotBuilt):
         )
         return tuple(Stream(self._draft, self._draft.add(arm)) for arm in arms)
 
-    def merge(self, *others: Stream, name: str | None = None) -> Stream:
+    def merge(self, *others: Stream[K_co, V_co], name: str | None = None) -> Stream[K_co, V_co]:
         """The records of all these streams, interleaved."""
         operator = self._operator("merge", name)
         for other in others:
@@ -151,12 +278,12 @@ class Stream(Fields, NotBuilt):
     def repartition(
         self,
         partitions: int | None = None,
-        partitioner: p.Partitioner | Expression | None = None,
+        partitioner: Callable[[K_co, V_co, int], int] | Expression | None = None,
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
+        key: Serializer[K_co] | None = None,
+        value: Serializer[V_co] | None = None,
         name: str | None = None,
-    ) -> Stream:
+    ) -> Stream[K_co, V_co]:
         """Through an internal topic. Without `partitions`: as many as its input has.
 
         `partitioner(key, value, partitions)` gives the partition, or an expression a number whose
@@ -176,12 +303,28 @@ class Stream(Fields, NotBuilt):
             value=serde_or_none(value, "value=", operator),
         )
 
+    @overload
     def to(
         self,
-        topic: str | Callable[[Record], str] | Expression,
+        topic: TopicName[K_co, V_co],
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
+        key: Serializer[K_co] | None = None,
+        **options: Unpack[SinkOptions[K_co, V_co]],
+    ) -> None: ...
+    @overload
+    def to(
+        self: Stream[Windowed[K], V_co],
+        topic: TopicName[Windowed[K], V_co],
+        *,
+        key: Serializer[K],
+        **options: Unpack[SinkOptions[Windowed[K], V_co]],
+    ) -> None: ...
+    def to(
+        self,
+        topic: TopicName,
+        *,
+        key: Serializer | None = None,
+        value: Serializer | None = None,
         partitioner: p.Partitioner | Expression | None = None,
         create: Mapping[str, Any] | None = None,
         name: str | None = None,
@@ -212,11 +355,11 @@ class Stream(Fields, NotBuilt):
     def to_table(
         self,
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
+        key: Serializer[K_co] | None = None,
+        value: Serializer[V_co] | None = None,
         name: str | None = None,
         history: Duration | None = None,
-    ) -> Table:
+    ) -> Table[K_co, V_co]:
         """The latest value per key; a null value deletes. Named: with a store to look into."""
         operator = self._operator("to_table", name)
         refuse_history(history, operator)
@@ -231,12 +374,32 @@ class Stream(Fields, NotBuilt):
         )._node
         return self._draft.table(node)
 
+    @overload
+    def group_by(
+        self, function: OfValue[V_co, K | None], **options: Unpack[Grouping[K, V_co]]
+    ) -> Grouped[K, V_co]: ...
+    @overload
+    def group_by(
+        self,
+        function: OfPair[K_co, V_co, K | None],
+        *,
+        with_key: Literal[True],
+        **options: Unpack[Grouping[K, V_co]],
+    ) -> Grouped[K, V_co]: ...
+    @overload
+    def group_by(
+        self,
+        function: OfRecord[K_co, V_co, K | None],
+        *,
+        with_record: Literal[True],
+        **options: Unpack[Grouping[K, V_co]],
+    ) -> Grouped[K, V_co]: ...
     def group_by(
         self,
         function: UserFunction,
         *,
-        key: Serde | None = None,
-        value: Serde | None = None,
+        key: Serializer | None = None,
+        value: Serializer | None = None,
         **options: Unpack[Options],
     ) -> Grouped:
         """Groups by a new key; equal ones meet through an internal topic. None: left out."""
@@ -252,8 +415,12 @@ class Stream(Fields, NotBuilt):
         return self._draft.grouped(node)
 
     def group_by_key(
-        self, *, key: Serde | None = None, value: Serde | None = None, name: str | None = None
-    ) -> Grouped:
+        self,
+        *,
+        key: Serializer[K_co] | None = None,
+        value: Serializer[V_co] | None = None,
+        name: str | None = None,
+    ) -> Grouped[K_co, V_co]:
         """Groups by the key, through an internal topic only where an operator changed it."""
         operator = self._operator("group_by_key", name)
         node = self._then(

@@ -9,10 +9,12 @@ Source Kafka Streams' KTable.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, Unpack, overload
 
+from kafkalite.core.generics import K, K_co, V, V_co
+from kafkalite.core.types import Windowed
 from kafkalite.errors import TopologyError
-from kafkalite.serde.serde import Serde
+from kafkalite.serde.serde import Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, NotBuilt, operator_of, serde_or_none
@@ -23,18 +25,27 @@ from kafkalite.streams.fields import Fields
 from kafkalite.streams.functions import (
     CallableFunction,
     Function,
+    OfPair,
+    OfValue,
     UserFunction,
     function_of,
     predicate_of,
 )
-from kafkalite.streams.options import TableOptions, check_options, is_row
+from kafkalite.streams.options import (
+    Named,
+    Regrouping,
+    TableOptions,
+    WithKey,
+    check_options,
+    is_row,
+)
 
 if TYPE_CHECKING:
     from kafkalite.streams.groups import Grouped
     from kafkalite.streams.stream import Stream
 
 
-class Table(Fields, NotBuilt):
+class Table(Fields["Table[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]):
     """The latest row per key, and per window if it was aggregated over windows."""
 
     not_built = frozenset({"join", "suppress"})
@@ -44,29 +55,79 @@ class Table(Fields, NotBuilt):
         self._draft = draft
         self._node = node
 
+    @overload
+    def filter(self, predicate: OfValue[V_co, object], **options: Unpack[Named]) -> Self: ...
+    @overload
+    def filter(self, predicate: OfPair[K_co, V_co, object], **options: Unpack[WithKey]) -> Self: ...
     def filter(self, predicate: UserFunction, **options: Unpack[TableOptions]) -> Table:
         """The rows for which `predicate` is true. Named: with a store to look into."""
         return self._rows("filter", p.TableFilter, predicate, options, negate=False)
 
+    @overload
+    def filter_not(self, predicate: OfValue[V_co, object], **options: Unpack[Named]) -> Self: ...
+    @overload
+    def filter_not(
+        self, predicate: OfPair[K_co, V_co, object], **options: Unpack[WithKey]
+    ) -> Self: ...
     def filter_not(self, predicate: UserFunction, **options: Unpack[TableOptions]) -> Table:
         """The rows for which `predicate` is not true. Named: with a store to look into."""
         return self._rows("filter_not", p.TableFilter, predicate, options, negate=True)
 
+    @overload
+    def map(
+        self, function: OfValue[V_co, V | None], **options: Unpack[Named]
+    ) -> Table[K_co, V]: ...
+    @overload
+    def map(
+        self, function: OfPair[K_co, V_co, V | None], **options: Unpack[WithKey]
+    ) -> Table[K_co, V]: ...
     def map(self, function: UserFunction, **options: Unpack[TableOptions]) -> Table:
         """A new value for each row. Named: with a store to look into."""
         return self._rows("map", p.TableMap, function, options)
 
-    def to_stream(self, *, name: str | None = None) -> Stream:
+    def to_stream(self, *, name: str | None = None) -> Stream[K_co, V_co]:
         """Every update, after the commit's cache; a deleted row is a null value."""
         return self._draft.stream(self._draft.below("to_stream", p.ToStream, self._node, name))
 
+    @overload
+    def group_by(
+        self,
+        function: OfValue[V_co, K | None],
+        value: None = None,
+        **options: Unpack[Regrouping[K, V_co]],
+    ) -> Grouped[K, V_co]: ...
+    @overload
+    def group_by(
+        self,
+        function: OfValue[V_co, K | None],
+        value: OfValue[V_co, V],
+        **options: Unpack[Regrouping[K, V]],
+    ) -> Grouped[K, V]: ...
+    @overload
+    def group_by(
+        self,
+        function: OfPair[K_co, V_co, K | None],
+        value: None = None,
+        *,
+        with_key: Literal[True],
+        **options: Unpack[Regrouping[K, V_co]],
+    ) -> Grouped[K, V_co]: ...
+    @overload
+    def group_by(
+        self,
+        function: OfPair[K_co, V_co, K | None],
+        value: OfPair[K_co, V_co, V],
+        *,
+        with_key: Literal[True],
+        **options: Unpack[Regrouping[K, V]],
+    ) -> Grouped[K, V]: ...
     def group_by(
         self,
         function: UserFunction,
         value: UserFunction | None = None,
         *,
-        key: Serde | None = None,
-        value_serde: Serde | None = None,
+        key: Serializer | None = None,
+        value_serde: Serializer | None = None,
         **options: Unpack[TableOptions],
     ) -> Grouped:
         """Groups the rows by a function of them, `value` being what is aggregated of each.
@@ -89,7 +150,9 @@ class Table(Fields, NotBuilt):
         )
         return self._draft.grouped(node, subtracts=True)
 
-    def final(self, *, idle: Duration | None = None, name: str | None = None) -> Stream:
+    def final(
+        self: Table[Windowed[K], V_co], *, idle: Duration | None = None, name: str | None = None
+    ) -> Stream[Windowed[K], V_co]:
         """One record per window, once stream time has passed its end and grace.
 
         `idle`: windows also close when no record came for that long in wall time.

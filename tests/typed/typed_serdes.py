@@ -8,15 +8,11 @@ from typing import Any, TypedDict, assert_type
 
 from kafkalite.core.types import Columns, Windowed
 from kafkalite.serde import (
-    AvroSerde,
     Codec,
     Encoder,
-    JsonSerde,
     Serde,
     SerdeContext,
     Serializer,
-    StringSerde,
-    WindowedSerde,
     avro,
     bytes_,
     float64,
@@ -52,14 +48,12 @@ own: Serde[str] = Upper()
 assert_type(string().open(CONTEXT), Codec[str])
 
 # A window's key has the type of the key within.
-assert_type(string(), StringSerde)
-assert_type(windowed(string(), "1h"), WindowedSerde[str])
+assert_type(windowed(string(), "1h"), Serde[Windowed[str]])
 windows: Serde[Windowed[str]] = windowed(string(), "1h")
 assert_type(Windowed("a", 0, 1).key, str)
 
 # Their values are told by an annotation.
-assert_type(json(), JsonSerde)
-assert_type(avro(), AvroSerde)
+assert_type(json(), Serde[Any])
 orders: Serde[Order] = json()
 flights: Serde[Mapping[str, Any]] = avro()
 lists: Serde[list[int]] = msgpack()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kafkalite.core.types import Windowed
 from kafkalite.serde import Encoder, Serde, SerdeContext, Serializer, int64, json, string, windowed
 
-texts: Serde[str] = int64()  # E: expression has type "Int64Serde", variable has type "Serde[str]"
+texts: Serde[str] = int64()  # E: expression has type "Serde[int]", variable has type "Serde[str]"
 windows: Serde[Windowed[int]] = windowed(string(), "1h")  # E: expected "Serde[int]"
 maker: Serde[str] = string  # E: variable has type "Serde[str]"
 encoder: Encoder[int] = string().open(SerdeContext())  # E: variable has type "Encoder[int]"

@@ -1,0 +1,183 @@
+"""Every operator with typed functions: `mypy --strict` finds no error, and the topology runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypedDict, assert_type
+
+from kafkalite.streams import (
+    Aggregate,
+    Columns,
+    Grouped,
+    Record,
+    Serde,
+    Stream,
+    Streams,
+    Table,
+    TopologyTestDriver,
+    Windowed,
+    avro,
+    col,
+    collect,
+    count,
+    first,
+    fold,
+    int64,
+    json,
+    max_,
+    mean,
+    reduce_,
+    string,
+    sum_,
+    top_k,
+    tumbling,
+    windowed,
+)
+
+
+class Order(TypedDict):
+    id: int
+    user: str
+    amount: float
+    note: str | None
+
+
+orders_serde: Serde[Order] = json()
+
+# The application's serdes stand where a topic has none of its own.
+app = Streams("typed", key=string(), value=json())
+assert_type(app, Streams[str, Any])
+orders = app.stream("orders", value=orders_serde, timestamp=lambda o: o["id"])
+assert_type(orders, Stream[str, Order])
+assert_type(app.stream("plain"), Stream[str, Any])
+assert_type(app.stream("numbers", key=int64()), Stream[int, Any])
+assert_type(app.stream(["a", "b"], key=int64(), value=string()), Stream[int, str])
+annotated: Stream[str, Order] = app.stream("annotated", value=avro())
+assert_type(app.table("users", value=string()), Table[str, str])
+
+
+def untyped(stream: Stream, application: Streams) -> Table:
+    """Parameters that are not given are Any."""
+    return stream.group_by("x").aggregate(n=count())
+
+
+# Operators that keep the value
+large = orders.filter(lambda o: o["amount"] > 3).filter_not(lambda o: o["user"] == "eve")
+assert_type(large, Stream[str, Order])
+assert_type(orders.filter("note"), Stream[str, Order])
+assert_type(orders.filter(col("amount") > 3), Stream[str, Order])
+assert_type(orders.filter(lambda k, o: k == o["user"], with_key=True), Stream[str, Order])
+assert_type(orders.filter(lambda r: r.timestamp > r.value["id"], with_record=True, name="late"),
+            Stream[str, Order])  # fmt: skip
+seen: list[str] = []
+assert_type(orders.peek(lambda o: seen.append(o["user"])), Stream[str, Order])
+assert_type(orders.peek(lambda k, o: seen.append(k), with_key=True), Stream[str, Order])
+orders.for_each(lambda o: seen.append(o["user"]))
+orders.for_each(lambda r: seen.append(r.key + r.value["user"]), with_record=True)
+small, rest = orders.branch(lambda o: o["amount"] < 1, default=True)
+assert_type(small, Stream[str, Order])
+orders.branch(lambda k, o: k == o["user"], lambda k, o: not o["id"], with_key=True)
+assert_type(small.merge(rest), Stream[str, Order])
+assert_type(orders.repartition(partitioner=lambda k, o, n: len(k) % n), Stream[str, Order])
+
+# Operators that make another value, or another key
+amounts = orders.map(lambda o: o["amount"])
+assert_type(amounts, Stream[str, float])
+assert_type(amounts.map(round).map(lambda n: n.bit_length()), Stream[str, int])
+assert_type(orders.map(lambda k, o: (k, o["id"]), with_key=True), Stream[str, tuple[str, int]])
+assert_type(orders.map(lambda r: r.timestamp, with_record=True), Stream[str, int])
+assert_type(orders.map("amount"), Stream[str, Any])
+assert_type(orders.map(col("amount") * 2), Stream[str, Any])
+assert_type(orders.flat_map(lambda o: o["user"].split()), Stream[str, str])
+assert_type(orders.select_key(lambda o: o["id"]), Stream[int, Order])
+assert_type(orders.select_key(lambda k, o: k.encode(), with_key=True), Stream[bytes, Order])
+assert_type(orders.select_key("user"), Stream[Any, Order])
+assert_type(orders.map_pairs(lambda k, o: (o["id"], k)), Stream[int, str])
+assert_type(orders.flat_map_pairs(lambda k, o: [(o["id"], k)]), Stream[int, str])
+assert_type(orders.select("id", twice=col("amount") * 2), Stream[str, dict[str, Any]])
+assert_type(orders.assign(big=col("amount") > 9).drop("note"), Stream[str, dict[str, Any]])
+
+
+def halved(batch: Columns[str, Order]) -> Columns[str, float]:
+    return Columns(batch.keys, [o["amount"] / 2 for o in batch.values], batch.timestamps)
+
+
+assert_type(orders.map_batch(halved), Stream[str, float])
+
+
+def words(record: Record[str, Order]) -> Iterator[str]:
+    yield record.key + (record.value["note"] or "")
+
+
+assert_type(orders.flat_map(words, with_record=True), Stream[str, str])
+
+# A function may give None; serdes write it as the null record.
+notes = orders.map(lambda o: o["note"])
+assert_type(notes, Stream[str, str | None])
+notes.to("notes", value=string())
+orders.to(lambda r: f"orders-{r.value['id']}", value=avro(), key=string())
+amounts.to("amounts", create={"partitions": 3}, partitioner=lambda k, amount, n: int(amount) % n)
+
+# Groups and windows
+by_user = orders.group_by(lambda o: o["user"])
+assert_type(by_user, Grouped[str, Order])
+by_note = orders.group_by(lambda o: o["note"])  # None is left out
+assert_type(by_note, Grouped[str, Order])
+assert_type(orders.group_by("user", key=string()), Grouped[str, Order])
+assert_type(orders.group_by(lambda k, o: (k, o["id"]), with_key=True),
+            Grouped[tuple[str, int], Order])  # fmt: skip
+assert_type(by_user.count(), Table[str, int])
+per_minute = by_user.window(tumbling("1m", grace="5s"))
+assert_type(per_minute, Grouped[Windowed[str], Order])
+
+# Aggregates: a dict of the named ones, the bare value of one without a name
+assert_type(
+    per_minute.aggregate(
+        n=count(),
+        total=sum_(lambda o: o["amount"]),
+        mean=mean(lambda o: o["amount"]),
+        most=max_("amount"),
+        note=first(lambda o: o["note"]),
+        spread=fold(0.0, lambda a, o: a + o["amount"]),
+    ),
+    Table[Windowed[str], dict[str, Any]],
+)
+assert_type(by_user.aggregate(max_(lambda o: o["amount"])), Table[str, float])
+assert_type(by_user.aggregate(mean("amount")), Table[str, float])
+assert_type(by_user.aggregate(count(), value=int64()), Table[str, int])
+assert_type(by_user.aggregate(first(lambda o: o["note"])), Table[str, str])
+assert_type(by_user.aggregate(collect(lambda o: o["id"])), Table[str, list[int]])
+assert_type(by_user.aggregate(collect()), Table[str, list[Order]])
+assert_type(by_user.aggregate(top_k(3, lambda o: o["amount"])), Table[str, list[float]])
+assert_type(by_user.aggregate(fold(lambda: 0, lambda n, o: n + o["id"])), Table[str, int])
+assert_type(by_user.aggregate(fold(0, lambda n, o: n + o["id"])), Table[str, int])
+assert_type(amounts.group_by_key().aggregate(reduce_(lambda a, b: a + b)), Table[str, float])
+assert_type(amounts.group_by_key().reduce(lambda a, b: max(a, b)), Table[str, float])
+spent: Aggregate[Order, float] = sum_(lambda o: o["amount"])
+assert_type(by_user.aggregate(spent), Table[str, float])
+
+# Tables
+counts = per_minute.count(key=string(), name="counts")
+assert_type(counts, Table[Windowed[str], int])
+many = counts.filter(lambda n: n > 1).filter_not(lambda k, n: n > k.end, with_key=True)
+assert_type(many, Table[Windowed[str], int])
+assert_type(counts.map(lambda n: str(n) if n else None), Table[Windowed[str], str])  # None deletes
+assert_type(counts.to_stream(), Stream[Windowed[str], int])
+assert_type(many.final(), Stream[Windowed[str], int])
+counts.final(name="last").to("counts", key=windowed(string(), "1m"), value=int64())
+counts.to_stream().to("updates", key=string(), value=int64())  # the serde of the key in the window
+counts.to_stream().map(lambda k, n: f"{k.key}: {n}", with_key=True).to("lines", value=string())
+counts.late().to("late")
+users = orders.to_table(value=orders_serde)
+assert_type(users, Table[str, Order])
+assert_type(users.group_by(lambda o: o["user"]), Grouped[str, Order])
+assert_type(users.group_by(lambda o: o["user"], lambda o: o["amount"]), Grouped[str, float])
+by_id = users.group_by(lambda k, o: o["id"], with_key=True, key=int64())
+assert_type(by_id, Grouped[int, Order])
+assert_type(users.group_by(lambda o: o["id"], "amount", key=int64()).count(), Table[int, int])
+assert_type(users.select("id"), Table[str, dict[str, Any]])
+
+driver = TopologyTestDriver(app)
+driver.pipe("orders", Order(id=1, user="ann", amount=2.5, note=None), key="k")
+assert [record.value for record in driver.read("lines")] == ["ann: 1"]
+assert [record.value for record in driver.read("notes")] == [None]
