@@ -1,7 +1,7 @@
 """What a type checker says of users' programs: right ones pass, wrong ones fail where it is marked.
 
-`typed_*.py` are programs without an error under `mypy --strict`; they run, too. In `wrong_*.py` a
-line with a mistake is marked with a part of mypy's message:
+`typed_*.py` and the guide are programs without an error under `mypy --strict`; they run, too. A
+line of `wrong_*.py` with a mistake is marked with a part of mypy's message:
 
     ints.to("texts", value=string())  # E: expected "Serializer[int]"
 """
@@ -17,6 +17,8 @@ import pytest
 from mypy import api
 
 HERE = Path(__file__).parent
+GUIDE = HERE.parents[1] / "docs" / "guide" / "typing.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RIGHT = sorted(HERE.glob("typed_*.py"))
 WRONG = sorted(HERE.glob("wrong_*.py"))
 ERROR = re.compile(r"^(.+?):(\d+): error: (.*)$")
@@ -50,7 +52,9 @@ def test_mypy_finds_the_mistakes_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MYPYPATH", str(HERE.parents[1]))
-    errors, marks = found(RIGHT + WRONG, tmp_path), marked(WRONG)
+    guide = tmp_path / "guide.py"
+    guide.write_text("\n".join(BLOCK.findall(GUIDE.read_text())))
+    errors, marks = found([*RIGHT, guide, *WRONG], tmp_path), marked(WRONG)
     assert not {place: told for place, told in errors.items() if place not in marks}
     assert not marks.keys() - errors.keys(), "no error where one is expected"
     other = {at: told for at, told in errors.items() if not any(marks[at] in each for each in told)}
