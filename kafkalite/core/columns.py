@@ -16,7 +16,7 @@ Owns   nothing.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, compress
 from operator import itemgetter
 from typing import Any, Final, Self, TypeVar, overload
@@ -95,15 +95,26 @@ def joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
     return list(chain.from_iterable(columns))
 
 
+def objects(column: Sequence[T]) -> list[T]:
+    """The records as a list, for those who look at each more than once."""
+    return column if type(column) is list else list(column)
+
+
+def has_nulls(column: Sequence[Any]) -> bool:
+    """Whether a record is None."""
+    quick: bool | None = getattr(column, "has_nulls", None)
+    return not all(column) and None in column if quick is None else quick
+
+
 def least(column: Sequence[int]) -> int:
     """The least number of a column."""
-    quick = getattr(column, "min", None)
+    quick: Callable[[], int] | None = getattr(column, "min", None)
     return min(column) if quick is None else quick()
 
 
 def greatest(column: Sequence[int]) -> int:
     """The greatest number of a column."""
-    quick = getattr(column, "max", None)
+    quick: Callable[[], int] | None = getattr(column, "max", None)
     return max(column) if quick is None else quick()
 
 

@@ -17,6 +17,7 @@ from operator import index
 from struct import Struct, pack, unpack
 from typing import Any, Final
 
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext, first_failure
 
 INT64: Final = Struct(">q")
@@ -41,6 +42,8 @@ class BytesCodec:
 
     def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
         """The column itself; SerdeError where a value is not bytes."""
+        if isinstance(column, Spans):
+            return column
         if not set(map(type, column)) <= {bytes, type(None)}:
             try:
                 return [None if value is None else _to_bytes(value) for value in column]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.clients.consumer.positions import EARLIEST, LATEST, FetchSettings, Positions, Stage
+from kafkalite.core.columns import FEW
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.fetch import (
@@ -18,6 +19,7 @@ from kafkalite.core.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
+from kafkalite.core.protocol.record_codec import NATIVE, Spans
 from kafkalite.core.types import NO_OFFSET, Columns, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode
 
@@ -335,3 +337,65 @@ def test_a_batch_that_the_broker_finds_corrupt_is_an_error_each_time() -> None:
 def test_a_partition_nobody_assigned_is_named() -> None:
     with pytest.raises(ValueError, match="orders-1 is not assigned"):
         positions()[OTHER]
+
+
+class TestForms:
+    """A consumer that asks for forms gets the same records; small batches stay lists."""
+
+    @given(
+        st.lists(st.tuples(st.sampled_from([1, FEW - 1, FEW, 300]), st.integers(0, 4)), max_size=4),
+        st.none() | st.integers(1, 400),
+    )
+    def test_the_records_are_those_of_lists(
+        self, sizes: list[tuple[int, int]], records_max: int | None
+    ) -> None:
+        data, end = b"", 0
+        for count, codec in sizes:
+            data += batch(end, count, codec=codec)
+            end += count
+
+        def taken(**settings: object) -> list[tuple[list[bytes | None], list[int], list[int]]]:
+            place, found = positions(**settings), []
+            place.receive(answer(data), asked(place), 0)
+            while got := place.take(records_max):
+                columns = got[TP]
+                assert columns.offsets is not None
+                found.append(
+                    (list(columns.values), list(columns.timestamps), list(columns.offsets))
+                )
+            return found
+
+        assert taken(as_forms=True) == taken()
+
+    def test_large_batches_are_forms_and_small_ones_join_them(self) -> None:
+        place = positions(as_forms=True)
+        place.receive(answer(batch(0, FEW) + batch(FEW, 5) + batch(FEW + 5, FEW)), asked(place), 0)
+        columns = place.take()[TP]
+        assert type(columns.values) is (Spans if NATIVE else list)
+        assert list(columns.values) == [b"%d" % offset for offset in range(2 * FEW + 5)]
+        place.receive(answer(batch(2 * FEW + 5, FEW - 1)), asked(place), 0)
+        assert type(place.take()[TP].values) is list
+
+    def test_a_response_is_not_kept_for_a_small_part_of_it(self) -> None:
+        data = batch(0, FEW)
+        for others, is_kept in ((1, True), (8, False)):
+            place = positions(as_forms=True)
+            response = memoryview(data * (1 + others))
+            place.receive(answer(response[: len(data)]), asked(place), 0)
+            columns = place.take()[TP]
+            if NATIVE:
+                assert isinstance(columns.values, Spans)
+                assert (columns.values.data is response.obj) == is_kept
+                assert columns.values.held_bytes <= 4 * len(data)
+
+    def test_damaged_records_are_refused_alike(self) -> None:
+        data = bytearray(batch(0, FEW))
+        data[-1] = 9
+        said = []
+        for as_forms in (False, True):
+            place = positions(as_forms=as_forms, check_crcs=False)
+            place.receive(answer(bytes(data)), asked(place), 0)
+            with pytest.raises(CorruptBatchError) as failed:
+                place.take()
+            said.append(str(failed.value))
+        assert said[0] == said[1]

@@ -107,6 +107,8 @@ class Consumer(Lifetime):
     without a committed offset: "latest", "earliest", or "none" (an error). With a group id offsets
     are committed every `auto_commit_interval_ms` by `poll`, for the records of earlier polls,
     unless `enable_auto_commit` is False. `records_max` bounds a poll's records. Times are in ms.
+    With `as_forms` columns of many records are sequences that make an object of a record when it
+    is looked at: `columns.to_arrow()` then costs a copy of the bytes, and no object a record.
 
         import asyncio
         from kafkalite.clients import Consumer
@@ -147,6 +149,7 @@ class Consumer(Lifetime):
         heartbeat_interval_ms: int = 3_000,
         max_poll_interval_ms: int = 300_000,
         allow_auto_create_topics: bool = True,
+        as_forms: bool = False,
     ) -> None:
         _check_choice("auto_offset_reset", auto_offset_reset, RESETS)
         _check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
@@ -162,6 +165,7 @@ class Consumer(Lifetime):
             auto_offset_reset=RESETS[auto_offset_reset],
             read_committed=ISOLATION_LEVELS[isolation_level],
             check_crcs=check_crcs,
+            as_forms=as_forms,
         )
         self._client, self._owns_client = client_of(client, client_id)
         self._positions = Positions(self._settings, self._client.random)

@@ -51,6 +51,7 @@ SESSIONLESS_EPOCH: Final = -1
 RETRY_INITIAL_MS: Final = 100
 RETRY_MAX_MS: Final = 1_000
 NO_LIMIT: Final = 2**63
+RESPONSE_SHARE: Final = 4  # a partition's bytes that are less than this part of a response
 
 
 class Stage(Enum):
@@ -72,6 +73,7 @@ class FetchSettings:
     auto_offset_reset: int | None = LATEST  # None: an offset out of range is an error
     read_committed: bool = False
     check_crcs: bool = True
+    as_forms: bool = False
 
 
 class Fetched:
@@ -94,11 +96,14 @@ class Fetched:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
-    def read(self, check_crc: bool) -> tuple[records.BatchHeader, Columns | None]:
+    def read(
+        self, check_crc: bool, as_forms: bool = False
+    ) -> tuple[records.BatchHeader, Columns | None]:
         """The next batch: its header, and its records if the user is to see them."""
         position, header = self._batches[0]
-        visible = self._is_visible(position, header, check_crc)
-        columns = records.decode(self._view, position, check_crc=check_crc) if visible else None
+        columns = None
+        if self._is_visible(position, header, check_crc):
+            columns = records.decode(self._view, position, check_crc=check_crc, as_forms=as_forms)
         self._batches.popleft()
         return header, columns
 
@@ -328,7 +333,10 @@ class Positions:
         if not isinstance(data, bytes | bytearray | memoryview) or not data:
             return
         try:
-            fetched = Fetched(memoryview(data), answer.aborted_transactions or ())
+            view = memoryview(data)
+            if self.settings.as_forms:
+                view = _on_its_own(view)
+            fetched = Fetched(view, answer.aborted_transactions or ())
             if not fetched:
                 raise CorruptBatchError(f"{len(data):,} bytes that are no whole batch")
         except CorruptBatchError as error:
@@ -422,7 +430,7 @@ class Positions:
                 place.buffered.popleft()
                 continue
             try:
-                header, columns = fetched.read(self.settings.check_crcs)
+                header, columns = fetched.read(self.settings.check_crcs, self.settings.as_forms)
             except CorruptBatchError as error:
                 place.error = _placed(error, place.topic_partition, place.position)
                 place.buffered.clear()
@@ -444,6 +452,12 @@ def _wants(place: Position, now_ms: float) -> bool:
         and place.error is None
         and place.retry_at_ms <= now_ms
     )
+
+
+def _on_its_own(view: memoryview) -> memoryview:
+    """The same bytes; a copy where they are a small part of a response, which forms would keep."""
+    is_large = len(view) * RESPONSE_SHARE >= memoryview(view.obj).nbytes
+    return view if is_large else memoryview(bytes(view))
 
 
 def _from(columns: Columns, offset: int) -> Columns:

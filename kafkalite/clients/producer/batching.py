@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from kafkalite.core.protocol.checksum import crc32c
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns, Headers
 
 RECORD_OVERHEAD_BYTES: Final = 10  # lengths and deltas around a record's key and value
@@ -117,7 +118,7 @@ def check_lengths(columns: Columns) -> None:
 def check_bytes(columns: Columns) -> None:
     """Raises TypeError naming the first record whose key or value is neither bytes nor None."""
     for name, column in (("key", columns.keys), ("value", columns.values)):
-        if set(map(type, column)) <= {bytes, type(None)}:
+        if isinstance(column, Spans) or set(map(type, column)) <= {bytes, type(None)}:
             continue
         for place, entry in enumerate(column):
             if entry is not None and not isinstance(entry, bytes):

@@ -6,6 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
+from kafkalite.core.protocol._int64s cimport Int64s, int64s_at
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._objects cimport (
     Py_INCREF,
@@ -23,6 +24,7 @@ from kafkalite.core.protocol._objects cimport (
     new_int,
     number_at,
 )
+from kafkalite.core.protocol._spans cimport Spans, all_at
 
 from kafkalite.core.protocol.records_pure import (
     INTERFACE,
@@ -76,6 +78,8 @@ def partition_column(keys, partition_count):
     """The partition of each key, -1 for a null one."""
     check_partition_count(partition_count)
     cdef uint32_t count = partition_count
+    if type(keys) is Spans:
+        return partitions_of_spans(keys, count)
     cdef object sequence = PySequence_Fast(keys, "keys are no sequence")
     cdef Py_ssize_t length = PySequence_Fast_GET_SIZE(<PyObject *> sequence)
     cdef list column = PyList_New(length)
@@ -98,6 +102,22 @@ def partition_column(keys, partition_count):
     return column
 
 
+cdef list partitions_of_spans(Spans keys, uint32_t count):
+    cdef list column = PyList_New(keys.size)
+    cdef Py_ssize_t i
+    cdef uint32_t h
+    cdef int64_t partition
+    for i in range(keys.size):
+        partition = -1
+        if keys.first[i] >= 0:
+            h = hash_bytes(
+                <const uint8_t *> keys.bytes + keys.first[i], keys.last[i] - keys.first[i]
+            )
+            partition = (h & INT32_MAX) % count
+        PyList_SET_ITEM(<PyObject *> column, i, new_int(partition))
+    return column
+
+
 cdef class _Split:
     """Where each record goes, and how many go to each partition."""
 
@@ -105,6 +125,7 @@ cdef class _Split:
     cdef Py_ssize_t *counts
     cdef Py_ssize_t *filled
     cdef PyObject **targets
+    cdef int64_t *indexes  # those of the first partition, then of the next; made for a form
 
     def __cinit__(self, Py_ssize_t records, Py_ssize_t partition_count):
         self.partitions = <int32_t *> malloc((records + 1) * sizeof(int32_t))
@@ -119,6 +140,23 @@ cdef class _Split:
         free(self.counts)
         free(self.filled)
         free(self.targets)
+        free(self.indexes)
+
+    cdef int index(self, Py_ssize_t records, Py_ssize_t count) except -1:
+        """Fills `indexes`, once."""
+        cdef Py_ssize_t i, at = 0
+        if self.indexes != NULL:
+            return 0
+        self.indexes = <int64_t *> malloc((records + 1) * sizeof(int64_t))
+        if self.indexes == NULL:
+            raise MemoryError
+        for i in range(count):
+            self.filled[i] = at
+            at += self.counts[i]
+        for i in range(records):
+            self.indexes[self.filled[self.partitions[i]]] = i
+            self.filled[self.partitions[i]] += 1
+        return 0
 
 
 def split(columns, partitions, partition_count):
@@ -150,6 +188,8 @@ def split(columns, partitions, partition_count):
 
 cdef list split_column(object column, _Split plan, Py_ssize_t records, Py_ssize_t count):
     """One column's entries by partition. All lists are made before the first item is taken."""
+    if type(column) is Spans or type(column) is Int64s:
+        return split_form(column, plan, records, count)
     cdef object sequence = PySequence_Fast(column, "a column is no sequence")
     cdef list parts = [PyList_New(plan.counts[j]) for j in range(count)]
     cdef PyObject **items
@@ -168,4 +208,18 @@ cdef list split_column(object column, _Split plan, Py_ssize_t records, Py_ssize_
         Py_INCREF(item)
         PyList_SET_ITEM(plan.targets[partition], plan.filled[partition], item)
         plan.filled[partition] += 1
+    return parts
+
+
+cdef list split_form(object column, _Split plan, Py_ssize_t records, Py_ssize_t count):
+    """A form's entries by partition, as forms."""
+    cdef list parts = []
+    cdef Py_ssize_t i, at = 0
+    plan.index(records, count)
+    for i in range(count):
+        if type(column) is Spans:
+            parts.append(all_at(column, plan.indexes + at, plan.counts[i]))
+        else:
+            parts.append(int64s_at(column, plan.indexes + at, plan.counts[i]))
+        at += plan.counts[i]
     return parts

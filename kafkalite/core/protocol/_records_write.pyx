@@ -11,6 +11,7 @@ from libc.stdint cimport INT32_MAX, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
+from kafkalite.core.protocol._int64s cimport Int64s
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._objects cimport (
     Py_None,
@@ -28,6 +29,7 @@ from kafkalite.core.protocol._objects cimport (
     bytes_size,
     number_at,
 )
+from kafkalite.core.protocol._spans cimport Spans
 from kafkalite.core.protocol._varint cimport unlikely, varint_size, write_varint
 
 from kafkalite.core.protocol._records_read import Window
@@ -94,8 +96,55 @@ cdef inline int64_t blob_size(PyObject *blob) noexcept:
     return varint_size(bytes_size(blob)) + bytes_size(blob)
 
 
+cdef struct Cells:
+    PyObject **items  # NULL: spans
+    const char *bytes
+    const int64_t *first
+    const int64_t *last
+
+
+cdef Cells cells_of(object column):
+    """The entries of a sequence with fast items, or of spans."""
+    cdef Spans spans
+    if type(column) is Spans:
+        spans = column
+        return Cells(NULL, spans.bytes, spans.first, spans.last)
+    return Cells(PySequence_Fast_ITEMS(<PyObject *> column), NULL, NULL, NULL)
+
+
+cdef inline int64_t cell_size(Cells *cells, Py_ssize_t i) noexcept:
+    """Bytes that `write_cell` takes, -1 for what is neither bytes nor None."""
+    cdef int64_t size
+    if cells.items != NULL:
+        return blob_size(cells.items[i])
+    if cells.first[i] < 0:
+        return 1
+    size = cells.last[i] - cells.first[i]
+    return varint_size(size) + size
+
+
+cdef inline uint8_t *write_cell(uint8_t *output, Cells *cells, Py_ssize_t i) noexcept:
+    cdef int64_t size
+    if cells.items != NULL:
+        return write_blob(output, cells.items[i])
+    if cells.first[i] < 0:
+        return write_varint(output, -1)
+    size = cells.last[i] - cells.first[i]
+    output = write_varint(output, size)
+    memcpy(output, cells.bytes + cells.first[i], size)
+    return output + size
+
+
+cdef object sequence_of(object column, str what):
+    return column if type(column) is Spans else PySequence_Fast(column, what.encode())
+
+
+cdef inline Py_ssize_t length_of(object column):
+    return (<Spans> column).size if type(column) is Spans else PySequence_Fast_GET_SIZE(<PyObject *> column)
+
+
 cdef class _Rows:
-    """Columns as they are encoded: sequences with fast items, and numbers copied out."""
+    """Columns as they are encoded: sequences with fast items or spans, and numbers copied out."""
 
     cdef object keys, values, headers
     cdef Py_ssize_t count
@@ -109,8 +158,8 @@ cdef class _Rows:
         self.records = <Record *> malloc(self.count * sizeof(Record))
         if self.records == NULL:
             raise MemoryError
-        self.keys = PySequence_Fast(columns.keys, "keys are no sequence")
-        self.values = PySequence_Fast(columns.values, "values are no sequence")
+        self.keys = sequence_of(columns.keys, "keys are no sequence")
+        self.values = sequence_of(columns.values, "values are no sequence")
         self.headers = None
         if columns.headers is not None:
             self.headers = PySequence_Fast(columns.headers, "headers are no sequence")
@@ -121,8 +170,8 @@ cdef class _Rows:
     cdef int still(self) except -1:
         """Python code has run: the lists must be what they were."""
         if (
-            PySequence_Fast_GET_SIZE(<PyObject *> self.keys) != self.count
-            or PySequence_Fast_GET_SIZE(<PyObject *> self.values) != self.count
+            length_of(self.keys) != self.count
+            or length_of(self.values) != self.count
             or self.headers is not None
             and PySequence_Fast_GET_SIZE(<PyObject *> self.headers) != self.count
         ):
@@ -131,11 +180,19 @@ cdef class _Rows:
 
     cdef int take_numbers(self, timestamps, offsets) except -1:
         cdef Py_ssize_t i
-        cdef object column = PySequence_Fast(timestamps, "timestamps are no sequence")
+        cdef object column
         cdef object slowly = int64  # looked up once
-        for i in range(self.count):
-            self.records[i].timestamp = number_at(column, i, "timestamp", slowly)
-            self.records[i].delta = i
+        cdef const int64_t *numbers
+        if type(timestamps) is Int64s:
+            numbers = (<Int64s> timestamps).numbers
+            for i in range(self.count):
+                self.records[i].timestamp = numbers[i]
+                self.records[i].delta = i
+        else:
+            column = PySequence_Fast(timestamps, "timestamps are no sequence")
+            for i in range(self.count):
+                self.records[i].timestamp = number_at(column, i, "timestamp", slowly)
+                self.records[i].delta = i
         self.max_timestamp = self.records[0].timestamp
         for i in range(self.count):
             self.max_timestamp = max(self.max_timestamp, self.records[i].timestamp)
@@ -157,8 +214,8 @@ cdef class _Rows:
 
     cdef int measure(self) except -1:
         """Sizes of all records; whatever cannot be encoded is refused here."""
-        cdef PyObject **keys = PySequence_Fast_ITEMS(<PyObject *> self.keys)
-        cdef PyObject **values = PySequence_Fast_ITEMS(<PyObject *> self.values)
+        cdef Cells keys = cells_of(self.keys)
+        cdef Cells values = cells_of(self.values)
         cdef PyObject **headers = NULL
         cdef Record *record
         cdef Py_ssize_t i
@@ -172,12 +229,12 @@ cdef class _Rows:
             if unlikely(record_subtract(record.timestamp, base, &timestamp_delta)):
                 refuse_timestamp(i, record.timestamp, base)
             record.timestamp = timestamp_delta
-            key = blob_size(keys[i])
+            key = cell_size(&keys, i)
             if unlikely(key < 0):
-                refuse_blob("key", i, <object> keys[i])
-            value = blob_size(values[i])
+                refuse_blob("key", i, self.keys[i])
+            value = cell_size(&values, i)
             if unlikely(value < 0):
-                refuse_blob("value", i, <object> values[i])
+                refuse_blob("value", i, self.values[i])
             record.size = (
                 1 + varint_size(timestamp_delta) + varint_size(record.delta) + key + value
                 + (1 if headers == NULL else headers_size(headers[i], i))
@@ -189,8 +246,8 @@ cdef class _Rows:
 
     cdef void write(self, uint8_t *output) noexcept:
         """All records, in the `total` bytes that `measure` found."""
-        cdef PyObject **keys = PySequence_Fast_ITEMS(<PyObject *> self.keys)
-        cdef PyObject **values = PySequence_Fast_ITEMS(<PyObject *> self.values)
+        cdef Cells keys = cells_of(self.keys)
+        cdef Cells values = cells_of(self.values)
         cdef PyObject **headers = NULL
         cdef Py_ssize_t i
         if self.headers is not None:
@@ -200,8 +257,8 @@ cdef class _Rows:
             output[0] = 0  # attributes
             output = write_varint(output + 1, self.records[i].timestamp)
             output = write_varint(output, self.records[i].delta)
-            output = write_blob(output, keys[i])
-            output = write_blob(output, values[i])
+            output = write_cell(output, &keys, i)
+            output = write_cell(output, &values, i)
             if headers == NULL:
                 output[0] = 0
                 output += 1

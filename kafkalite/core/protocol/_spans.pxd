@@ -26,4 +26,4 @@ cdef Held hold(object data, Py_ssize_t *shift)
 cdef Spans new_spans(
     Held held, Block block, const int64_t *first, const int64_t *last, Py_ssize_t size
 )
-cdef Spans spans_at(Spans spans, const int64_t *indexes, Py_ssize_t count)
+cdef Spans all_at(Spans spans, const int64_t *indexes, Py_ssize_t count)

@@ -171,16 +171,19 @@ cdef Spans spans_where(Spans spans, const uint8_t *mask, Py_ssize_t count, Py_ss
     return unless_sparse(new_spans(spans.held, block, first, first + kept, kept))
 
 
-cdef Spans spans_at(Spans spans, const int64_t *indexes, Py_ssize_t count):
-    """The entries at indexes that were looked at."""
+cdef Spans all_at(Spans spans, const int64_t *indexes, Py_ssize_t count):
+    """The entries at indexes that were looked at, in their buffer."""
     cdef Block block = new_block(2 * count)
     cdef Py_ssize_t i
     for i in range(count):
         block.numbers[i] = spans.first[indexes[i]]
         block.numbers[count + i] = spans.last[indexes[i]]
-    return unless_sparse(
-        new_spans(spans.held, block, block.numbers, block.numbers + count, count)
-    )
+    return new_spans(spans.held, block, block.numbers, block.numbers + count, count)
+
+
+cdef Spans spans_at(Spans spans, const int64_t *indexes, Py_ssize_t count):
+    """The entries at indexes that were looked at."""
+    return unless_sparse(all_at(spans, indexes, count))
 
 
 cdef inline object entry(Spans spans, Py_ssize_t i):

@@ -39,6 +39,7 @@ from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
+from kafkalite.core.columns import FEW
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.compression import (
     DECOMPRESSED_BYTES_MAX,
@@ -48,6 +49,7 @@ from kafkalite.core.protocol.compression import (
 )
 from kafkalite.core.protocol.record_codec import (
     check_batch,
+    decode_forms,
     decode_records,
     encode_batch,
     skim_records,
@@ -505,11 +507,13 @@ def decode(
     *,
     check_crc: bool = True,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    as_forms: bool = False,
 ) -> Columns:
     """The records of the batch at `position`, with their offsets; CorruptBatchError.
 
     `headers` is None when no record has any. In a batch of log append time every record has the
-    batch's `max_timestamp`.
+    batch's `max_timestamp`. With `as_forms` the columns of a large batch are forms, which keep
+    `buffer` alive.
     """
     header = read_header(buffer, position)
     if check_crc:
@@ -520,7 +524,8 @@ def decode(
         compression = header.compression
         if compression is not Compression.NONE and header.record_count:
             data = decompress(data, compression, decompressed_bytes_max=decompressed_bytes_max)
-        return decode_records(
+        read = decode_forms if as_forms and header.record_count >= FEW else decode_records
+        return read(
             data, header.record_count, header.base_offset, header.base_timestamp, log_append_time
         )
     except CorruptBatchError as error:

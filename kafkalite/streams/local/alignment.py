@@ -19,10 +19,10 @@ Owns   the records of a partition that wait for their round, and their bound.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kafkalite.core.columns import first_over, greatest
 from kafkalite.core.types import Columns
 
 NO_LIMIT: Final = 1 << 62
@@ -61,7 +61,7 @@ class Inbox:
     def put(self, batch: Columns) -> None:
         """Adds `batch` behind what waits."""
         if len(batch):
-            self._batches.append((max(batch.timestamps), batch))
+            self._batches.append((greatest(batch.timestamps), batch))
             self.records += len(batch)
 
     @property
@@ -93,14 +93,16 @@ class Inbox:
         if len(first) > FRONT_FACTOR * records:
             self._batches.popleft()
             for part in (first.slice(records, len(first)), first.slice(0, records)):
-                self._batches.appendleft((max(part.timestamps), part))
+                self._batches.appendleft((greatest(part.timestamps), part))
 
     def take(self, until: int, records_max: int) -> list[Columns]:
         """Removes the records before the first one newer than `until`; at most `records_max`."""
         taken: list[Columns] = []
         while self._batches and records_max > 0:
             newest, batch = self._batches.popleft()
-            stop = len(batch) if newest <= until else first_after(batch.timestamps, until)
+            stop = len(batch)
+            if newest > until:
+                stop = first_over(batch.timestamps, until, 0, stop)
             stop = min(stop, records_max)
             if stop:
                 taken.append(batch.slice(0, stop) if stop < len(batch) else batch)
@@ -108,11 +110,6 @@ class Inbox:
                 records_max -= stop
             if stop < len(batch):
                 rest = batch.slice(stop, len(batch))
-                self._batches.appendleft((max(rest.timestamps), rest))
+                self._batches.appendleft((greatest(rest.timestamps), rest))
                 break
         return taken
-
-
-def first_after(timestamps: Sequence[int], until: int) -> int:
-    """The index of the first timestamp later than `until`, or the length."""
-    return next((i for i, t in enumerate(timestamps) if t > until), len(timestamps))

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kafkalite.core.columns import greatest, least
+from kafkalite.core.protocol.record_codec import Int64s
 from kafkalite.core.types import Columns
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
@@ -94,7 +96,7 @@ class Reader:
         future_ms, limit = self.max_future_ms, TIMESTAMP_MAX
         if future_ms is not None:
             limit = self.runtime.now_ms + future_ms
-        if min(timestamps) >= 0 and max(timestamps) <= limit:
+        if least(timestamps) >= 0 and greatest(timestamps) <= limit:
             return timestamps
         for index, timestamp in enumerate(timestamps):
             if timestamp < 0:
@@ -297,6 +299,8 @@ def first_not_before(timestamps: Sequence[int], before: int, first: int, end: in
     Looks about twice as far as the answer and no further: where two inputs take turns, runs are
     short and heads are long.
     """
+    if isinstance(timestamps, Int64s):
+        return timestamps.first_over(before - 1, first, end)
     step = 1
     while first < end:
         part = timestamps[first : min(end, first + step)]

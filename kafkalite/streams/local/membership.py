@@ -54,6 +54,7 @@ def make_consumer(
         max_poll_interval_ms=config.max_poll_interval_ms,
         group_instance_id=config.group_instance_id,
         isolation_level="read_committed",
+        as_forms=True,
         allow_auto_create_topics=False,  # an input that is deleted is not made anew
     )
 

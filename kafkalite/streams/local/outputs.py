@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kafkalite.clients.admin.client import Admin, ConfigResource, ResourceType
+from kafkalite.core.columns import least
 from kafkalite.errors import ApiError
 from kafkalite.streams.durations import spell
 from kafkalite.streams.local.batch import Output
@@ -99,7 +100,7 @@ class Outputs:
         retention = self._retentions.get(topic)
         if retention is None or not len(output.columns):
             return
-        oldest = min(output.columns.timestamps)
+        oldest = least(output.columns.timestamps)
         if oldest < now_ms - retention.ms:
             del self._retentions[topic]
             log.warning("%s", retention.words(self._application_id, topic, oldest, self._servers))

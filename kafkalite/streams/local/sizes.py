@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns, Headers
 
 BATCH_BYTES: Final = 61
@@ -45,6 +46,8 @@ def too_large(columns: Columns, limit: int) -> list[tuple[int, int]]:
 def _are_small(columns: Columns, limit: int) -> bool:
     """Whether surely each key and value have fewer bytes together; at little cost a record."""
     keys, values, count = columns.keys, columns.values, len(columns)
+    if isinstance(keys, Spans) and isinstance(values, Spans):
+        return _longest(keys) + _longest(values) < limit
     for start in range(0, count, JOINED_RECORDS):
         stop = start + JOINED_RECORDS
         if _total(keys[start:stop]) + _total(values[start:stop]) >= min(limit, JOINED_BYTES_MAX):
@@ -53,6 +56,8 @@ def _are_small(columns: Columns, limit: int) -> bool:
 
 
 def _total(column: Sequence[bytes | None]) -> int:
+    if isinstance(column, Spans):
+        return column.bytes_total
     try:
         return len(b"".join(column))  # type: ignore[arg-type]  # copies faster than Python adds
     except TypeError:
@@ -60,6 +65,8 @@ def _total(column: Sequence[bytes | None]) -> int:
 
 
 def _longest(column: Sequence[bytes | None]) -> int:
+    if isinstance(column, Spans):
+        return column.longest
     try:
         return max(map(len, column))  # type: ignore[arg-type]
     except TypeError:

@@ -18,6 +18,7 @@ from operator import sub
 from typing import Final
 
 from kafkalite.clients.producer.batching import chunks
+from kafkalite.core.columns import greatest
 from kafkalite.core.protocol.partitioner import partition_column, split
 from kafkalite.core.types import Columns, concat
 from kafkalite.streams.local.assignor import TaskId
@@ -51,7 +52,7 @@ class Stamper:
             self.is_idle = False
             pieces += self._everywhere(range(self.partition_count))
         if not self.flow.is_shared:
-            self.newest = max(self.newest, max(columns.timestamps))
+            self.newest = max(self.newest, greatest(columns.timestamps))
             if partitions is None:
                 return [*pieces, (None, columns)]
             return pieces + [
@@ -63,13 +64,13 @@ class Stamper:
             partitions = partition_column(columns.keys, self.partition_count)
         before = self.newest
         columns, partitions = self._with_times(columns, partitions)
-        self.newest = max(before, max(columns.timestamps))
+        self.newest = max(before, greatest(columns.timestamps))
         head = self._marker(before)
         for partition, mine in enumerate(split(columns, partitions, self.partition_count)):
             for piece, _ in chunks(mine, PIECE_BYTES):
-                pieces.append((partition, _behind(head, piece)))
+                pieces.append((partition, concat((head, piece))))
             if len(mine):
-                self.told[partition] = max(self.told[partition], before, max(mine.timestamps))
+                self.told[partition] = max(self.told[partition], before, greatest(mine.timestamps))
         return pieces
 
     def catch_up(self) -> list[Piece]:
@@ -124,17 +125,6 @@ class Stamper:
             return columns, partitions
         markers = {at: self._marker(reached[at]) for at in late}
         return _between(columns, markers), _repeated(partitions, markers)
-
-
-def _behind(marker: Columns, columns: Columns) -> Columns:
-    """The columns behind a marker."""
-    return Columns(
-        [*marker.keys, *columns.keys],
-        [*marker.values, *columns.values],
-        [*marker.timestamps, *columns.timestamps],
-        None,
-        None if columns.headers is None else [(), *columns.headers],
-    )
 
 
 def _between(columns: Columns, markers: dict[int, Columns]) -> Columns:

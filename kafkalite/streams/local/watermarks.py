@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
+from kafkalite.core.columns import greatest
 from kafkalite.core.types import Columns
 from kafkalite.errors import SerdeError
 from kafkalite.streams.local.assignor import TaskId
@@ -140,7 +141,7 @@ class Clock:
     def pass_records(self, timestamps: Sequence[int]) -> None:
         """Goes past records of the current task."""
         if timestamps:
-            newest = max(timestamps)
+            newest = greatest(timestamps)
             self.newest = max(self.newest, newest)
             self.times[self.current] = max(self.times.get(self.current, NEVER), newest)
 

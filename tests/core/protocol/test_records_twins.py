@@ -14,6 +14,7 @@ from kafkalite.core.protocol import record_codec as native
 from kafkalite.core.protocol import records, records_pure
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.compression import Compression, compress
+from kafkalite.core.protocol.record_codec import Int64s, Spans
 from kafkalite.core.types import Columns
 
 if not native.NATIVE:
@@ -85,6 +86,46 @@ def test_encode(columns, codec, base):
     assert outcome(encode_with, native, columns, codec, base) == expected
 
 
+def as_forms(columns, which):
+    """Columns with forms in the place of some lists, as far as there are such."""
+    kinds = (Spans, Spans, Int64s, Int64s)
+    names = ("keys", "values", "timestamps", "offsets")
+    forms = {}
+    for name, kind, is_chosen in zip(names, kinds, which, strict=True):
+        column = getattr(columns, name)
+        form = kind.gathered(column) if is_chosen and column is not None else None
+        forms[name] = column if form is None else form
+    return Columns(**forms, headers=columns.headers)
+
+
+some = st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans())
+
+
+@settings(deadline=None)
+@given(columns=batches_of_columns(), codec=st.sampled_from(Compression), which=some)
+def test_encode_of_forms(columns, codec, which):
+    expected = outcome(encode_with, records_pure, columns, codec)
+    assert outcome(encode_with, native, as_forms(columns, which), codec) == expected
+    assert outcome(encode_with, records_pure, as_forms(columns, which), codec) == expected
+
+
+@settings(deadline=None)
+@given(columns=batches_of_columns(), count=st.integers(1, 5), which=some, data=st.data())
+def test_partitions_and_split_of_forms(columns, count, which, data):
+    forms = as_forms(columns, which)
+    expected = records_pure.partition_column(columns.keys, count)
+    assert native.partition_column(forms.keys, count) == expected
+    of_each = data.draw(st.lists(st.integers(0, 4), min_size=len(columns), max_size=len(columns)))
+    expected = outcome(records_pure.split, columns, of_each, count)
+    for given_as in (of_each, Int64s(of_each)):
+        parts = outcome(native.split, forms, given_as, count)
+        if isinstance(parts, list):
+            assert [type(part.keys) for part in parts] == [type(forms.keys)] * count
+            parts = [as_lists(part) for part in parts]
+            expected = [as_lists(part) for part in expected]
+        assert parts == expected
+
+
 wrong = st.sampled_from(
     [
         "text",
@@ -142,7 +183,9 @@ def as_lists(columns):
     """Columns of forms as columns of lists; an error as it is."""
     if not isinstance(columns, Columns):
         return columns
-    offsets = columns.offsets if isinstance(columns.offsets, range) else list(columns.offsets)
+    offsets = columns.offsets
+    if not isinstance(offsets, range | None):
+        offsets = list(offsets)
     lists = map(list, (columns.keys, columns.values, columns.timestamps))
     return Columns(*lists, offsets, columns.headers)
 

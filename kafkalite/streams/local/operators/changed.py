@@ -7,6 +7,7 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.streams.local.batch import Batch
 
 
@@ -52,6 +53,8 @@ def without_null_keys(batch: Batch) -> Batch:
     """The records that have a key."""
     keys = batch.raw_keys if batch.keys is None else batch.keys
     assert keys is not None
+    if isinstance(keys, Spans) and not keys.has_nulls:
+        return batch
     # Neither the truth nor the equality of a user's object is asked for.
     if not any(map(is_, keys, repeat(None))):
         return batch

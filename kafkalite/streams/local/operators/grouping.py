@@ -13,6 +13,7 @@ from itertools import islice
 from operator import gt
 from typing import Any, Final
 
+from kafkalite.core.protocol.record_codec import Int64s
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
     Count,
@@ -58,6 +59,7 @@ class GroupAggregate:
         if not len(batch):
             return
         if not self._fold_groups(segment):
+            segment = segment.as_lists()
             bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
             self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
         self.rows.after(batch)
@@ -91,6 +93,8 @@ class GroupAggregate:
 
 def is_ascending(timestamps: Sequence[int]) -> bool:
     """Whether no timestamp is smaller than the one before it."""
+    if isinstance(timestamps, Int64s):
+        return timestamps.is_ascending
     if any(map(gt, timestamps, islice(timestamps, 1, LOOKED_AT))):
         return False
     # Sorting what is sorted costs less than a comparison of each pair.

@@ -12,6 +12,7 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
+from kafkalite.core.columns import has_nulls
 from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
@@ -91,7 +92,7 @@ def null_needs(node: p.Node, runtime: Runtime) -> Needs:
 def without_nulls(batch: Batch, node: p.Node, runtime: Runtime, *, values: bool) -> Batch:
     """The records with a key, and a value if those are wanted; the others count as dropped."""
     assert batch.raw_keys is not None
-    if not all(batch.raw_keys) and None in batch.raw_keys:
+    if has_nulls(batch.raw_keys):
         batch = _drop(batch, batch.raw_keys, Reason.NULL_KEY, node, runtime)
     if values and has_none(column := batch.nulls()):
         batch = _drop(batch, column, Reason.NULL_VALUE, node, runtime)

@@ -16,11 +16,12 @@ Source Kafka Streams' KStreamAggregate.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.columns import objects
 from kafkalite.core.types import Headers
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
@@ -54,6 +55,10 @@ class Segment:
     arguments: list[Sequence[Any] | None]
     headers: Sequence[Headers] | None
     indexes: Sequence[int]  # in the batch
+
+    def as_lists(self) -> Segment:
+        """The same with a list of keys, for those who look at each several times."""
+        return replace(self, keys=objects(self.keys), timestamps=objects(self.timestamps))
 
     def one(self, at: int) -> Segment:
         """The record at `at` alone."""

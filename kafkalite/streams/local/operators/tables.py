@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from kafkalite.core.columns import objects
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Last
 from kafkalite.streams.local.batch import Batch, Push
@@ -40,21 +41,22 @@ class LatestRows:
     def put(self, batch: Batch, values: Sequence[Any]) -> list[Any]:
         """Takes the updates over; the rows they replace."""
         assert batch.raw_keys is not None
-        bucket = self.store.bucket(NO_WINDOW, batch.raw_keys)  # type: ignore[arg-type]
+        keys: list[Any] = objects(batch.raw_keys)  # null keys are gone
+        bucket = self.store.bucket(NO_WINDOW, keys)
         (rows,) = bucket.partials
         get = rows.get
         olds: list[Any] = []
-        for key, value in zip(batch.raw_keys, values, strict=True):
+        for key, value in zip(keys, values, strict=True):
             olds.append(get(key))
             if value is None:
                 rows.pop(key, None)
             else:
                 rows[key] = value
-        latest = dict(zip(batch.raw_keys, batch.timestamps, strict=True))
-        bucket.stamps.update(latest)  # type: ignore[arg-type]  # null keys are gone
-        bucket.unlogged.update(latest)  # type: ignore[arg-type]
+        latest = dict(zip(keys, batch.timestamps, strict=True))
+        bucket.stamps.update(latest)
+        bucket.unlogged.update(latest)
         if batch.headers is not None or bucket.headers:
-            bucket.mark(batch.raw_keys, batch.headers)  # type: ignore[arg-type]
+            bucket.mark(keys, batch.headers)
         return olds
 
     def through(self, call: RowCaller, batch: Batch) -> Batch:

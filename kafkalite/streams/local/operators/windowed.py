@@ -102,7 +102,7 @@ class WindowedAggregate:
 
     def _fold_segments(self, whole: Segment, batch: Batch) -> Sequence[int]:
         """Window by window, each aggregate by itself: the twin."""
-        ascending = is_ascending(batch.timestamps)
+        whole, ascending = whole.as_lists(), is_ascending(batch.timestamps)
         times, are_on_time = self._times(batch, ascending=ascending)
         starts: list[int] = []
         segments = self._cut(whole, batch, times, are_on_time=are_on_time, ascending=ascending)
