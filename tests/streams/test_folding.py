@@ -35,7 +35,7 @@ from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.operators import folding
-from kafkalite.streams.local.operators.folding import argument, group, kinds_of
+from kafkalite.streams.local.operators.folding import argument, group, kinds_of, may_fold
 from kafkalite.streams.local.operators.rows import Rows
 from kafkalite.streams.local.task import Task, TaskCommit
 from kafkalite.streams.windows import TimeWindow
@@ -375,6 +375,13 @@ class TestArguments:
         assert groups is not None
         with pytest.raises(ValueError, match="16 bytes"):
             groups.fold(b"\x02", [(False, bytes(16), None)], [({},)], False)
+
+    def test_arguments_of_odd_types_are_not_even_grouped(self) -> None:
+        kinds = kinds_of([count(), max_("x"), last("x")])
+        assert may_fold(kinds, [None, [1, "b"], ["a", "b"]])
+        assert may_fold(kinds, [None, [None, 1], ["a", "b"]])
+        assert not may_fold(kinds, [None, ["a", "b"], ["a", "b"]])
+        assert not may_fold(None, [])
 
     def test_takes_only_aggregates_that_it_knows(self) -> None:
         assert kinds_of([count(), sum_("x")]) == bytes([0, 2])

@@ -46,7 +46,7 @@ from kafkalite.streams.local.operators._cells cimport (
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 3  # raised whenever this module and folding.py agree on something else
+INTERFACE = 4  # raised whenever this module and folding.py agree on something else
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
@@ -512,17 +512,20 @@ cdef class Groups:
     # Into a bucket
 
     def write(self, Py_ssize_t window, tuple partials, dict stamps):
-        """Puts the rows of a window into the dicts of its bucket."""
+        """Puts the rows of a window into the dicts of its bucket: the newest timestamp."""
         cdef Py_ssize_t i, at, part
+        cdef int64_t newest = 0
         cdef Cell *cell
         for i in range(self._bounds[window], self._bounds[window + 1]):
             at = self._order[i]
             key = <object> PyList_GET_ITEM(self._objects, at)
+            newest = max(newest, self._groups[at].newest)
             self.write_stamp(&self._groups[at], key, stamps)
             for part in range(len(partials)):
                 cell = &self._cells[part * self._count + at]
                 if cell.is_new:
                     PyDict_SetItem(partials[part], key, self.partial(part, cell))
+        return newest
 
     cdef int write_stamp(self, Group *group, key, dict stamps) except -1:
         """A late record does not take a row's timestamp back; a new row has one of its own."""

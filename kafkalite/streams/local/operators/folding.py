@@ -20,7 +20,7 @@ from kafkalite.core.columns import Form
 from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mean, Min, Sum
 from kafkalite.streams.windows import TimeWindow
 
-INTERFACE: Final = 3  # what the native module and this one agree on
+INTERFACE: Final = 4  # what the native module and this one agree on
 
 Argument = list[Any] | tuple[bool, object, object | None] | None
 
@@ -32,7 +32,7 @@ try:
 except ImportError:
     NATIVE = False
 
-__all__ = ["INTERFACE", "NATIVE", "Argument", "Groups", "argument", "group", "kinds_of"]
+__all__ = ["INTERFACE", "NATIVE", "Argument", "Groups", "argument", "group", "kinds_of", "may_fold"]
 
 COUNT, COUNT_OF, SUM, MEAN, MIN, MAX, FIRST, LAST = range(8)  # as _folding.pyx has them
 KINDS: Final[dict[type[Aggregate], int]] = {
@@ -51,6 +51,7 @@ NUMBERS: Final = {
     "float": True,
     "double": True,
 }  # Arrow's types, and whether they are floats
+FOLDED: Final = frozenset({int, float, type(None)})  # what is added or compared in native code
 TIME_MAX: Final = 1 << 61  # windows that are held open for longer never close
 
 
@@ -88,6 +89,14 @@ def group(
             return None
     groups = Groups(keys, timestamps, times, before, size, advance, held_open)
     return groups if groups.is_known else None
+
+
+def may_fold(kinds: bytes | None, columns: Sequence[Sequence[Any] | None]) -> bool:
+    """Whether native code knows the aggregates, and the first arguments are not of odd types."""
+    return kinds is not None and not any(
+        SUM <= kind <= MAX and type(column) is list and type(column[0]) not in FOLDED
+        for kind, column in zip(kinds, columns, strict=True)
+    )
 
 
 def argument(column: Sequence[Any] | None) -> Argument:

@@ -66,7 +66,7 @@ class GroupAggregate:
 
     def _fold_groups(self, segment: Segment) -> bool:
         """Whether native code could fold the segment in."""
-        if self.rows.kinds is None:
+        if not self.rows.may_fold(segment):
             return False
         groups = group(None, segment.keys, segment.timestamps)
         if groups is None or not self.rows.fold_groups(groups, segment):

@@ -35,7 +35,7 @@ from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
-from kafkalite.streams.local.operators.folding import argument, kinds_of
+from kafkalite.streams.local.operators.folding import argument, kinds_of, may_fold
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Bucket, Layout
@@ -177,6 +177,10 @@ class Rows:
             for at in range(len(segment.keys)):
                 self.add(bucket, segment.one(at), batch, ascending=True)
 
+    def may_fold(self, segment: Segment) -> bool:
+        """Whether native code may be able to fold what is in `segment`, at first sight."""
+        return may_fold(self.kinds, segment.arguments)
+
     def fold_groups(self, groups: Groups, segment: Segment) -> bool:
         """Whether native code could fold what is in `segment`; nothing has changed then."""
         assert self.kinds is not None
@@ -198,8 +202,8 @@ class Rows:
                 bucket.mark(stamps, [headers[i] for i in groups.last_records(at)])
             elif bucket.headers:
                 bucket.mark(stamps, None)
-            groups.write(at, bucket.partials, bucket.stamps)
-            bucket.newest = max(bucket.newest, max(stamps.values()))
+            newest = groups.write(at, bucket.partials, bucket.stamps)
+            bucket.newest = max(bucket.newest, newest)
 
     def _fold(self, bucket: Bucket, segment: Segment, *, ascending: bool) -> None:
         keys, timestamps = segment.keys, segment.timestamps

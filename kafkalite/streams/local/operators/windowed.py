@@ -86,7 +86,7 @@ class WindowedAggregate:
 
     def _fold_groups(self, whole: Segment, batch: Batch) -> Sequence[int] | None:
         """By columns, in native code; None where that cannot be done, and nothing has happened."""
-        if self.rows.kinds is None:
+        if not self.rows.may_fold(whole):
             return None
         times = batch.times
         if times is None and self.runtime.is_timed:  # updates of a table
