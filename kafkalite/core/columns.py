@@ -18,11 +18,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import chain, compress
-from operator import itemgetter
+from operator import itemgetter, not_
 from typing import Any, Final, Self, TypeVar, overload
 
 T = TypeVar("T")
 FEW: Final = 200  # below so many records lists are quicker than forms
+
+FLIPPED: Final = b"\1" + bytes(255)  # of the bytes of a mask
 
 
 class Form(Sequence[Any]):
@@ -68,6 +70,13 @@ def where(column: Sequence[T], mask: Sequence[object]) -> Sequence[T]:
 def keeps_all(mask: Sequence[object]) -> bool:
     """Whether a mask leaves out nobody."""
     return 0 not in mask if isinstance(mask, bytes | bytearray) else all(mask)
+
+
+def negated(mask: Sequence[object]) -> Sequence[object]:
+    """The mask of the records that a mask leaves out."""
+    if isinstance(mask, bytes | bytearray):
+        return mask.translate(FLIPPED)
+    return list(map(not_, mask))
 
 
 def take(column: Sequence[T], indexes: Sequence[int]) -> Sequence[T]:

@@ -5,6 +5,7 @@
 Owns   the buffers. Whoever lends them out keeps the batch.
 """
 
+cimport cython
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
@@ -110,6 +111,7 @@ cdef class Program:
         free(self.tables)
 
 
+@cython.no_gc_clear  # a batch in a circle of garbage keeps its shape, which says what to free
 cdef class Batch:
     """The columns of a plan, empty at first; `_avro_read` fills them."""
 

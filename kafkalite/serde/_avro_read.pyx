@@ -15,7 +15,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from kafkalite.core.protocol._varint cimport read_varint, unlikely
 from kafkalite.serde._avro_bytes cimport is_utf8, parse_decimal, parse_uuid
@@ -433,6 +433,23 @@ cdef int run(Reader *r, int pc, int end) noexcept nogil:
 
 
 # ---- programs --------------------------------------------------------------------------------
+
+
+def common_head(values, Py_ssize_t size):
+    """The first bytes of all records, None where they differ, are fewer, or no record is there."""
+    cdef const uint8_t *head = NULL
+    cdef const uint8_t *found
+    for value in values:
+        if value is None:
+            continue
+        if type(value) is not bytes or PyBytes_GET_SIZE(value) < size:
+            return None
+        found = <const uint8_t *> PyBytes_AS_STRING(value)
+        if head == NULL:
+            head, first = found, value
+        elif memcmp(head, found, size) != 0:
+            return None
+    return None if head == NULL else first[:size]
 
 
 @cython.final

@@ -1,6 +1,6 @@
 """Rows of Avro columns, made by `objects`.                                                   [P]"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 from kafkalite.serde._avro_columns import Batch
@@ -14,6 +14,8 @@ class Row(Mapping[str, Any]):
 
 @final
 class Rows:
+    def __init__(self, batch: Batch, place: int, as_dicts: bool) -> None: ...
+    def at(self, indexes: Iterable[int]) -> list[Any]: ...
     def release(self) -> None: ...
 
 def objects(batch: Batch, as_dicts: bool) -> tuple[list[Any], Rows]: ...

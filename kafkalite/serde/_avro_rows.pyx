@@ -131,6 +131,21 @@ cdef class Rows:
             found = self.children[place] = Rows(self.batch, place, self.as_dicts)
         return <Rows> found
 
+    def at(self, indexes):
+        """The values of some records of the batch, in the order of their indexes."""
+        cdef const Store *root = &self.batch.stores[self.place]
+        cdef Py_ssize_t row
+        cdef list made = []
+        for index in indexes:
+            row = index
+            if not 0 <= row < self.batch.rows:
+                raise IndexError(f"record {row} of {self.batch.rows}")
+            if root.kind != KIND_RECORD:
+                made.append(self.value(self.place, row))
+            else:
+                made.append(self.record(row) if is_valid(root, row) else None)
+        return made
+
     cpdef release(self):
         """Copies out the rows alive, and lets go of the columns."""
         cdef Row row
@@ -375,12 +390,4 @@ def objects(Batch batch, bint as_dicts):
     Records are rows, or dicts.
     """
     cdef Rows rows = Rows(batch, 0, as_dicts)
-    cdef const Store *root = &batch.stores[0]
-    cdef Py_ssize_t row
-    cdef list made = []
-    for row in range(batch.rows):
-        if root.kind != KIND_RECORD:
-            made.append(rows.value(0, row))
-        else:
-            made.append(rows.record(row) if is_valid(root, row) else None)
-    return made, rows
+    return rows.at(range(batch.rows)), rows

@@ -44,6 +44,7 @@ class AvroSerde:
             is_key=context.is_key,
             as_dicts=context.as_dicts,
             fields=context.fields,
+            forms=context.forms,
         )
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ Fails  with SerdeError for a record that cannot be read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -83,6 +84,14 @@ def _leaf_type(column: Column) -> pa.DataType:
             is_narrow = column.precision <= DECIMAL128_DIGITS
             make = pa.decimal128 if is_narrow else pa.decimal256
             return make(column.precision, column.scale)
+    return _plain_types()[column.kind]
+
+
+@cache
+def _plain_types() -> dict[Kind, pa.DataType]:
+    """The types of kinds that need no more to be said."""
+    import pyarrow as pa
+
     return {
         Kind.NULL: pa.null(),
         Kind.BOOLEAN: pa.bool_(),
@@ -102,7 +111,7 @@ def _leaf_type(column: Column) -> pa.DataType:
         Kind.TIMESTAMP_NANOS: pa.timestamp("ns", "UTC"),
         Kind.LOCAL_NANOS: pa.timestamp("ns"),
         Kind.UUID: pa.binary(16),
-    }[column.kind]
+    }
 
 
 def _array(batch: Batch, place: int, length: int) -> pa.Array:

@@ -23,8 +23,11 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.columns import FEW
 from kafkalite.errors import SchemaError, SerdeError
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_binary import binary
+from kafkalite.serde.avro_columns import NATIVE, common_head
 from kafkalite.serde.avro_infer import evolve, infer, record_name
 from kafkalite.serde.avro_reader import HEADER_BYTES, Reader
 from kafkalite.serde.avro_schema import Schema, kind, parse_schema
@@ -53,6 +56,8 @@ class SubjectStrategy(Enum):
 class AvroCodec:
     """An open Avro serde. `what` is what messages call it."""
 
+    takes_arrow = True
+
     def __init__(
         self,
         registry: SchemaRegistry,
@@ -64,11 +69,12 @@ class AvroCodec:
         is_key: bool,
         as_dicts: bool = False,
         fields: frozenset[str] | None = None,
+        forms: bool = False,
     ) -> None:
         self._registry, self._what, self._name = registry, what, name
         self._given = None if schema is None else parse_schema(schema)
         self._strategy, self._suffix = strategy, "key" if is_key else "value"
-        self._as_dicts, self._fields = as_dicts, fields
+        self._as_dicts, self._fields, self._forms = as_dicts, fields, forms
         self._writers: dict[str, Writer] = {}  # topic -> the schema to write with
         self._latest: dict[str, Writer | None] = {}  # subject -> the schema to read as
         self._readers: dict[tuple[str, bytes], Reader] = {}  # topic, header
@@ -90,6 +96,11 @@ class AvroCodec:
 
     def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
         """The records of a column of values."""
+        if isinstance(column, ArrowForm):
+            records = self._serialize_arrow(topic, column)
+            if records is not None:
+                return records
+            column = column.objects()
         out: list[bytes | None] = []
         rest = column
         while len(rest):
@@ -105,6 +116,14 @@ class AvroCodec:
                     raise self._misfit(topic, rest[0], len(out), writer, error) from error
                 self._writers[topic] = self._evolved(topic, rest, len(out), writer, error)
         return out
+
+    def _serialize_arrow(self, topic: str, column: ArrowForm) -> Sequence[bytes | None] | None:
+        """The records of an Arrow array; None where values have to be looked at."""
+        writer = self._writers.get(topic)
+        if writer is None and self._given is not None and len(column) >= FEW:
+            self._first_writer(topic, column[:1].objects(), 0)
+            writer = self._writers.get(topic)
+        return None if writer is None else writer.write_arrow(column)
 
     def _first_writer(self, topic: str, column: Sequence[Any], index: int) -> Writer | None:
         values = [value for value in column if value is not None]
@@ -206,6 +225,10 @@ class AvroCodec:
         readers = self._readers_of(topic, column)
         if len(readers) == 1:
             header, reader = readers.popitem()
+            if self._forms and len(column) >= FEW:
+                form = reader.read_form(column)
+                if form is not None:
+                    return form
             return self._read(topic, header, reader, column, range(len(column)))
         return self._read_mixed(topic, readers, column)
 
@@ -237,7 +260,7 @@ class AvroCodec:
 
     def _readers_of(self, topic: str, column: Sequence[bytes | None]) -> dict[bytes, Reader]:
         """What reads the records of a column, by their headers."""
-        headers = {data[:HEADER_BYTES] for data in column if data is not None}
+        headers = _headers(column)
         # The newest id first: it may bring a newer schema to read all of them as.
         return {
             header: self._readers.get((topic, header)) or self._reader(topic, header, column)
@@ -318,6 +341,13 @@ class AvroCodec:
                 self._readers.clear()  # they give values of the older schema
             known = latest
         return writer.schema if known is None else known.schema
+
+
+def _headers(column: Sequence[bytes | None]) -> set[bytes]:
+    """What the records of a column begin with."""
+    if NATIVE and (head := common_head(column, HEADER_BYTES)) is not None:
+        return {head}
+    return {data[:HEADER_BYTES] for data in column if data is not None}
 
 
 def _places(column: Sequence[bytes | None]) -> dict[bytes, list[int]]:

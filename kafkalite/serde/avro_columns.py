@@ -15,14 +15,15 @@ from kafkalite.serde.avro_plan import Plan
 
 try:
     from kafkalite.serde._avro_columns import Batch
-    from kafkalite.serde._avro_read import Decoder
+    from kafkalite.serde._avro_read import Decoder, common_head
     from kafkalite.serde._avro_rows import Row, Rows, objects
     from kafkalite.serde._avro_values import ValueEncoder
     from kafkalite.serde._avro_write import Encoder
 
     NATIVE = True
 except ImportError:
-    Batch = Decoder = Encoder = Row = Rows = ValueEncoder = objects = None  # type: ignore[assignment,misc]
+    Batch = Decoder = Encoder = Row = Rows = ValueEncoder = None  # type: ignore[assignment,misc]
+    common_head = objects = None  # type: ignore[assignment]
     NATIVE = False
 
 NOT_BUILT: Final = "the native module was not built"
@@ -36,6 +37,7 @@ __all__ = [
     "Row",
     "Rows",
     "ValueEncoder",
+    "common_head",
     "decoder",
     "encoder",
     "is_row",

@@ -3,8 +3,9 @@
     fast    the plan's program makes columns of all records; each value is a `Row` that looks at
             them like a dict, or a dict where the caller asked for dicts
     slow    fastavro makes a dict of each record
+    form    as fast; the column is an Arrow array, too
 
-Both give equal values. Which one it is is decided when the reader is made. Records that the program
+All give equal values. Which one it is is decided when the reader is made. Records that the program
 refuses are read again by fastavro: its error is the one that counts, or its value, where it takes
 more than Avro allows (an int of 40 bits).
 
@@ -21,9 +22,11 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.errors import SerdeError
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_arrow import to_arrow
 from kafkalite.serde.avro_binary import Binary, binary
-from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, decoder, objects
+from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, decoder
+from kafkalite.serde.avro_form import AvroValues, is_exact
 from kafkalite.serde.avro_plan import Slow, plan
 from kafkalite.serde.avro_resolve import added_fields
 from kafkalite.serde.avro_schema import Schema
@@ -31,7 +34,7 @@ from kafkalite.serde.avro_schema import Schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkalite.serde.avro_columns import Decoder, Rows
+    from kafkalite.serde.avro_columns import Decoder
 
 HEADER_BYTES: Final = 5  # of Confluent's wire format
 BATCHES_OPEN: Final = 2  # whoever reads an old and a new column looks at both
@@ -53,8 +56,9 @@ class Reader:
     ) -> None:
         self._slow = _SlowReader(writer, wanted)  # refuses what cannot be read
         self._as_dicts = as_dicts
-        self._open: deque[Rows] = deque()
+        self._open: deque[AvroValues] = deque()
         self._fast: Decoder | None = None
+        self._is_exact = False
         made = plan(writer, None if wanted.text == writer.text else wanted, fields)
         self.slow_because: str | None = None
         if not NATIVE:
@@ -63,20 +67,29 @@ class Reader:
             self.slow_because = made.reason
         else:
             self._fast = decoder(made)
+            self._is_exact = is_exact(made)
 
     def read(self, column: Sequence[bytes | None], out: list[Any]) -> None:
         """Appends the value of each record of a column."""
-        if self._fast is not None:
-            try:
-                batch = self._fast.decode(column, HEADER_BYTES)
-            except (SerdeError, TypeError):
-                pass  # fastavro says what is wrong with which record
-            else:
-                values, rows = objects(batch, self._as_dicts)
-                self._keep(rows)
-                out += values
-                return
-        self._slow.read(column, out)
+        values = self._values(column)
+        if values is None:
+            self._slow.read(column, out)  # fastavro says what is wrong with which record
+        else:
+            out += values.objects(range(len(values)))
+
+    def read_form(self, column: Sequence[bytes | None]) -> ArrowForm | None:
+        """The values as a form; None where they have no Arrow array, or no fast way."""
+        values = self._values(column) if self._is_exact else None
+        return None if values is None else ArrowForm(values)
+
+    def _values(self, column: Sequence[bytes | None]) -> AvroValues | None:
+        if self._fast is None:
+            return None
+        try:
+            batch = self._fast.decode(column, HEADER_BYTES)
+        except (SerdeError, TypeError):
+            return None
+        return AvroValues(batch, self._keep, as_dicts=self._as_dicts)
 
     def read_arrow(self, column: Sequence[bytes | None]) -> pa.Array | None:
         """The records of a column as an Arrow array; None where fastavro must read some of them."""
@@ -87,10 +100,8 @@ class Reader:
         except (SerdeError, TypeError):
             return None
 
-    def _keep(self, rows: Rows) -> None:
-        if self._as_dicts:
-            return
-        self._open.append(rows)
+    def _keep(self, values: AvroValues) -> None:
+        self._open.append(values)
         if len(self._open) > BATCHES_OPEN:
             self._open.popleft().release()
 

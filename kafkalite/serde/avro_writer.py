@@ -23,9 +23,13 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.columns import FEW
+from kafkalite.errors import SerdeError
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_binary import binary
 from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, ValueEncoder
-from kafkalite.serde.avro_plan import Plan, plan
+from kafkalite.serde.avro_encode import arrow_to_avro
+from kafkalite.serde.avro_plan import Plan, Slow, plan
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.text_cache import cached_by_text
 
@@ -60,6 +64,16 @@ class Writer:
             out.append(_slowly(encode, column[place], header))
             place += 1
 
+    def write_arrow(self, column: ArrowForm) -> Sequence[bytes | None] | None:
+        """The records of a column, of its Arrow array; None where values have to be looked at."""
+        made = _plan(self.schema.text)
+        if not NATIVE or len(column) < FEW or not isinstance(made, Plan):
+            return None
+        try:
+            return arrow_to_avro(made, column.arrow(), HEADER.pack(MAGIC, self.id))
+        except SerdeError:
+            return None
+
 
 def _slowly(encode: Callable[[Any, BytesIO], None], value: Any, header: bytes) -> bytes | None:
     if value is None:
@@ -75,5 +89,10 @@ def _fast(text: str) -> tuple[ValueEncoder | None, str | None]:
     """What writes values of a schema in native code, or why nothing does."""
     if not NATIVE:
         return None, NOT_BUILT
-    made = plan(parse_schema(text))
+    made = _plan(text)
     return (ValueEncoder(made), None) if isinstance(made, Plan) else (None, made.reason)
+
+
+@cached_by_text
+def _plan(text: str) -> Plan | Slow:
+    return plan(parse_schema(text))

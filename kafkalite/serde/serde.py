@@ -31,12 +31,14 @@ class SerdeContext:
 
     `as_dicts`: records of Avro are to be dicts, not rows that look like dicts. `fields`: the only
     fields of the values read that anybody will look at, so a serde may leave out the others.
+    `forms`: a column that is read may be a `Form`, no list.
     """
 
     registry: SchemaRegistry | None = None
     is_key: bool = False
     as_dicts: bool = False
     fields: frozenset[str] | None = None
+    forms: bool = False
 
 
 class Codec(Protocol[T]):
@@ -47,6 +49,11 @@ class Codec(Protocol[T]):
 
     def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[T | None]:
         """The value of each record's bytes; None stays None."""
+
+
+def takes_arrow(codec: Codec[Any]) -> bool:
+    """Whether a codec writes a column that is an Arrow array without looking at objects."""
+    return getattr(codec, "takes_arrow", False)
 
 
 class Serde(Protocol[T]):

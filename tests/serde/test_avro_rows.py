@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import operator
 import pickle
@@ -307,3 +308,20 @@ def test_columns_of_two_types_are_no_array(world: World) -> None:
     codec: Any = world.codec()
     assert codec.deserialize_arrow("t", [*plain, *dated]) is None
     assert len(codec.deserialize("t", [*plain, *dated])) == 2
+
+
+def test_a_batch_in_a_circle_of_garbage_frees_its_own_columns() -> None:
+    """Before, the collector could empty a batch first, and the process ended."""
+
+    class Holder:
+        pass
+
+    read_one = decoder(planned(record(*((f"f{place}", "string") for place in range(9))))).decode
+    batches = []
+    for _ in range(50):
+        batch, holder = read_one([b"\x02a" * 9] * 20), Holder()
+        vars(holder).update(batch=batch, itself=holder)
+        batches.append(weakref.ref(batch))
+    del batch, holder
+    gc.collect()
+    assert not any(batch() for batch in batches)

@@ -20,6 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafkalite.errors import TopologyError
 from kafkalite.streams.expressions.arrow_kernels import CAST_KERNELS, KERNELS, Refused, by_value
 from kafkalite.streams.expressions.arrow_types import (
     Data,
@@ -50,33 +51,73 @@ from kafkalite.streams.expressions.values import FUNCTIONS, caster
 class ArrowExpression:
     """An expression over arrays. `inputs` are the arrays that it takes, in this order.
 
-    `rows` counts the columns that the loop over Python objects computed.
+    `rows` counts the columns that no kernels computed, but the loop over Python objects.
     """
 
     tree: Node
     inputs: tuple[Input, ...]
     rows: int = 0
-    _checked: dict[Shape, tuple[Node, Types, Type]] = field(default_factory=dict)
+    _known: dict[tuple[Any, ...], _Typed | None] = field(default_factory=dict)
 
     def column(self, *columns: Any) -> Any:
         """The results for arrays, chunked arrays, or record batches and tables as values."""
         arrays = [_as_array(column) for column in columns]
-        types = {part: type_of_arrow(array.type) for part, array in self._pairs(arrays)}
-        shape = Shape(types.get(VALUE, ANY), types.get(KEY, ANY))
-        if (known := self._checked.get(shape)) is None:
-            lowered, type_ = checked(self.tree, shape)
-            known = self._checked[shape] = lowered, Types(shape), type_
-        lowered, of, type_ = known
-        run = _Run(of, dict(self._pairs(arrays)), len(arrays[0]))
+        typed = self._typed(arrays)
         try:
-            return run.array(lowered)
+            return self._computed(typed, arrays)
         except (pa.ArrowInvalid, Refused):
             self.rows += 1
-            results = compile_objects(self.tree, shape).column(*(a.to_pylist() for a in arrays))
-            return pa.array(results, arrow_type(type_) if is_known(type_) else None)
+            loop = compile_objects(self.tree, typed.shape)
+            results = loop.column(*(array.to_pylist() for array in arrays))
+            return pa.array(results, arrow_type(typed.type) if is_known(typed.type) else None)
+
+    def tried(self, arrays: Sequence[Any], alike: Node) -> Any:
+        """The results for arrays, as a loop gives them that knows less of the types.
+
+        `alike` is the tree that it was made of. None where no kernel gives these results.
+        """
+        types = tuple(array.type for array in arrays)
+        try:
+            if types not in self._known:
+                self._known[types] = self._typed_alike(arrays, alike)
+            typed = self._known[types]
+            if typed is not None:
+                return self._computed(typed, arrays)
+        except (pa.ArrowException, Refused):
+            pass
+        self.rows += 1
+        return None
+
+    def _typed_alike(self, arrays: Sequence[Any], alike: Node) -> _Typed | None:
+        try:
+            typed = self._typed(arrays)
+        except TopologyError:  # a type or a field that the records do not have
+            return None
+        # Where types are known, a branch of integers beside one of floats is cast.
+        return typed if typed.lowered == alike else None
+
+    def _typed(self, arrays: Sequence[Any]) -> _Typed:
+        types = {part: type_of_arrow(array.type) for part, array in self._pairs(arrays)}
+        shape = Shape(types.get(VALUE, ANY), types.get(KEY, ANY))
+        lowered, type_ = checked(self.tree, shape)
+        return _Typed(shape, lowered, Types(shape), type_)
+
+    def _computed(self, typed: _Typed, arrays: Sequence[Any]) -> Any:
+        run = _Run(typed.types, dict(self._pairs(arrays)), len(arrays[0]))
+        return run.array(typed.lowered)
 
     def _pairs(self, arrays: Sequence[Any]) -> Sequence[tuple[Input, Any]]:
         return list(zip(self.inputs, arrays, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """What is known once the types of the arrays are."""
+
+    shape: Shape
+    lowered: Node
+    types: Types
+    type: Type
 
 
 def compile_arrow(tree: Node) -> ArrowExpression:

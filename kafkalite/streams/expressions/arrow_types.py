@@ -6,6 +6,7 @@ Owns   the types in which kernels compute: 64 bits, UTF-8, microseconds in UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,6 +30,7 @@ from kafkalite.streams.expressions.types import (
 )
 
 Data = Any  # an Array, or the Scalar of a constant
+TYPES_MAX: Final = 1_000  # Arrow types whose type of expressions is remembered
 UTC_US: Final = pa.timestamp("us", "UTC")
 ARROW: Final[Mapping[Type, Any]] = {
     NULL: pa.null(),
@@ -42,6 +44,7 @@ ARROW: Final[Mapping[Type, Any]] = {
 }
 
 
+@lru_cache(TYPES_MAX)
 def type_of_arrow(of: Any) -> Type:
     """The type of an Arrow type; nothing is known of those that expressions do not compute with."""
     if pa.types.is_struct(of):

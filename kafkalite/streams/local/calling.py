@@ -10,12 +10,13 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.expressions.objects import compile_objects
 from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE
 from kafkalite.streams.functions import CallableFunction, ExpressionFunction, Function, Passes
+from kafkalite.streams.local.arrows import OnArrow, on_arrow
 from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.failures import Applied, Failures
 from kafkalite.streams.local.runtime import Needs
 from kafkalite.streams.record import Record
 
-Results = tuple[Batch, list[Any]]
+Results = tuple[Batch, Sequence[Any]]
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 
@@ -77,14 +78,21 @@ def caller(
     function: Function,
     failures: Failures,
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    by_arrow: Callable[[OnArrow, Batch], Sequence[Any] | None] | None = None,
 ) -> Callable[[Batch], Results]:
     """Calls `function` for each record: what is left of the batch, and the results.
 
-    `wrap` goes around the user's function, so that what it checks counts as the function's failure.
+    `by_arrow` gives the results of an expression over Arrow arrays, where it can. `wrap` goes
+    around the user's function, so that what it checks counts as the function's failure.
     """
     call = applied(function) if wrap is None else wrap(called(function))
+    arrow = on_arrow(function) if by_arrow is not None and wrap is None else None
 
     def run(batch: Batch) -> Results:
+        if arrow is not None and by_arrow is not None:
+            results = by_arrow(arrow, batch)
+            if results is not None:
+                return batch, results
         return failures.apply(node, call, batch, arguments(function, batch))
 
     return run
@@ -142,7 +150,10 @@ def function_needs(function: Function) -> Needs:
     fields = frozenset(path[0] for path in function.paths if path)
     reads_whole = not fields or () in function.paths
     return Needs(
-        key=function.takes_key, value=function.takes_value, fields=None if reads_whole else fields
+        key=function.takes_key,
+        value=function.takes_value,
+        fields=None if reads_whole else fields,
+        arrow=isinstance(function, ExpressionFunction),
     )
 
 

@@ -16,9 +16,9 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress, islice
-from operator import not_
 from typing import Any, Final
 
+from kafkalite.core.columns import negated
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.streams import plan as p
@@ -170,7 +170,7 @@ class Failures:
         A verdict that is neither is a failure of whoever gave it.
         """
         try:
-            return batch.where(list(map(not_, verdicts)) if negate else verdicts)
+            return batch.where(negated(verdicts) if negate else verdicts)
         except Exception:
             batch, verdicts = self.apply(node, bool, batch, [verdicts])
             return batch.where([verdict is not negate for verdict in verdicts])
@@ -178,10 +178,10 @@ class Failures:
     def split(self, node: p.Node, batch: Batch, verdicts: Sequence[Any]) -> tuple[Batch, Batch]:
         """As `where`: the records whose verdict is true, and the others."""
         try:
-            against = list(map(not_, verdicts))
+            against = negated(verdicts)
         except Exception:
             batch, verdicts = self.apply(node, bool, batch, [verdicts])
-            against = list(map(not_, verdicts))
+            against = negated(verdicts)
         return batch.where(verdicts), batch.where(against)
 
     @staticmethod

@@ -25,6 +25,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.durations import spell
 from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
 from kafkalite.streams.functions import ExpressionFunction
+from kafkalite.streams.local.arrows import HAS_ARROW
 from kafkalite.streams.local.batch import Batch, Fetched
 from kafkalite.streams.local.calling import (
     TIMESTAMP_MAX,
@@ -54,7 +55,9 @@ class Reader:
             read |= Needs(value=True, fields=read.fields if read.value else frozenset())
         self.reads_value = read.value
         self.key_codec = runtime.codec(node.key, is_key=True)
-        self.value_codec = runtime.codec(node.value, is_key=False, fields=read.fields)
+        self.value_codec = runtime.codec(
+            node.value, is_key=False, fields=read.fields, forms=HAS_ARROW
+        )
         self.max_future_ms = _max_future(node, runtime)
 
     def read(

@@ -44,7 +44,8 @@ PORTABLE = (BytesSerde, StringSerde, Int64Serde, Float64Serde, JsonSerde, Msgpac
 class Needs:
     """What somebody below looks at. `old`: of a table, the rows that updates replace.
 
-    `fields`: where values are looked at, their fields that are; None: values as a whole.
+    `fields`: where values are looked at, their fields that are; None: values as a whole. `arrow`:
+    an Arrow array of the values will do, nobody wants objects.
     """
 
     key: bool = False
@@ -53,12 +54,14 @@ class Needs:
     raw_value: bool = False
     old: bool = False
     fields: frozenset[str] | None = None
+    arrow: bool = False
 
     def __or__(self, other: Needs) -> Needs:
         """What either needs."""
-        fields = None
+        fields, arrow = None, self.arrow and other.arrow
         if not (self.value and other.value):
-            fields = self.fields if self.value else other.fields
+            one = self if self.value else other
+            fields, arrow = one.fields, one.arrow
         elif self.fields is not None and other.fields is not None:
             fields = self.fields | other.fields
         return Needs(
@@ -68,6 +71,7 @@ class Needs:
             self.raw_value or other.raw_value,
             self.old or other.old,
             fields,
+            arrow,
         )
 
 
@@ -121,7 +125,9 @@ class Runtime:
     _asked: dict[p.Node, tuple[Needs, ...]] = field(default_factory=dict)  # of each parent
     _needs: dict[tuple[p.Node, p.Port], Needs] = field(default_factory=dict)
     _edges: dict[p.Node, list[Edge]] = field(default_factory=dict)
-    _codecs: dict[tuple[Serde, bool, frozenset[str] | None], Codec] = field(default_factory=dict)
+    _codecs: dict[tuple[Serde, bool, frozenset[str] | None, bool], Codec] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self.failures = Failures(
@@ -233,11 +239,22 @@ class Runtime:
         found = (store for store in self.sub_topology.stores if store.node is node)
         return next(found, None)
 
-    def codec(self, serde: Serde, *, is_key: bool, fields: frozenset[str] | None = None) -> Codec:
-        """The serde, opened once per task; with `fields`, it may leave out others it reads."""
-        opened = (serde, is_key, fields)
+    def codec(
+        self,
+        serde: Serde,
+        *,
+        is_key: bool,
+        fields: frozenset[str] | None = None,
+        forms: bool = False,
+    ) -> Codec:
+        """The serde, opened once per task; with `fields`, it may leave out others it reads.
+
+        With `forms` it may read columns that are no lists.
+        """
+        context = SerdeContext(self.registry, is_key, fields=fields, forms=forms)
+        opened = (serde, is_key, fields, forms)
         if opened not in self._codecs:
-            self._codecs[opened] = serde.open(SerdeContext(self.registry, is_key, fields=fields))
+            self._codecs[opened] = serde.open(context)
         return self._codecs[opened]
 
     def value_of(self, node: p.Node, place: RecordPlace) -> object:

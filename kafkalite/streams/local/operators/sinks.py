@@ -12,7 +12,7 @@ from typing import Any
 
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, TopologyError
-from kafkalite.serde.serde import Codec
+from kafkalite.serde.serde import Codec, takes_arrow
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.calling import records
@@ -45,7 +45,8 @@ def sink_bytes(node: p.Sink, runtime: Runtime) -> Needs:
     assert node.value is not None
     raw_key = node.key == above.key and is_portable(node.key)
     raw_value = node.value == above.value and above.has_raw_value and is_portable(node.value)
-    return Needs(not raw_key, raw_key, not raw_value, raw_value)
+    arrow = takes_arrow(runtime.codec(node.value, is_key=False))
+    return Needs(not raw_key, raw_key, not raw_value, raw_value, arrow=arrow)
 
 
 @compile_node.register

@@ -9,11 +9,13 @@ Source Kafka Streams' KStreamFilter, KStreamMap, KStreamBranch, …
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kafkalite.core.types import Columns
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import Function
+from kafkalite.streams.local.arrows import OnArrow
 from kafkalite.streams.local.batch import Batch, Made, Push
 from kafkalite.streams.local.calling import caller, check_timestamp, function_needs
 from kafkalite.streams.local.operators.changed import (
@@ -46,7 +48,7 @@ def _(node: p.Map | p.FlatMap, below: Needs, runtime: Runtime) -> Needs:
 
 @node_needs.register
 def _(node: p.SelectKey, below: Needs, runtime: Runtime) -> Needs:
-    values = Needs(value=below.value, raw_value=below.raw_value, fields=below.fields)
+    values = replace(below, key=False, raw_key=False, old=False)
     return values | function_needs(node.function)
 
 
@@ -87,17 +89,19 @@ def per_record(
     node: p.Node,
     runtime: Runtime,
     function: Function,
-    made: Callable[[Batch, list[Any]], Batch],
+    made: Callable[[Batch, Sequence[Any]], Batch],
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     *,
+    by_arrow: Callable[[OnArrow, Batch], Sequence[Any] | None] | None = None,
     several: bool = False,
 ) -> Push:
     """Calls `function` for each record; `made` is the batch that goes on, given the results.
 
-    `several`: a record may become more than one.
+    `by_arrow` gives the results of an expression over Arrow arrays. `several`: a record may become
+    more than one.
     """
     forward = runtime.forward_several(node) if several else runtime.forward(node)
-    call = caller(node, function, runtime.failures, wrap)
+    call = caller(node, function, runtime.failures, wrap, by_arrow)
 
     def run(batch: Batch) -> None:
         batch = made(*call(batch))
@@ -109,20 +113,21 @@ def per_record(
 
 @compile_node.register
 def _(node: p.Filter, runtime: Runtime) -> Push:
-    def kept(batch: Batch, passes: list[Any]) -> Batch:
+    def kept(batch: Batch, passes: Sequence[Any]) -> Batch:
         return runtime.failures.where(node, batch, passes, negate=node.negate)
 
-    return per_record(node, runtime, node.function, kept)
+    return per_record(node, runtime, node.function, kept, by_arrow=OnArrow.mask)
 
 
 @compile_node.register
 def _(node: p.Map, runtime: Runtime) -> Push:
-    return per_record(node, runtime, node.function, with_values)
+    by_arrow = OnArrow.column if runtime.needs(node).arrow else None
+    return per_record(node, runtime, node.function, with_values, by_arrow=by_arrow)
 
 
 @compile_node.register
 def _(node: p.FlatMap, runtime: Runtime) -> Push:
-    def flattened(batch: Batch, lists: list[Any]) -> Batch:
+    def flattened(batch: Batch, lists: Sequence[Any]) -> Batch:
         return with_values(without_values(batch).take(_repeated(lists)), _flat(lists))
 
     return per_record(node, runtime, node.function, flattened, _listed, several=True)
@@ -135,7 +140,7 @@ def _(node: p.SelectKey, runtime: Runtime) -> Push:
 
 @compile_node.register
 def _(node: p.MapPairs, runtime: Runtime) -> Push:
-    def flattened(batch: Batch, lists: list[Any]) -> Batch:
+    def flattened(batch: Batch, lists: Sequence[Any]) -> Batch:
         return with_pairs(batch.take(_repeated(lists)), _flat(lists))
 
     made, wrap = (flattened, _pairs) if node.flat else (with_pairs, _pair)
@@ -172,7 +177,10 @@ def _(node: p.MapBatch, runtime: Runtime) -> Push:
 
 @compile_node.register
 def _(node: p.Branch, runtime: Runtime) -> Push:
-    calls = [caller(node, function, runtime.failures) for function in node.predicates]
+    calls = [
+        caller(node, function, runtime.failures, by_arrow=OnArrow.mask)
+        for function in node.predicates
+    ]
     arms: dict[int, Push] = {
         edge.node.index: runtime.push_to(node, edge)
         for edge in runtime.edges(node)

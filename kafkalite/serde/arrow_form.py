@@ -1,0 +1,201 @@
+"""A column of values that is an Arrow array, or Python objects, whichever is asked for.      [P]
+
+    source     all values of a batch: its Arrow array, and the objects of some of them
+    form       some of them: where a mask holds, at some indexes, in a range
+
+    form.where(mask)[10:20]    looks at nothing; its `arrow()` filters and slices the array of the
+                               source, its objects are made of these ten values alone
+
+Owns   the array and the objects of its own values, once somebody has asked for them.
+Never  makes objects of values for the sake of the array, nor the other way round.
+Fails  as its source does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, compress
+from operator import truth
+from typing import TYPE_CHECKING, Any, Protocol, Self, overload
+
+from kafkalite.core.columns import Form
+from kafkalite.core.columns import take as taken
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Source(Protocol):
+    """All values of a batch."""
+
+    def __len__(self) -> int: ...
+
+    def arrow(self) -> pa.Array:
+        """The array of all values; it is asked for once."""
+
+    def objects(self, indexes: Sequence[int]) -> list[Any]:
+        """The objects of some values."""
+
+
+class Pick(Protocol):
+    """Some records of a column, whatever it is made of."""
+
+    def of_list(self, column: Sequence[Any]) -> Sequence[Any]:
+        """Of objects, or of indexes."""
+
+    def of_arrow(self, array: pa.Array) -> pa.Array:
+        """Of an Arrow array."""
+
+
+class ArrowForm(Form):
+    """Values of a source: all of them, or a pick of those of another form."""
+
+    __slots__ = ("_above", "_array", "_length", "_objects", "_pick", "_places", "_source")
+
+    def __init__(
+        self,
+        source: Source,
+        above: ArrowForm | None = None,
+        pick: Pick | None = None,
+        length: int | None = None,
+    ) -> None:
+        self._source, self._above, self._pick = source, above, pick
+        self._length = len(source) if length is None else length
+        self._places: Sequence[int] | None = None  # among all values of the source
+        self._array: pa.Array | None = None
+        self._objects: list[Any] | None = None
+
+    def arrow(self) -> pa.Array:
+        """The values as an Arrow array."""
+        if self._array is None:
+            if self._above is None or self._pick is None:
+                self._array = self._source.arrow()
+            else:
+                self._array = self._pick.of_arrow(self._above.arrow())
+        return self._array
+
+    def objects(self) -> list[Any]:
+        """The values as objects."""
+        if self._objects is None:
+            self._objects = self._source.objects(self.places())
+        return self._objects
+
+    def places(self) -> Sequence[int]:
+        """The indexes of the values among all of the source."""
+        if self._places is None:
+            if self._above is None or self._pick is None:
+                self._places = range(self._length)
+            else:
+                self._places = self._pick.of_list(self._above.places())
+        return self._places
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.objects())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | ArrowForm):
+            return NotImplemented
+        return self.objects() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Self: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            wanted = range(self._length)[place]
+            pick = Range(wanted) if wanted.step == 1 else Indexes(wanted)
+            return self._picked(pick, len(wanted))
+        if self._objects is not None:
+            return self._objects[place]
+        return self._source.objects([self.places()[place]])[0]
+
+    def where(self, mask: Sequence[object]) -> Self:
+        """The records whose entry in the mask is true."""
+        bits = bytes(mask) if isinstance(mask, bytes | bytearray) else bytes(map(truth, mask))
+        return self._picked(Mask(bits), len(bits) - bits.count(0))
+
+    def take(self, indexes: Sequence[int]) -> Self:
+        """The records at `indexes`."""
+        return self._picked(Indexes(indexes), len(indexes))
+
+    def followed_by(self, others: Sequence[Self]) -> Sequence[Any]:
+        """The objects of this column and of others."""
+        return list(chain(self, *others))
+
+    def _picked(self, pick: Pick, length: int) -> Self:
+        picked = type(self)(self._source, self, pick, length)
+        if self._objects is not None:
+            picked._objects = list(pick.of_list(self._objects))
+        return picked
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """The records where it is not 0."""
+
+    bits: bytes
+
+    def of_list(self, column: Sequence[Any]) -> Sequence[Any]:
+        """Of a list."""
+        return list(compress(column, self.bits))
+
+    def of_arrow(self, array: pa.Array) -> pa.Array:
+        """Of an array."""
+        return array.filter(arrow_of_mask(self.bits))
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records that follow one another."""
+
+    places: range
+
+    def of_list(self, column: Sequence[Any]) -> Sequence[Any]:
+        """Of a list."""
+        return column[self.places.start : self.places.stop]
+
+    def of_arrow(self, array: pa.Array) -> pa.Array:
+        """Of an array."""
+        return array.slice(self.places.start, len(self.places))
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Records in any order; one may come several times."""
+
+    places: Sequence[int]
+
+    def of_list(self, column: Sequence[Any]) -> Sequence[Any]:
+        """Of a list."""
+        return taken(column, self.places)
+
+    def of_arrow(self, array: pa.Array) -> pa.Array:
+        """Of an array."""
+        import pyarrow as pa
+
+        return array.take(pa.array(self.places, pa.int64()))
+
+
+def arrow_of_mask(mask: bytes) -> pa.Array:
+    """A mask of bytes as Arrow's booleans."""
+    import pyarrow as pa
+
+    numbers = pa.Array.from_buffers(pa.uint8(), len(mask), [None, pa.py_buffer(mask)])
+    return numbers.cast(pa.bool_())
+
+
+def mask_of_arrow(verdicts: pa.Array) -> bytes:
+    """Arrow's booleans, none of them null, as a mask of bytes."""
+    import pyarrow as pa
+
+    assert verdicts.null_count == 0, "a verdict is null"
+    numbers = verdicts.cast(pa.uint8())
+    start, end = numbers.offset, numbers.offset + len(numbers)
+    return bytes(memoryview(numbers.buffers()[1])[start:end]) if len(numbers) else b""

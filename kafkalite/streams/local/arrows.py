@@ -1,0 +1,133 @@
+"""Expressions over batches whose values are Arrow arrays as well.                           [P]
+
+    filter, branch    a mask of bytes, computed by Arrow; the values stay as they are
+    map               the array that Arrow computes, with the loop over objects as its other side
+    select_key, …     likewise
+
+What Arrow refuses, a value on which the expression fails among it, the loop over objects does
+instead, for the whole batch: so errors are the same, and their records.
+
+Owns   the choice between the two. Batches of few records go the way of objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalite.core.columns import FEW, take
+from kafkalite.serde.arrow_form import ArrowForm, mask_of_arrow
+from kafkalite.streams.expressions.check import checked
+from kafkalite.streams.expressions.objects import Compiled, compile_objects
+from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE, Input, inputs_of
+from kafkalite.streams.functions import ExpressionFunction, Function
+from kafkalite.streams.local.batch import Batch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafkalite.streams.expressions.arrow import ArrowExpression
+
+HAS_ARROW: Final = find_spec("pyarrow") is not None
+ALIKE: Final = frozenset({str, int, float, bytes, bool})  # keys that Arrow holds without a change
+
+
+class OnArrow:
+    """A function over batches of Arrow arrays. Each way gives None where objects must do it."""
+
+    def __init__(self, function: ExpressionFunction) -> None:
+        tree, shape = function.tree, function.shape
+        self.tree, self.lowered = tree, checked(tree, shape)[0]
+        self.loop = compile_objects(tree, shape)
+        self.inputs = inputs_of(tree)
+        self._expression: ArrowExpression | None = None
+
+    def mask(self, batch: Batch) -> bytes | None:
+        """The verdicts of a predicate."""
+        verdicts = self.array(batch)
+        if verdicts is None or str(verdicts.type) != "bool" or verdicts.null_count:
+            return None
+        return mask_of_arrow(verdicts)
+
+    def column(self, batch: Batch) -> ArrowForm | None:
+        """The results as a column."""
+        array = self.array(batch)
+        if array is None:
+            return None
+        return ArrowForm(Results(array, self.loop, [_column(batch, each) for each in self.inputs]))
+
+    def array(self, batch: Batch) -> pa.Array | None:
+        """The results as an Arrow array."""
+        if len(batch) < FEW:
+            return None
+        columns = [_column(batch, each) for each in self.inputs]
+        if not any(isinstance(column, ArrowForm) for column in columns):
+            return None
+        arrays = list(map(_array, columns))
+        if any(array is None for array in arrays):
+            return None
+        if self._expression is None:
+            from kafkalite.streams.expressions.arrow import compile_arrow
+
+            self._expression = compile_arrow(self.tree)
+        return self._expression.tried(arrays, self.lowered)
+
+
+def on_arrow(function: Function) -> OnArrow | None:
+    """A function of the value as Arrow computes it; None where it is Python's."""
+    if not HAS_ARROW or not isinstance(function, ExpressionFunction):
+        return None
+    return OnArrow(function) if {VALUE, KEY} & set(function.inputs) else None
+
+
+@dataclass(slots=True)
+class Results:
+    """What an expression gave for a batch: Arrow's array, and the loop for those who want objects.
+
+    Arrow has seen every record, so the loop fails on none.
+    """
+
+    array: pa.Array
+    loop: Compiled
+    columns: Sequence[Sequence[Any]]
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def null_count(self) -> int:
+        """How many results are null."""
+        count: int = self.array.null_count
+        return count
+
+    def arrow(self) -> pa.Array:
+        """The array."""
+        return self.array
+
+    def objects(self, indexes: Sequence[int]) -> list[Any]:
+        """Some results as the loop gives them."""
+        return self.loop.column(*(take(column, indexes) for column in self.columns))
+
+
+def _column(batch: Batch, of: Input) -> Sequence[Any]:
+    columns = {VALUE: batch.values, KEY: batch.keys, TIMESTAMP: batch.timestamps}
+    column = columns[of]
+    assert column is not None, f"{of}: a column is not there"
+    return column
+
+
+def _array(column: Sequence[Any]) -> pa.Array | None:
+    """A column as an Arrow array; None where Arrow would change a value."""
+    import pyarrow as pa
+
+    if isinstance(column, ArrowForm):
+        return column.arrow()
+    kinds = set(map(type, column)) - {type(None)}
+    if len(kinds) != 1 or not kinds <= ALIKE:
+        return None
+    try:
+        return pa.array(column)
+    except (pa.ArrowException, OverflowError):  # an int of more than 64 bits, a lone surrogate
+        return None

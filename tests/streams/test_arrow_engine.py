@@ -1,0 +1,355 @@
+"""Expressions over Avro: Arrow's way gives what the loop over Python objects gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from kafkalite.core.columns import FEW
+from kafkalite.core.types import Columns
+from kafkalite.errors import ProcessingError, TopologyError
+from kafkalite.serde import MemoryRegistry, Serde, SerdeContext, avro, bytes_, json
+from kafkalite.serde.arrow_form import ArrowForm
+from kafkalite.serde.avro_form import AvroValues
+from kafkalite.streams import Expression, coalesce, col, lit, timestamp, when
+from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.local import inputs
+from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.task import Task
+from kafkalite.streams.stream import Stream
+
+WHEN = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC)
+TYPES: dict[str, tuple[Any, list[Any]]] = {  # a schema, and values as they are read
+    "l": ("long", [0, 7, -3, 2**63 - 1, -(2**63)]),
+    "i": ("int", [0, 5, -5, 2**31 - 1]),
+    "d": ("double", [0.0, -0.0, 1.5, -2.25, 1e308]),
+    "f": ("float", [0.0, 1.5, -2.25, 0.10000000149011612]),
+    "b": ("boolean", [True, False]),
+    "s": ("string", ["", "a", "Ab", "é x", " pad "]),
+    "y": ("bytes", [b"", b"a", b"\xff"]),
+    "e": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, ["A", "B"]),
+    "t": ({"type": "long", "logicalType": "timestamp-millis"}, [WHEN, WHEN.replace(year=1960)]),
+    "u": ({"type": "long", "logicalType": "timestamp-micros"}, [WHEN.replace(microsecond=1)]),
+    "c": ({"type": "int", "logicalType": "date"}, [date(2020, 2, 29), date(1, 1, 1)]),
+    "n": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+        [Decimal("1.50"), Decimal("-99.99")],
+    ),
+    "g": ({"type": "string", "logicalType": "uuid"}, []),
+    "a": ({"type": "array", "items": "string"}, [[], ["x", "y"]]),
+    "m": ({"type": "map", "values": "long"}, [{}, {"k": 1}]),
+    "r": (
+        {
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": "x", "type": ["null", "long"]}, {"name": "z", "type": "string"}],
+        },
+        [{"x": 1, "z": "q"}, {"x": None, "z": ""}],
+    ),
+}
+NAMES = [name for name in TYPES if name != "g"]
+
+
+@st.composite
+def schemas(draw: st.DrawFn) -> dict[str, Any]:
+    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))
+    fields = [
+        {"name": name, "type": ["null", TYPES[name][0]] if draw(st.booleans()) else TYPES[name][0]}
+        for name in names
+    ]
+    return {"type": "record", "name": "In", "fields": fields}
+
+
+@st.composite
+def values(draw: st.DrawFn, schema: dict[str, Any]) -> Any:
+    if not draw(st.integers(0, 9)):
+        return None
+    row = {}
+    for field in schema["fields"]:
+        known = TYPES[field["name"]][1]
+        nullable = isinstance(field["type"], list)
+        row[field["name"]] = draw(st.sampled_from([*known, None] if nullable else known))
+    return row
+
+
+@st.composite
+def expressions(draw: st.DrawFn, names: Sequence[str], depth: int = 2) -> Expression:
+    """Some fit their fields, others are refused or fail on some records."""
+    if not depth or not draw(st.integers(0, 3)):
+        leaves = [*map(col, names), *map(col, names), lit(2), lit(1.5), lit("a"), timestamp()]
+        return draw(st.sampled_from(leaves))
+    part = expressions(names, depth - 1)
+    x, y = draw(part), draw(part)
+    return draw(
+        st.sampled_from(
+            [
+                lambda: x + y,
+                lambda: x * 1.19,
+                lambda: x - 1,
+                lambda: x / y,
+                lambda: x // 2,
+                lambda: x % 3,
+                lambda: -x,
+                lambda: x > y,
+                lambda: x == y,
+                lambda: x <= 2,
+                lambda: (x > 1) & (y < 3),
+                lambda: (x == y) | x.is_null(),
+                lambda: x.is_null(),
+                lambda: x.is_in([1, 7]),
+                lambda: x.fill_null(0),
+                lambda: coalesce(x, y),
+                lambda: when(x > 1).then(y).otherwise(x),
+                lambda: when(x.is_null()).then(1).otherwise(y),
+                lambda: x.str.lower(),
+                lambda: x.str.starts_with("a"),
+                lambda: x.str.len_chars(),
+                lambda: x.dt.hour(),
+                lambda: x.dt.date(),
+                lambda: x.dt.truncate("1h"),
+                lambda: x.cast("string"),
+                lambda: x.cast("int64", strict=False),
+                lambda: x["x"],
+                lambda: x.get("q"),
+                lambda: x.list.len(),
+                lambda: x.hash(),
+                lambda: x.round(1),
+            ]
+        )
+    )()
+
+
+@st.composite
+def steps(draw: st.DrawFn, names: Sequence[str]) -> Callable[[Stream], Stream]:
+    """One or two operators, by expressions or by a function."""
+    expression, other = draw(expressions(names)), draw(expressions(names))
+    name = draw(st.sampled_from(names))
+    return draw(
+        st.sampled_from(
+            [
+                lambda s: s.filter(expression),
+                lambda s: s.filter_not(expression),
+                lambda s: s.select(name, made=expression),
+                lambda s: s.assign(made=expression),
+                lambda s: s.assign(**{name: expression}),
+                lambda s: s.drop(name),
+                lambda s: s.rename(**{name: "new"}),
+                lambda s: s.map(expression),
+                lambda s: s.select_key(expression),
+                lambda s: s.map(lambda v: dict(v)),
+                lambda s: s.filter(lambda v: len(v) != 1),
+                lambda s: (lambda a, b: a.merge(b.assign(made=other)))(
+                    *s.branch(expression, default=True)
+                ),
+                lambda s: s.filter(expression).select(name, made=other),
+            ]
+        )
+    )
+
+
+def run(
+    build: Callable[[StreamsBuilder], None],
+    schema: dict[str, Any],
+    batches: Sequence[Sequence[Any]],
+    *,
+    on_error: Any = "fail",
+    by_arrow: bool,
+) -> tuple[list[Any], str]:
+    """What a task writes, and how it ends."""
+    registry = MemoryRegistry()
+    codec = avro(schema=schema).open(SerdeContext(registry))
+    app = StreamsBuilder(
+        "app", key=bytes_(), value=avro(), on_error=on_error, dead_letter_topic="dead"
+    )
+    try:
+        build(app)
+    except TopologyError:  # an expression whose types fit no record
+        return [], "refused"
+    written: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inputs, "HAS_ARROW", by_arrow)
+        (sub,) = compile_topology(app.plan())
+        task = Task(sub, 0, registry=registry)
+        offset = 0
+        try:
+            for batch in batches:
+                data = codec.serialize("in", batch)
+                offsets = range(offset, offset + len(batch))
+                keys = [b"%d" % (number % 3) for number in offsets]
+                task.enqueue("in", Columns(keys, data, [n * 1000 for n in offsets], offsets))
+                offset += len(batch)
+                while task.process(10_000, 0):
+                    pass
+                written += [
+                    (out.topic, *(None if c is None else list(c) for c in columns(out.columns)))
+                    for out in task.drain()
+                ]
+        except ProcessingError as error:
+            return written, str(error)
+    return written, ""
+
+
+def columns(given: Columns) -> tuple[Any, ...]:
+    return given.keys, given.values, given.timestamps, given.headers
+
+
+def both(build: Any, schema: Any, batches: Any, on_error: Any = "fail") -> tuple[list[Any], str]:
+    by_arrow = run(build, schema, batches, on_error=on_error, by_arrow=True)
+    assert by_arrow == run(build, schema, batches, on_error=on_error, by_arrow=False)
+    return by_arrow
+
+
+SINKS: list[Serde] = [avro(), avro(), json()]
+
+
+@given(st.data())
+@settings(
+    max_examples=60,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_a_topology_writes_the_same_with_arrow_and_without(data: st.DataObject) -> None:
+    schema = data.draw(schemas())
+    names = [field["name"] for field in schema["fields"]]
+    pool = data.draw(st.lists(values(schema), min_size=1, max_size=6))
+    sizes = st.sampled_from([1, FEW - 1, FEW, FEW + 1, FEW + 60])
+    batches = [
+        [pool[number % len(pool)] for number in range(size)]
+        for size in data.draw(st.lists(sizes, min_size=1, max_size=3))
+    ]
+    made = data.draw(st.lists(steps(names), min_size=1, max_size=3))
+    sink = data.draw(st.sampled_from(SINKS))
+
+    def build(app: StreamsBuilder) -> None:
+        stream: Any = app.stream("in")
+        for step in made:
+            stream = step(stream)
+        stream.to("out", key=json(), value=sink)
+
+    both(build, schema, batches, data.draw(st.sampled_from(["fail", "skip", "dlq"])))
+
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "kind", "type": "int"},
+        {"name": "amount", "type": ["null", "double"]},
+        {"name": "user", "type": "string"},
+    ],
+}
+GROSS = {
+    "type": "record",
+    "name": "Gross",
+    "fields": [{"name": "id", "type": "long"}, {"name": "gross", "type": ["null", "double"]}],
+}
+
+
+def event(number: int) -> dict[str, Any]:
+    amount = None if number % 7 == 0 else number * 1.5
+    return {"id": number, "kind": number % 40, "amount": amount, "user": f"u{number}"}
+
+
+EVENTS = [*map(event, range(FEW * 2))]
+
+
+def gross(app: StreamsBuilder) -> None:
+    kept = app.stream("in").filter(col("kind") < 32)
+    kept.select("id", gross=col("amount") * 1.19).to("out", value=avro(schema=GROSS))
+
+
+def test_from_avro_to_avro_no_object_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    objects = AvroValues.objects
+
+    def count(self: AvroValues, indexes: Sequence[int]) -> list[Any]:
+        made.extend(indexes)
+        return objects(self, indexes)
+
+    monkeypatch.setattr(AvroValues, "objects", count)
+    written, _ = run(gross, EVENT, [EVENTS, EVENTS], by_arrow=True)
+    assert made == [0]  # which is looked at to see whether there is a schema to be registered
+    assert written == run(gross, EVENT, [EVENTS, EVENTS], by_arrow=False)[0]
+    assert sum(len(values) for _, _, values, _, _ in written) == 2 * 320
+
+
+def test_a_function_in_python_sees_rows_of_the_records_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    def build(app: StreamsBuilder) -> None:
+        app.stream("in").filter(col("kind") < 2).map(
+            lambda v: seen.append(v) or {"id": v["id"]}
+        ).to("out", value=json())
+
+    made: list[int] = []
+    objects = AvroValues.objects
+    monkeypatch.setattr(
+        AvroValues, "objects", lambda self, at: made.extend(at) or objects(self, at)
+    )
+    run(build, EVENT, [EVENTS], by_arrow=True)
+    kept = [number for number in range(FEW * 2) if number % 40 < 2]
+    assert made == kept
+    assert seen == [event(number) for number in kept]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "skip", "dlq"])
+def test_one_bad_value_sends_the_batch_the_way_of_objects(on_error: Any) -> None:
+    def build(app: StreamsBuilder) -> None:
+        app.stream("in").select(id=col("id") + 1).filter(col("id") > 3).to("out")
+
+    bad = [*EVENTS[:250], {**EVENTS[250], "id": 2**63 - 1}, *EVENTS[251:]]
+    written, error = both(build, EVENT, [EVENTS, bad], on_error)
+    assert ("offset 650" in error) == (on_error == "fail")
+    assert [topic for topic, *_ in written].count("dead") == (on_error == "dlq")
+
+
+def test_integers_beside_floats_stay_integers() -> None:
+    """Arrow's array would have floats alone: the loop does not know that the field holds floats."""
+
+    def build(app: StreamsBuilder) -> None:
+        filled = col("amount").fill_null(0).cast("string")
+        app.stream("in").select("id", text=filled).to("out", value=avro())
+
+    both(build, EVENT, [EVENTS, EVENTS])
+
+
+def test_a_form_narrows_its_array_and_its_objects_alike() -> None:
+    class Numbers:
+        def __len__(self) -> int:
+            return 10
+
+        def arrow(self) -> Any:
+            import pyarrow as pa
+
+            return pa.array(range(10))
+
+        def objects(self, indexes: Sequence[int]) -> list[Any]:
+            return list(indexes)
+
+    form = ArrowForm(Numbers())
+    for narrow in (
+        lambda c: c.where(b"\0\1" * 5),
+        lambda c: c.where([number > 3 for number in range(10)])[1:3],
+        lambda c: c.take([3, 3, 0]),
+        lambda c: c[2:8].where(b"\1\1\0\0\1\1").take(range(1, 3)),
+        lambda c: c[::3],
+        lambda c: c[5:5],
+    ):
+        narrowed: Any = narrow(form)
+        expected = narrowed.arrow().to_pylist()
+        assert list(narrowed) == expected
+        assert [narrowed[place] for place in range(len(narrowed))] == expected
+    assert list(form) == list(range(10))
+    assert list(form.where(b"\1" * 5 + b"\0" * 5)) == [0, 1, 2, 3, 4]  # with its objects made
+    assert form.followed_by([form[:1]]) == [*range(10), 0]
