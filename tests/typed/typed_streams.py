@@ -78,6 +78,15 @@ small, rest = orders.branch(lambda o: o["amount"] < 1, default=True)
 assert_type(small, Stream[str, Order])
 orders.branch(lambda k, o: k == o["user"], lambda k, o: not o["id"], with_key=True)
 assert_type(small.merge(rest), Stream[str, Order])
+
+
+def together(a: Stream[str, int | str], b: Stream[str, int | str]) -> Stream[str, int | str]:
+    """Streams of different values are one where both are taken as the wider type."""
+    return a.merge(b)
+
+
+ids = orders.map(lambda o: o["id"])
+together(ids, orders.map(lambda o: o["user"])).to("mixed", value=json())
 assert_type(orders.repartition(partitioner=lambda k, o, n: len(k) % n), Stream[str, Order])
 
 # Operators that make another value, or another key
