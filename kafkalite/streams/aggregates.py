@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeGuard, overload
 
 from kafkalite.core.generics import R, R_co, V, V_contra
@@ -69,8 +70,8 @@ class Aggregate(ABC, Generic[V_contra, R_co]):
 
     def results(self, partials: Partials, keys: Iterable[Any]) -> list[Any]:
         """The value for each key."""
-        if self.is_plain and self.may_be_none:
-            return list(map(partials.get, keys))
+        if self.is_plain:
+            return list(map(partials.get, keys, repeat(self.result(MISSING))))
         return [self.result(partials.get(key, MISSING)) for key in keys]
 
     def rows(self, partials: Partials, keys: Iterable[Any]) -> list[Any]:
