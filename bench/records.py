@@ -56,6 +56,23 @@ def cases(twin: object, columns: Columns, codec: Compression) -> dict[str, Calla
     }
 
 
+def form_cases(columns: Columns, codec: Compression) -> dict[str, Callable[[], object]]:
+    """The same with columns that have no object for a record."""
+    batch = records.encode(columns, compression=codec)
+    forms = records.decode(batch, as_forms=True)
+    forms = Columns(forms.keys, forms.values, forms.timestamps)
+    packed = partial(compress, compression=codec) if codec else None
+    partitions = record_codec.partition_column(forms.keys, PARTITIONS)
+    return {
+        "encode": lambda: record_codec.encode_batch(
+            forms, int(codec), 0, -1, (-1, -1, -1), packed, checksum.crc32c
+        ),
+        "decode": lambda: records.decode(batch, as_forms=True),
+        "partition": lambda: record_codec.partition_column(forms.keys, PARTITIONS),
+        "split": lambda: record_codec.split(forms, partitions, PARTITIONS),
+    }
+
+
 def peer_cases(columns: Columns, codec: Compression) -> dict[str, Callable[[], object]]:
     try:
         from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -96,14 +113,19 @@ def main() -> None:
     ours = cases(record_codec, columns, codec) if record_codec.NATIVE else {}
     pure = cases(records_pure, columns, codec)
     peer = peer_cases(columns, codec)
+    forms = form_cases(columns, codec) if record_codec.NATIVE else {}
     print(f"{options.records} records, codec {options.codec}, CRC by {checksum.IMPLEMENTATION}")
-    print(f"{'':10} {'M records/s':>12} {'ns/record':>10} {'÷ pure':>8} {'÷ aiokafka':>11}")
+    titles = f"{'M records/s':>12} {'ns/record':>10} {'÷ pure':>8} {'÷ aiokafka':>11}"
+    print(f"{'':10} {titles} {'forms, ns':>10}")
     for name, call in pure.items():
         slow = seconds(call, 5)
         fast = seconds(ours[name], options.repeat) if ours else slow
         other = f"{seconds(peer[name], options.repeat) / fast:.1f}" if name in peer else "-"
         rate, each = options.records / fast / 1e6, fast / options.records * 1e9
-        print(f"{name:10} {rate:12.1f} {each:10.1f} {slow / fast:8.0f} {other:>11}")
+        form = "-"
+        if name in forms:
+            form = f"{seconds(forms[name], options.repeat) / options.records * 1e9:.1f}"
+        print(f"{name:10} {rate:12.1f} {each:10.1f} {slow / fast:8.0f} {other:>11} {form:>10}")
 
 
 if __name__ == "__main__":

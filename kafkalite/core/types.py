@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from kafkalite.core.columns import joined, where
 from kafkalite.core.generics import K_co, V_co
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -111,6 +114,16 @@ class Columns(Generic[K_co, V_co]):
             None if self.offsets is None else self.offsets[start:stop],
             None if self.headers is None else self.headers[start:stop],
         )
+
+    def to_arrow(self) -> RecordBatch:
+        """The records as an Arrow record batch: key, value, timestamp, offset, headers.
+
+        Keys and values must be bytes or None, as a consumer gives them. Needs pyarrow. With
+        `Consumer(as_forms=True)` large batches cost one copy of their bytes.
+        """
+        from kafkalite.core.arrow import record_batch  # pyarrow is no requirement of ours
+
+        return record_batch(self.keys, self.values, self.timestamps, self.offsets, self.headers)
 
 
 EMPTY_COLUMNS: Final[Columns] = Columns([], [], [])

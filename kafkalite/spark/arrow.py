@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from kafkalite.core.arrow import MILLISECONDS, binary, integers
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.glimpse import glimpse
@@ -76,21 +78,24 @@ def to_record_batch(
         values = [None if value is None else convert(value) for value in values]
     if schema.field("key").type == WINDOWED:
         keys = [k and {"key": k.key, "start": k.start * 1000, "end": k.end * 1000} for k in keys]
-    arrays = {
-        "key": keys,
-        "value": values,
-        "topic": [topic] * n,
-        "partition": [partition] * n,
-        "offset": columns.offsets,
-        "timestamp": [timestamp * 1000 for timestamp in columns.timestamps],
-        "timestampType": [CREATE_TIME] * n,
+    arrays: dict[str, Sequence[Any] | pa.Array] = {
+        "key": _quickly(keys, schema.field("key").type),
+        "value": _quickly(values, schema.field("value").type),
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), n),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), n),
+        "offset": integers(columns.offsets or ()),
+        "timestamp": _microseconds(columns.timestamps),
+        "timestampType": pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), n),
     }
     if "headers" in schema.names:
         headers = columns.headers or [()] * n
         arrays["headers"] = [[{"key": k, "value": v} for k, v in row] for row in headers]
     made = []
     for field in schema:
-        column = list(arrays[field.name] or ())
+        if isinstance(column := arrays[field.name], pa.Array):
+            made.append(column)
+            continue
+        column = list(column)
         try:
             made.append(pa.array(column, field.type))
         except MISFITS as error:
@@ -101,6 +106,19 @@ def to_record_batch(
                 f"is no {field.type}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _quickly(column: Sequence[Any], kind: pa.DataType) -> Sequence[Any] | pa.Array:
+    """Spans as an array of bytes; another column as it is."""
+    return binary(column) if kind == pa.binary() and isinstance(column, Spans) else column
+
+
+def _microseconds(timestamps: Sequence[int]) -> Sequence[int] | pa.Array:
+    """Epoch ms as Spark's timestamps; as integers where one is beyond them."""
+    try:
+        return integers(timestamps, MILLISECONDS).cast(TIMESTAMP)
+    except MISFITS:
+        return [timestamp * 1000 for timestamp in timestamps]
 
 
 def _is_misfit(value: Any, column: pa.DataType) -> bool:

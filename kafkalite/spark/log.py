@@ -7,6 +7,7 @@ Fails  with BrokerUnavailable, and with StorageError if records of a range were 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -60,6 +61,7 @@ def read_range(
         isolation_level=COMMITTED,
         auto_offset_reset="none" if fail_on_data_loss else "earliest",
         max_partition_fetch_bytes=FETCH_BYTES,
+        as_forms=True,
     )
     tp, idle = wanted.topic_partition, 0
     with asyncio.Runner() as runner:
@@ -93,4 +95,4 @@ def _before(columns: Columns, end: int) -> Columns:
     assert offsets is not None, "what is read from a log has offsets"
     if not len(columns) or offsets[-1] < end:
         return columns
-    return columns.where([offset < end for offset in offsets])
+    return columns.slice(0, bisect_left(offsets, end))
