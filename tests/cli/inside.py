@@ -22,12 +22,17 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import IO
 
+import pytest
+import typer.main
 from warm import PROGRAMS, feed
+
+from kafkalite.cli import app
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 STREAMS = ("stdin", "stdout", "stderr")
@@ -47,7 +52,7 @@ def run_inside(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, ExitStack() as kept:
         feeding.start()
         try:
-            for lend in (_signals, _logging, _process, _imports):
+            for lend in (_signals, _logging, _process, _imports, _built_once):
                 kept.enter_context(lend())
             kept.enter_context(_environment(environ))
             kept.enter_context(_streams(reading, out.fileno(), err.fileno()))
@@ -74,6 +79,20 @@ def _run(command: tuple[str, ...]) -> int:
 def _all(file: IO[bytes]) -> bytes:
     file.seek(0)
     return file.read()
+
+
+# Most of the time of a small command goes into its flags, which are the same each time.
+build = cache(app.build)
+get_command = cache(typer.main.get_command)
+
+
+@contextmanager
+def _built_once() -> Iterator[None]:
+    """A program's tree of commands is kept from one run to the next."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "build", build)
+        patch.setattr(typer.main, "get_command", get_command)
+        yield
 
 
 @contextmanager

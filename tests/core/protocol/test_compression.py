@@ -29,11 +29,11 @@ def incompressible(size):
 
 
 @codecs
-@pytest.mark.parametrize("size", [1, 100, 32_768, 32_769, 65_536, 65_537, 300_000])
-@pytest.mark.parametrize("make", [incompressible, bytes, lambda size: b"kafka" * (size // 5 + 1)])
-def test_round_trip(codec, size, make):
-    data = make(size)
-    assert decompress(compress(data, codec), codec) == data
+def test_round_trip(codec):
+    for size in (1, 100, 32_768, 32_769, 65_536, 65_537, 300_000):
+        for data in (incompressible(size), bytes(size), b"kafka" * (size // 5 + 1)):
+            unpacked = decompress(compress(data, codec), codec)
+            assert unpacked == data, f"{size} bytes, {data[:10]!r} and so on"
 
 
 @codecs
@@ -60,7 +60,7 @@ def test_what_decompresses_to_exactly_the_limit_is_accepted_and_one_more_byte_is
 
 @codecs
 def test_a_bomb_allocates_no_more_than_the_limit_and_a_block(codec):
-    packed = compress(bytes(64 * 1024 * 1024), codec)
+    packed = compress(bytes(16 * 1024 * 1024), codec)
     tracemalloc.start()
     with pytest.raises(CorruptBatchError):
         decompress(packed, codec, decompressed_bytes_max=1_000_000)
