@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalite.errors import TopologyError
+from kafkalite.core.types import Columns
+from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.streams import (
     Streams,
     TopologyTestDriver,
@@ -19,6 +20,7 @@ from kafkalite.streams import (
     string,
     sum_,
     tumbling,
+    windowed,
 )
 from kafkalite.streams.stream import Stream
 
@@ -70,6 +72,8 @@ def rows(table: Any) -> None:
 SHAPES: list[Build] = [
     lambda s: rows(s.group_by_key().aggregate(sum_(int), cached=False)),
     lambda s: rows(s.group_by_key().window(tumbling(10, grace=5)).count(cached=False)),
+    lambda s: rows(s.group_by_key().window(tumbling(30)).aggregate(sum_(int), cached=False)),
+    lambda s: s.group_by_key().window(tumbling(20)).count(cached=False).final().to("out"),
     lambda s: rows(s.group_by_key().window(hopping(10, 4)).count(cached=False)),
     lambda s: rows(s.group_by_key().reduce(lambda a, v: a + v if v else None, cached=False)),
     lambda s: rows(
@@ -107,6 +111,30 @@ def test_batches_of_any_split_give_what_records_one_by_one_give(
     assert run.rows("out") == expected
     run.commit()
     assert run.rows("out") == expected
+
+
+def test_updates_of_a_batch_go_on_together_where_no_key_comes_twice(batch_run: Any) -> None:
+    app = Streams("app", key=string(), value=json())
+    pushed: list[int] = []
+
+    def note(columns: Columns) -> Columns:
+        pushed.append(len(columns))
+        return columns
+
+    counts = app.stream("in").group_by_key().window(tumbling(1_000)).count(cached=False)
+    counts.to_stream().map_batch(note).to("out", key=windowed(string()))
+    keys = [f"k{number % 50}" for number in range(200)]
+    batch_run(app, cached=True).feed("in", [(key, 1, at) for at, key in enumerate(keys)])
+    assert pushed == [50] * 4
+
+
+def test_a_failure_below_an_update_names_the_record(batch_run: Any) -> None:
+    app = Streams("app", key=string(), value=json())
+    counts = app.stream("in").group_by_key().window(tumbling(1_000)).count(cached=False)
+    counts.to_stream().map(lambda n: 1 // (2 - n)).to("out", key=windowed(string()))
+    run = batch_run(app, cached=True)
+    with pytest.raises(ProcessingError, match="topic 'in', partition 0, offset 3: ZeroDivision"):
+        run.feed("in", [(key, 1, at) for at, key in enumerate("abcb")])
 
 
 def test_what_cached_and_cache_cannot_be() -> None:

@@ -62,7 +62,7 @@ class GroupAggregate:
             segment = segment.as_lists()
             bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
             self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
-        self.rows.after(batch)
+        self.rows.after(batch, is_part=True)
 
     def _fold_groups(self, segment: Segment) -> bool:
         """Whether native code could fold the segment in."""

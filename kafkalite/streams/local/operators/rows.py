@@ -15,7 +15,7 @@ Source Kafka Streams' KStreamAggregate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import length_hint
@@ -42,6 +42,8 @@ from kafkalite.streams.local.state import Bucket, Layout
 
 if TYPE_CHECKING:  # the native module may not be there
     from kafkalite.streams.local.operators.folding import Groups
+
+Ends = Callable[[Batch], Iterator[int]]  # of the runs of a batch, each behind its last record
 
 WAITING_MAX: Final = 200_000  # rows that wait for the commit; beyond it below is told at once
 
@@ -106,29 +108,23 @@ class Rows:
             batch.raw_keys, batch.timestamps, arguments, batch.headers, range(len(batch))
         )
 
-    def parts(self, batch: Batch, *, singly: bool = False) -> Iterator[Batch]:
+    def parts(self, batch: Batch, ends: Ends | None = None) -> Iterator[Batch]:
         """The batch with the keys of the store; cut where every update goes on.
 
-        No key comes twice in a part then. With `singly`, or where the order among several arms
-        depends on it, each record is a part.
+        No key comes twice in a part then; `ends` cuts more finely. Where the order among several
+        arms depends on it, each record is a part.
         """
         batch = self.keys(batch)
         if self.node.cached or len(batch) == 1:
             yield batch
             return
-        if singly or self.runtime.ordering.forks:
+        if self.runtime.ordering.forks:
             yield from (batch.slice(index, index + 1) for index in range(len(batch)))
             return
-        assert batch.raw_keys is not None
-        seen = set[bytes | None]()
         start = 0
-        for index, key in enumerate(batch.raw_keys):
-            if key in seen:
-                yield batch.slice(start, index)
-                start = index
-                seen.clear()
-            seen.add(key)
-        yield batch.slice(start, len(batch))
+        for end in (ends or _distinct)(batch):
+            yield batch.slice(start, end)
+            start = end
 
     def arguments(self, batch: Batch) -> tuple[Batch, list[Sequence[Any] | None]]:
         """A column for each aggregate; records that a function failed on are left out."""
@@ -298,15 +294,18 @@ class Rows:
             bucket.headers_of(keys),
         )
 
-    def after(self, batch: Batch) -> None:
-        """Tells below at once, unless updates wait for the commit."""
-        if not self.is_cached:
-            single = len(batch) == 1
-            self.flush(
-                Taken(batch.origin, _Zeros()) if single else Made(batch.origin, len(batch) - 1)
-            )
-        elif self.waiting > WAITING_MAX:
-            self.flush()
+    def after(self, batch: Batch, *, is_part: bool = False) -> None:
+        """Tells below at once, unless updates wait for the commit; `batch` may be one of `parts`,
+        or what its functions have left of it."""
+        if self.is_cached:
+            if self.waiting > WAITING_MAX:
+                self.flush()
+        elif is_part and not self.node.cached and self.waiting == len(batch):
+            self.flush(batch.origin)  # an update for each record
+        elif len(batch) == 1:
+            self.flush(Taken(batch.origin, _Zeros()))
+        else:
+            self.flush(Made(batch.origin, len(batch) - 1))
 
     def flush(self, origin: Origin = MADE) -> None:
         """Tells below of all buckets, in the order of their windows."""
@@ -323,6 +322,18 @@ class Rows:
                 forward(batch)
         elif batches:
             forward(joined(batches))
+
+
+def _distinct(batch: Batch) -> Iterator[int]:
+    """The ends of runs in which no key comes twice."""
+    assert batch.raw_keys is not None
+    seen = set[bytes | None]()
+    for index, key in enumerate(batch.raw_keys):
+        if key in seen:
+            yield index
+            seen.clear()
+        seen.add(key)
+    yield len(batch)
 
 
 def _prepared(function: Function | None) -> tuple[Function | None, Applied | None, object]:

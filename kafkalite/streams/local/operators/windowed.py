@@ -60,8 +60,40 @@ class WindowedAggregate:
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in, tells below, closes windows."""
-        for part in self.rows.parts(batch, singly=True):
+        for part in self.rows.parts(batch, self._ends):
             self._fold(part)
+
+    def _ends(self, batch: Batch) -> Iterator[int]:
+        """The ends of runs that may be folded at once though every update goes on: no key twice,
+        all in one window and none of them late, and no window closes before the next run.
+
+        The caller folds a run before it asks for the next end.
+        """
+        window, is_timed = self.window, self.runtime.is_timed
+        timestamps = batch.timestamps
+        assert batch.raw_keys is not None
+        judged: Iterable[int] = timestamps
+        if is_timed:
+            judged = repeat(self.time, len(batch)) if batch.times is None else batch.times
+        seen = set[bytes | None]()
+        number = newest = limit = NEVER
+        records = zip(batch.raw_keys, timestamps, judged, strict=True)
+        for index, (key, timestamp, time) in enumerate(records):
+            newest = max(newest, time)
+            is_apart = key in seen or newest >= limit or timestamp // window.size_ms != number
+            if index and is_apart:
+                yield index
+            if is_apart or not index:
+                seen.clear()
+                number = timestamp // window.size_ms
+                first = number * window.size_ms
+                if not is_timed and self._earliest is not None:
+                    first = min(first, self._earliest)
+                newest, limit = max(self.time, time), window.close_time(first)
+                if not window.is_tumbling:
+                    limit = NEVER  # a record has updates in several windows
+            seen.add(key)
+        yield len(batch)
 
     def _fold(self, batch: Batch) -> None:
         batch, whole = self.rows.taken(batch, values=False)
@@ -73,7 +105,7 @@ class WindowedAggregate:
             starts = self._fold_segments(whole, batch)
         if starts:
             self._earliest = starts[0] if self._earliest is None else min(starts[0], self._earliest)
-        self.rows.after(batch)
+        self.rows.after(batch, is_part=True)
         if not self.runtime.is_timed:
             self._close_windows(batch)
 
