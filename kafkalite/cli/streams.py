@@ -70,6 +70,17 @@ Workers = Annotated[
 ]
 
 
+Standbys = Annotated[
+    int | None,
+    typer.Option(
+        "--standby-replicas",
+        min=0,
+        help="Other workers that keep a copy of each task's state, to take over at once.",
+        show_default="0",
+    ),
+]
+
+
 class Guarantee(StrEnum):
     """What a run promises of its results when something dies."""
 
@@ -135,6 +146,7 @@ def run(
     ] = None,
     guarantee: Guaranteed = None,
     state_dir: StateIn = None,
+    standby_replicas: Standbys = None,
     workers: Workers = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     traceback: Traced = False,
@@ -164,6 +176,7 @@ def run(
             processing_guarantee=None if guarantee is None else guarantee.value,
             data_dir=data_dir,
             state_dir=state_dir,
+            num_standby_replicas=standby_replicas,
             **({} if workers is None else {"workers": workers}),
         )
     if json:

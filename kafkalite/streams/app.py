@@ -56,6 +56,7 @@ class Settings(TypedDict, total=False):
     workers: int  # processes of this machine, each the same program; for `run`
     processing_guarantee: Literal["at_least_once", "exactly_once"] | None
     state_dir: str | Path | None  # of this machine's state; without it state is in memory
+    num_standby_replicas: int | None  # other workers that follow the state of each task
     state_memory: Size | None  # how much of the state in `state_dir` may also be objects
     cache: Any  # 0: every update of an aggregate goes on, none waits for the commit
 
@@ -99,6 +100,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         self.processing_guarantee = settings.get("processing_guarantee")
         self.state_dir = settings.get("state_dir")
         self.state_memory = settings.get("state_memory") or STATE_MEMORY
+        self.num_standby_replicas = settings.get("num_standby_replicas") or 0
         self.cache = settings.get("cache")
         self.workers = settings.get("workers", 1)
         self._background: Background | None = None
@@ -225,6 +227,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         interval_ms = None if interval is None else not_negative(interval, "commit_interval")
         state_dir = settings.get("state_dir") or self.state_dir
         memory = settings.get("state_memory") or self.state_memory
+        standbys = settings.get("num_standby_replicas")
         if bootstrap_servers is None:
             bootstrap_servers = self.bootstrap_servers
         data_dir = settings.get("data_dir") or self.data_dir
@@ -243,6 +246,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
                 commit_interval_ms=interval_ms,
                 state_dir=None if state_dir is None else Path(state_dir),
                 state_memory_bytes=size_in_bytes(memory, "state_memory"),
+                num_standby_replicas=self.num_standby_replicas if standbys is None else standbys,
                 on_missing_topics=report,
             )
             plan = self.plan()
@@ -275,6 +279,11 @@ def check_settings(application_id: str, settings: Settings) -> None:
     workers = settings.get("workers", 1)
     if type(workers) is not int or workers < 1:
         raise TopologyError(f"{application_id}: workers: expected 1 or more, got {workers!r}")
+    standbys = settings.get("num_standby_replicas")
+    if standbys is not None and (type(standbys) is not int or standbys < 0):
+        raise TopologyError(
+            f"{application_id}: num_standby_replicas: expected 0 or more, got {standbys!r}"
+        )
     guarantee = settings.get("processing_guarantee")
     if guarantee is not None and guarantee not in GUARANTEES:
         raise TopologyError(

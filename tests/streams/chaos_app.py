@@ -42,6 +42,8 @@ async def main() -> None:
         processing_guarantee=guarantee,  # type: ignore[arg-type]
         commit_interval_ms=50,
         session_timeout_ms=SESSION_MS,
+        num_standby_replicas=1,
+        acceptable_recovery_lag=100,  # so that tasks wait for warm-ups
         idle_ms=600_000,  # a fault makes no input idle: nothing may count as late
     )
     worker = Worker(build(name).plan(), address, MemoryRegistry(), config)

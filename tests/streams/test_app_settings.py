@@ -15,6 +15,7 @@ REFUSED = [
     ({"processing_guarantee": "twice"}, "processing_guarantee is one of"),
     ({"state_memory": "much"}, 'state_memory: expected bytes or text such as "64MB", got .much'),
     ({"state_memory": 0}, "state_memory: expected bytes"),
+    ({"num_standby_replicas": -1}, "num_standby_replicas: expected 0 or more, got -1"),
     ({"cache": "10MB"}, "cache= is not supported yet"),
     ({"commit_interval": "soon"}, "commit_interval: expected a timedelta"),
 ]

@@ -11,7 +11,7 @@ import pytest
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.clients.consumer.consumer import Consumer, GroupMetadata, OffsetAndMetadata
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.embedded import EmbeddedBroker
@@ -21,9 +21,11 @@ from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.committer import (
     AtLeastOnce,
     Committer,
+    ExactlyOnce,
     Guarantee,
     abort_orphans,
     has_transactions,
+    is_passing,
     make_committer,
     transactional_id,
 )
@@ -84,6 +86,41 @@ async def member(address: str, group: str, guarantee: Guarantee) -> AsyncIterato
             yield committer
         finally:
             await committer.close()
+
+
+def test_a_worker_that_was_cast_out_and_has_not_heard_of_it_in_a_poll_commits_nothing() -> None:
+    """Its heartbeat has: the member has no generation, and no id that a coordinator could check."""
+
+    class Transaction:
+        sent = 0
+
+        def begin(self) -> None: ...
+
+        async def send_offsets(self, *_: object) -> None:
+            self.sent += 1
+
+        async def commit(self) -> None: ...
+
+    class CastOut:
+        identity = GroupMetadata("group", 3, "member-1")
+
+        def group_metadata(self) -> GroupMetadata:
+            return self.identity
+
+    async def scenario() -> None:
+        consumer, transaction = CastOut(), Transaction()
+        committer = ExactlyOnce(None, consumer, "group-1", 60_000)  # type: ignore[arg-type]
+        committer._producer = transaction  # type: ignore[assignment]
+        offsets = {TopicPartition("in", 0): OffsetAndMetadata(7)}
+        await committer.commit([], offsets, offsets)
+        assert transaction.sent == 1
+        consumer.identity = GroupMetadata("group")
+        with pytest.raises(ApiError, match="gone on without this worker") as info:
+            await committer.commit([], offsets, offsets)
+        assert is_passing(info.value)
+        assert transaction.sent == 1
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("is_known", [False, True])

@@ -11,12 +11,12 @@ import pytest
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.local.state import directory as module
-from kafkalite.streams.local.state.directory import StateDirectory
+from kafkalite.streams.local.state.directory import NOTE_MS, OFFSETS, StateDirectory
 from kafkalite.streams.local.state.rocks import DAMAGED
 
 HOLD = """
 import sys
-from kafkalite.streams.local.state.directory import StateDirectory
+from kafkalite.streams.local.state.directory import NOTE_MS, OFFSETS, StateDirectory
 task = StateDirectory(sys.argv[1], "app").task("0_1")
 task.backend("n").put_many({b"a": b"1"})
 print("has", flush=True)
@@ -94,3 +94,52 @@ def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TopologyError, match="file/app cannot be used: Not a directory"):
         StateDirectory(tmp_path / "file", "app")
+
+
+class TestOffsets:
+    """How far tasks on disk are, without opening them."""
+
+    def test_they_are_noted_when_a_task_is_closed(self, tmp_path: Path) -> None:
+        state = StateDirectory(tmp_path, "app")
+        task = state.task("0_1")
+        task.backend("n").put_many({b"a": b"1"}, {"offset": b"17"})
+        task.backend("empty")
+        assert state.offsets() == {}
+        task.close()
+        assert state.offsets() == {"0_1": {"n": 17}}
+
+    def test_they_are_noted_now_and_then_while_it_runs(self, tmp_path: Path) -> None:
+        state = StateDirectory(tmp_path, "app")
+        task = state.task("0_1")
+        backend = task.backend("n")
+        for now_ms, offset in ((NOTE_MS, b"1"), (NOTE_MS + 1, b"2")):
+            backend.put_many({}, {"offset": offset})
+            task.note(now_ms)
+            assert state.offsets() == {"0_1": {"n": 1}}
+        task.note(2 * NOTE_MS)
+        assert state.offsets() == {"0_1": {"n": 2}}
+        task.close()
+
+    def test_of_two_directories_of_a_task_the_one_that_is_further_counts(
+        self, tmp_path: Path
+    ) -> None:
+        state = StateDirectory(tmp_path, "app")
+        first, second = state.task("0_1"), state.task("0_1")
+        assert second.path.name == "0_1.2"
+        first.backend("n").put_many({}, {"offset": b"3"})
+        second.backend("n").put_many({}, {"offset": b"9"})
+        first.close()
+        second.close()
+        assert state.offsets() == {"0_1": {"n": 9}}
+        again = state.first_choice("0_1")
+        assert again is not None
+        assert again.path.name == "0_1.2"
+        again.close()
+
+    def test_what_cannot_be_read_counts_as_nothing(self, tmp_path: Path) -> None:
+        state = StateDirectory(tmp_path, "app")
+        for number, text in enumerate(("", "[1]", '{"n": "x"}', "\xff")):
+            (state.path / f"0_{number}").mkdir()
+            (state.path / f"0_{number}" / OFFSETS).write_text(text)
+        (state.path / "worker-1").touch()
+        assert state.offsets() == {}

@@ -10,6 +10,7 @@ from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.task_manager import (
     CLOSED,
     CREATED,
+    FOLLOWING,
     RESTORING,
     RETRY_MS,
     RETRY_MS_MAX,
@@ -19,8 +20,10 @@ from kafkalite.streams.local.task_manager import (
     Close,
     Commit,
     Effects,
+    Follow,
     Life,
     Prepare,
+    Promote,
     Restore,
     Run,
     TaskManager,
@@ -116,6 +119,74 @@ class TestLife:
         assert [life.task_id for life in prepare.lives] == [A]
 
 
+def following(manager: TaskManager, *task_ids: TaskId) -> list[Life]:
+    """Standbys that have come as far as that."""
+    assert manager.follow(task_ids) == ()
+    (prepare,) = manager.tick(0)
+    assert isinstance(prepare, Prepare)
+    assert manager.prepared(prepare.lives) == (Follow(prepare.lives),)
+    return list(prepare.lives)
+
+
+class TestStandbys:
+    def test_one_is_followed_until_nobody_wants_it(self) -> None:
+        manager = TaskManager()
+        first, second = following(manager, A, B)
+        assert manager.owned == frozenset()
+        assert manager.is_settled, "it runs all that it owns"
+        assert manager.follow([B]) == (Close(first),)
+        assert manager.state(second) is FOLLOWING
+        assert manager.tick(1e9) == ()
+
+    def test_one_that_becomes_active_goes_on_with_what_it_has(self) -> None:
+        manager = TaskManager()
+        (standby,) = following(manager, A)
+        promote, prepare = manager.assigned(given(A))
+        assert isinstance(prepare, Prepare)
+        (life,) = prepare.lives
+        assert promote == Promote(standby, life)
+        assert manager.state(standby) is CLOSED
+        assert manager.prepared([life]) == (Restore((life,)),)
+        assert manager.restored(life) == (Run(life),)
+        assert manager.follow([A]) == (), "nobody follows what it runs"
+        assert manager.tick(1e9) == ()
+
+    def test_one_that_is_pending_is_kept_and_not_begun(self) -> None:
+        manager = TaskManager()
+        (standby,) = following(manager, A)
+        assert manager.follow([], kept=[A, B]) == ()
+        assert manager.tick(1e9) == ()
+        assert manager.state(standby) is FOLLOWING
+
+    def test_failures_of_commits_and_a_lost_membership_leave_it_alone(self) -> None:
+        manager = TaskManager()
+        (standby,) = following(manager, A)
+        (life,) = running(manager, B)
+        assert manager.failed(0) == (Abort(), Close(life))
+        assert manager.lost() == (Abort(),)
+        assert manager.state(standby) is FOLLOWING
+
+    def test_after_a_failure_of_its_own_it_begins_anew_after_a_pause(self) -> None:
+        manager = TaskManager()
+        (standby,) = following(manager, A)
+        assert manager.following_failed(1_000) == (Close(standby),)
+        assert manager.tick(1_000 + RETRY_MS_MAX - 1) == ()
+        (prepare,) = manager.tick(1_000 + RETRY_MS_MAX)
+        assert isinstance(prepare, Prepare)
+        assert prepare.lives[0].is_standby
+
+    def test_a_task_that_ends_here_is_followed_once_it_has_ended(self) -> None:
+        manager = TaskManager()
+        (life,) = running(manager, A)
+        manager.revoked([A])
+        manager.follow([A])
+        assert manager.tick(1e9) == (), "its last commit is under way"
+        assert manager.committed() == (Close(life),)
+        (prepare,) = manager.tick(1e9)
+        assert isinstance(prepare, Prepare)
+        assert prepare.lives[0].is_standby
+
+
 class AnySequence(RuleBasedStateMachine):
     """The rim as it could be: late, early, twice. It does what effects say, and watches."""
 
@@ -129,6 +200,7 @@ class AnySequence(RuleBasedStateMachine):
         self.open: set[Life] = set()  # prepared and not closed
         self.running: set[Life] = set()
         self.owned: set[TaskId] = set()
+        self.standbys: set[TaskId] = set()
         self.must_commit = False
 
     def do(self, effects: Effects) -> None:
@@ -140,8 +212,16 @@ class AnySequence(RuleBasedStateMachine):
                     self.open |= set(lives)
                     self.lives += lives
                     self.to_prepare += lives
+                case Follow(lives):
+                    assert set(lives) <= self.open
+                    assert all(life.is_standby for life in lives)
+                case Promote(standby, life):
+                    assert standby in self.open
+                    assert standby.task_id == life.task_id
+                    self.open.remove(standby)
                 case Restore(lives):
                     assert set(lives) <= self.open
+                    assert not any(life.is_standby for life in lives)
                     self.to_restore += lives
                 case Run(life):
                     assert life in self.open
@@ -160,6 +240,7 @@ class AnySequence(RuleBasedStateMachine):
         free = [TaskId(0, n) for n in range(4) if TaskId(0, n) not in self.owned]
         chosen = data.draw(st.sets(st.sampled_from(free)) if free else st.just(set()))
         self.owned |= chosen
+        self.standbys -= chosen
         self.do(self.manager.assigned(given(*chosen)))
 
     @precondition(lambda self: not self.must_commit)
@@ -182,6 +263,17 @@ class AnySequence(RuleBasedStateMachine):
         if self.lives:
             self.do(self.manager.restored(data.draw(st.sampled_from(self.lives))))
 
+    @precondition(lambda self: not self.must_commit)
+    @rule(data=st.data())
+    def follow(self, data: st.DataObject) -> None:
+        all_tasks = st.sampled_from([TaskId(0, n) for n in range(4)])
+        self.standbys = data.draw(st.sets(all_tasks)) - self.owned
+        self.do(self.manager.follow(self.standbys))
+
+    @rule()
+    def fail_following(self) -> None:
+        self.do(self.manager.following_failed(self.now_ms))
+
     @rule()
     def commit(self) -> None:
         self.must_commit = False
@@ -203,14 +295,19 @@ class AnySequence(RuleBasedStateMachine):
 
     @invariant()
     def the_rim_and_the_manager_agree(self) -> None:
-        assert set(self.manager.lives(CREATED, RESTORING, RUNNING, SUSPENDED)) == self.open
+        states = CREATED, RESTORING, FOLLOWING, RUNNING, SUSPENDED
+        assert set(self.manager.lives(*states)) == self.open
+        assert len({life.task_id for life in self.open}) == len(self.open)
+        assert self.manager.standbys.keys() <= self.standbys
         assert set(self.manager.lives(RUNNING, SUSPENDED)) == self.running
         assert self.manager.owned == self.owned
         assert {life.task_id for life in self.manager.lives(RUNNING)} <= self.owned
 
     @invariant()
     def only_a_commit_keeps_a_task_that_is_given_up(self) -> None:
-        given_up = [life for life in self.open if life.task_id not in self.owned]
+        given_up = [
+            life for life in self.open if not (life.is_standby or life.task_id in self.owned)
+        ]
         assert all(self.manager.state(life) is SUSPENDED for life in given_up)
         assert not given_up or self.must_commit
         assert all(self.manager.state(life) is CLOSED for life in set(self.lives) - self.open)
@@ -227,6 +324,7 @@ class AnySequence(RuleBasedStateMachine):
             self.do(self.manager.restored(life))
         assert self.manager.is_settled
         assert {life.task_id for life in self.running} == self.owned
+        assert {life.task_id for life in self.manager.lives(FOLLOWING)} == self.standbys
 
 
 TestAnySequence = AnySequence.TestCase

@@ -521,6 +521,11 @@ class Consumer(Lifetime):
         """Who this consumer is in its group, for a transaction's offsets."""
         return self._grouped("group_metadata").membership.group_metadata
 
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Asks for a rebalance: the next poll joins the group again. What is assigned may change
+        if the assignor or its user data say something new."""
+        self._grouped("enforce_rebalance").membership.rejoin(reason)
+
     @property
     def is_rebalancing(self) -> bool:
         """Whether a join is under way: commits may be refused until a poll has ended it."""

@@ -1,21 +1,26 @@
-"""Tasks to members: whole tasks, evenly, each with its last owner where that is fair.     [P]
+"""The group protocol of a topology's workers: what they say of themselves, who gets what. [P]
 
 A task is one sub-topology over one partition number; its partitions are that number of every
-topic the sub-topology reads, so joined topics stay together. A member tells which tasks it owns
-in its subscription's user data; restoring state is what moving a task costs. It also tells its
-transactional id: the leader aborts the transactions of workers that are gone.
+topic the sub-topology reads, so joined topics stay together. Placement decides by whole tasks.
+
+    subscription    the worker's transactional id; by task with state, how large its changelogs are,
+                    and how far behind the worker is if it has any of the state. The leader aborts
+                    the transactions of workers that are gone.
+    assignment      partitions; and the tasks that the worker follows: standbys, warm-ups, and those
+                    that it gets next, once their owners have given them up
 
 Rebalancing is cooperative: a task that is to move is first taken from its owner, who goes on with
 the others meanwhile, and given to the new one in the rebalance that follows.
 
 Owns   nothing: an assignment is a function of the members and the topics.
-Source KIP-54 (stickiness), KIP-429, Kafka Streams' StickyTaskAssignor.
+Source KIP-54 (stickiness), KIP-429, KIP-441.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import msgpack
 
@@ -23,18 +28,12 @@ from kafkalite.clients.consumer.assignors import Assignment, RebalanceProtocol, 
 from kafkalite.clients.consumer.sticky import current_owners
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
+from kafkalite.streams.local.placement import DEFAULT_RULES, Candidate, Rules, TaskId, place
 
-USER_DATA_VERSION: Final = 2
+__all__ = ["Following", "Knowledge", "TaskAssignor", "TaskId", "read_user_data", "tasks_of"]
 
-
-class TaskId(NamedTuple):
-    """Sub-topology `sub_topology` over partition `partition`; written `0_3` as Kafka does."""
-
-    sub_topology: int
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.sub_topology}_{self.partition}"
+USER_DATA_VERSION: Final = 3  # of a subscription
+FOLLOWING_VERSION: Final = 1  # of an assignment
 
 
 def tasks_of(
@@ -54,38 +53,36 @@ def tasks_of(
     return tasks
 
 
-def spread(
-    tasks: Iterable[TaskId], owners: Mapping[str, Sequence[TaskId]]
-) -> dict[str, list[TaskId]]:
-    """Tasks by member id: counts differ by one at the most, owned tasks stay where that allows."""
-    todo = sorted(tasks)
-    members = sorted(owners)
-    floor, larger = divmod(len(todo), len(members))
-    unclaimed = set(todo)
-    given: dict[str, list[TaskId]] = {member: [] for member in members}
-    # Members that own the most get the larger shares, so that fewest tasks move.
-    by_owned = sorted(members, key=lambda member: (-len(owners[member]), member))
-    share = {member: floor + (i < larger) for i, member in enumerate(by_owned)}
-    for member in members:
-        for task in sorted(set(owners[member]) & unclaimed)[: share[member]]:
-            given[member].append(task)
-            unclaimed.discard(task)
-    # The rest goes round by sub-topology, so that each member gets some of the heavy ones.
-    rest = iter(sorted(unclaimed))
-    while (open_members := [m for m in members if len(given[m]) < share[m]]) and unclaimed:
-        for member in open_members:
-            if (another := next(rest, None)) is not None:
-                given[member].append(another)
-                unclaimed.discard(another)
-    return {member: sorted(mine) for member, mine in given.items()}
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a worker knows of state: how far it is behind with what it has of it, and how many
+    records the changelogs of each task hold. Tasks without state are in neither."""
+
+    lags: Mapping[TaskId, int]
+    sizes: Mapping[TaskId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The tasks that a worker is to follow. It goes on with those that are `pending`, if it
+    follows them already: it is about to run them."""
+
+    standbys: frozenset[TaskId] = frozenset()
+    warmups: frozenset[TaskId] = frozenset()
+    pending: frozenset[TaskId] = frozenset()
+
+
+def know_nothing() -> Knowledge:
+    """The knowledge of a worker whose topology has no state."""
+    return Knowledge({}, {})
 
 
 class TaskAssignor:
     """The group protocol of a topology's workers, for `Consumer(assignors=...)`.
 
     `sources` maps each sub-topology to the topics it reads; without those `required` there is
-    nothing to assign. The worker keeps `owned` up to date. After it has assigned, as the leader,
-    `living` holds the transactional ids of all members.
+    nothing to assign. After it has assigned, as the leader, `living` holds the transactional ids
+    of all members. `following` is what the last assignment said.
     """
 
     name: Final = "kafkalite-streams"
@@ -96,19 +93,24 @@ class TaskAssignor:
         sources: Mapping[int, Sequence[str]],
         required: Collection[str] = (),
         transactional_id: str | None = None,
+        knowledge: Callable[[], Knowledge] = know_nothing,
+        rules: Rules = DEFAULT_RULES,
     ) -> None:
         self.sources = sources
         self.required = required
         self.transactional_id = transactional_id
-        self.owned: frozenset[TaskId] = frozenset()
         self.living: frozenset[str] | None = None
+        self.following = Following()
+        self._knowledge = knowledge
+        self._rules = rules
 
     def subscription_user_data(
         self, topics: Sequence[str], owned: Sequence[TopicPartition]
     ) -> bytes:
-        """The tasks whose state this member holds and its transactional id, for the leader."""
-        mine = [USER_DATA_VERSION, sorted(self.owned), self.transactional_id]
-        return bytes(msgpack.packb(mine))
+        """This member's transactional id, and what it knows of state, for the leader."""
+        known = self._knowledge()
+        rows = [[*task, size, known.lags.get(task)] for task, size in sorted(known.sizes.items())]
+        return bytes(msgpack.packb([USER_DATA_VERSION, self.transactional_id, rows]))
 
     def assign(
         self, partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
@@ -118,34 +120,99 @@ class TaskAssignor:
             raise TopologyError(f"topic {gone[0]!r} is gone; the topology reads it")
         tasks = tasks_of(self.sources, partitions_of)
         told = {member: read_user_data(s.user_data) for member, s in subscriptions.items()}
-        owners = {member: owned for member, (owned, _) in told.items()}
-        self.living = frozenset(name for _, name in told.values() if name is not None)
+        self.living = frozenset(name for name, _ in told.values() if name is not None)
         holders = current_owners(partitions_of, subscriptions)
+        owned = _owned(tasks, holders)
+        members = {
+            member: Candidate(frozenset(owned.get(member, ())), known.lags)
+            for member, (_, known) in told.items()
+        }
+        placement = place(tasks, members, _sizes(tasks, told.values()), self._rules)
 
         def is_free(task: TaskId, member: str) -> bool:
             """Whether nobody else still works on it."""
             return all(holders.get(tp, member) == member for tp in tasks[task])
 
-        return {
-            member: Assignment(
-                tuple(tp for task in mine if is_free(task, member) for tp in tasks[task])
+        assignments = {}
+        for member, mine in placement.active.items():
+            now = [task for task in mine if is_free(task, member)]
+            following = Following(
+                frozenset(placement.standbys[member]),
+                frozenset(placement.warmups[member]),
+                frozenset(mine) - frozenset(now),
             )
-            for member, mine in spread(tasks, owners).items()
-        }
+            partitions = tuple(tp for task in now for tp in tasks[task])
+            assignments[member] = Assignment(partitions, write_following(following))
+        return assignments
 
     def on_assignment(self, assignment: Assignment) -> None:
-        """Nothing to note: a task follows from its partitions."""
+        """Notes which tasks are to be followed; tasks to run follow from their partitions."""
+        self.following = read_following(assignment.user_data)
 
 
-def read_user_data(user_data: bytes | None) -> tuple[list[TaskId], str | None]:
-    """The tasks a member says it owns, and its transactional id; nothing in another version."""
+def _owned(
+    tasks: Mapping[TaskId, tuple[TopicPartition, ...]], holders: Mapping[TopicPartition, str]
+) -> dict[str, list[TaskId]]:
+    """The tasks of each member: it holds partitions of them, and nobody else does."""
+    owned: dict[str, list[TaskId]] = {}
+    for task, partitions in tasks.items():
+        found = {holders[tp] for tp in partitions if tp in holders}
+        if len(found) == 1:
+            owned.setdefault(found.pop(), []).append(task)
+    return owned
+
+
+def _sizes(
+    tasks: Collection[TaskId], told: Iterable[tuple[str | None, Knowledge]]
+) -> dict[TaskId, int]:
+    """The changelogs' sizes. Members have looked at different times: the largest is the newest."""
+    sizes: dict[TaskId, int] = {}
+    for _, known in told:
+        for task, size in known.sizes.items():
+            if task in tasks:
+                sizes[task] = max(size, sizes.get(task, 0))
+    return sizes
+
+
+def read_user_data(user_data: bytes | None) -> tuple[str | None, Knowledge]:
+    """A member's transactional id and knowledge; nothing in another version."""
     if not user_data:
-        return [], None
+        return None, know_nothing()
     try:
         version, *rest = msgpack.unpackb(user_data)
         if version != USER_DATA_VERSION:
-            return [], None
-        owned, transactional_id = rest
-        return [TaskId(*task) for task in owned], transactional_id
+            return None, know_nothing()
+        transactional_id, rows = rest
+        sizes, lags = {}, {}
+        for sub_topology, partition, size, lag in rows:
+            task = TaskId(sub_topology, partition)
+            sizes[task] = size
+            if lag is not None:
+                lags[task] = lag
+        return transactional_id, Knowledge(lags, sizes)
     except (ValueError, TypeError, msgpack.UnpackException):
-        return [], None
+        return None, know_nothing()
+
+
+def write_following(following: Following) -> bytes:
+    """The user data of an assignment; nothing where there is nothing to follow."""
+    parts = [sorted(p) for p in (following.standbys, following.warmups, following.pending)]
+    return bytes(msgpack.packb([FOLLOWING_VERSION, *parts])) if any(parts) else b""
+
+
+def read_following(user_data: bytes | None) -> Following:
+    """What `write_following` wrote; nothing in another version."""
+    if not user_data:
+        return Following()
+    try:
+        version, *parts = msgpack.unpackb(user_data)
+        if version != FOLLOWING_VERSION:
+            return Following()
+        standbys, warmups, pending = (_task_ids(part) for part in parts)
+        return Following(standbys, warmups, pending)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return Following()
+
+
+def _task_ids(found: Iterable[Sequence[int]]) -> frozenset[TaskId]:
+    return frozenset(TaskId(*each) for each in found)

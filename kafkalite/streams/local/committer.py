@@ -30,7 +30,7 @@ from typing import Final, Literal, Protocol
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
+from kafkalite.clients.consumer.consumer import Consumer, GroupMetadata, OffsetAndMetadata
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.protocol.apis import ApiKey
@@ -131,7 +131,7 @@ class ExactlyOnce:
         for partition, output in changes:
             await producer.send_columns(output.topic, output.columns, partition=partition)
         if wanted := moved or offsets:  # also unmoved ones are refused to a fenced worker
-            await producer.send_offsets(wanted, self._consumer.group_metadata())
+            await producer.send_offsets(wanted, self._identity())
         await producer.commit()
         self._is_open = False
         return True
@@ -151,6 +151,15 @@ class ExactlyOnce:
     async def close(self) -> None:
         """Aborts the open transaction."""
         await self.abort()
+
+    def _identity(self) -> GroupMetadata:
+        """Who this worker is in its group. The coordinator takes a transaction's offsets from
+        nobody in particular, too: so a worker that the group has cast out asks in vain here."""
+        identity = self._consumer.group_metadata()
+        if not identity.member_id:
+            what = f"group {identity.group_id} has gone on without this worker"
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, what)
+        return identity
 
     def _begun(self) -> TransactionalProducer:
         assert self._producer is not None, "the committer is not started"

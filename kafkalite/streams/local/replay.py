@@ -83,6 +83,12 @@ class Replay:
         self.task.kept(self.store).loaded_to(position, now_ms, is_end=is_over)
         return is_over
 
+    def passed(self, position: int, now_ms: int, *, writes: bool) -> None:
+        """Notes how far the reader of a replay without end has come. With `writes` the rows are
+        written, so that a replay that begins later begins there."""
+        self.start = position
+        self.task.kept(self.store).loaded_to(position, now_ms, is_end=writes)
+
     def start_over(self, beginning: int) -> None:
         """What was to be read next is deleted: so are, perhaps, rows that were read already."""
         kept = self.task.kept(self.store)

@@ -17,7 +17,7 @@ Fails  with BrokerUnavailable, naming the topic and both offsets, when a changel
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -102,6 +102,34 @@ async def _topic_ids(client: Client, topics: Collection[str]) -> dict[str, objec
     return {topic: cluster.topics[topic].topic_id for topic in topics}
 
 
+async def make_reader(client: Client) -> Consumer:
+    """A consumer that reads changelogs, without a group."""
+    consumer = Consumer(
+        client,
+        auto_offset_reset="none",
+        isolation_level="read_committed",
+        records_max=BATCH_RECORDS,
+        max_partition_fetch_bytes=FETCH_BYTES,
+        allow_auto_create_topics=False,
+    )
+    await consumer.start()
+    return consumer
+
+
+async def start_over(consumer: Consumer, replays: Mapping[TopicPartition, Replay]) -> bool:
+    """Begins replays anew whose next record was deleted; whether there was any."""
+    found = False
+    beginnings = await consumer.beginning_offsets(replays)
+    for tp, replay in replays.items():
+        at = consumer.position(tp)
+        if at is None or at < beginnings[tp]:
+            log.warning("%s: offset %s was deleted while it was read; once more", tp, at)
+            replay.start_over(beginnings[tp])
+            consumer.seek(tp, beginnings[tp])
+            found = True
+    return found
+
+
 class Restore:
     """Replays on their way, a bit at each step."""
 
@@ -159,15 +187,7 @@ class Restore:
             await self._consumer.close()
 
     async def _start(self) -> Consumer:
-        consumer = self._consumer = Consumer(
-            self._client,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            records_max=BATCH_RECORDS,
-            max_partition_fetch_bytes=FETCH_BYTES,
-            allow_auto_create_topics=False,
-        )
-        await consumer.start()
+        consumer = self._consumer = await make_reader(self._client)
         self._topic_ids = await _topic_ids(self._client, {tp.topic for tp in self._replays})
         consumer.assign(self._replays)
         for tp, replay in self._replays.items():
@@ -199,16 +219,7 @@ class Restore:
     async def _start_over(self, consumer: Consumer) -> bool:
         """Segments were deleted faster than they were read, or the whole changelog was."""
         await self._check_topics()
-        found = False
-        beginnings = await consumer.beginning_offsets(self._replays)
-        for tp, replay in self._replays.items():
-            at = consumer.position(tp)
-            if at is None or at < beginnings[tp]:
-                log.warning("%s: offset %s was deleted while it was read; once more", tp, at)
-                replay.start_over(beginnings[tp])
-                consumer.seek(tp, beginnings[tp])
-                found = True
-        return found
+        return await start_over(consumer, self._replays)
 
     async def _check_topics(self) -> None:
         """Whether the changelogs are still those that the restore began with."""

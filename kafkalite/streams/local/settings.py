@@ -1,7 +1,7 @@
 """How a worker runs: its settings, and those that follow from others.                     [IO]
 
 Owns   the defaults.
-Source KIP-62 (session, poll interval), KIP-345 (group_instance_id).
+Source KIP-62 (session, poll interval), KIP-345 (group_instance_id), KIP-441 (warm-ups).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kafkalite.streams.local.committer import Guarantee
+from kafkalite.streams.local.placement import ACCEPTABLE_LAG, WARMUPS_MAX, Rules
 from kafkalite.streams.local.topics import Wanted
 
 COMMIT_INTERVAL_MS: Final[Mapping[Guarantee, int]] = {"exactly_once": 100, "at_least_once": 1_000}
@@ -28,6 +29,10 @@ class WorkerConfig:
     a `group_instance_id` gives a worker its own tasks back if it returns earlier. With a
     `state_dir` it has one, unless another is given.
 
+    Of each task with state `num_standby_replicas` other workers follow the changelogs. A task moves
+    to a worker that is up to `acceptable_recovery_lag` records behind with its state; others warm
+    up first, `max_warmup_replicas` in the whole group at a time.
+
     With `on_missing_topics` the worker waits for topics of its sources that do not exist, and
     reports them there whenever they change, at last as none. Without it they are an error.
     """
@@ -42,7 +47,17 @@ class WorkerConfig:
     purge_interval_ms: int = 30_000  # how often committed records leave repartition topics
     state_dir: Path | None = None
     state_memory_bytes: int | None = None  # of rows as objects; None, and without state_dir: no end
+    num_standby_replicas: int = 0
+    acceptable_recovery_lag: int = ACCEPTABLE_LAG
+    max_warmup_replicas: int = WARMUPS_MAX
     on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
+
+    @property
+    def placement_rules(self) -> Rules:
+        """What the leader goes by; all workers should have the same."""
+        return Rules(
+            self.num_standby_replicas, self.acceptable_recovery_lag, self.max_warmup_replicas
+        )
 
 
 DEFAULTS: Final = WorkerConfig()

@@ -1,10 +1,13 @@
 """From an assignment to a task that runs: made, sent to its offsets, restored.            [IO]
 
     prepare ──> made, offsets known ──> restore ──> advance ... advance ──> take
+            └─> made, a standby ──────> follow ───> advance ... promote, or drop
+
+A task that is promoted is not made anew: it restores what it has not followed yet.
 
 Nothing here keeps the worker's loop: tasks are prepared in the background and restored in turns.
 
-Owns   tasks that do not run yet, and their restores, of which a few go on at a time.
+Owns   tasks that do not run yet, and their restores, of which a few go on at a time; standbys.
 Never  sends a worker to offsets that are older than its state: see `_prepare`.
 Fails  from `prepared` and `advance`, with what the broker or a changelog's row made go wrong.
 """
@@ -13,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer, OffsetAndMetadata
@@ -22,6 +25,8 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.streams.local.assignor import TaskAssignor
 from kafkalite.streams.local.committer import Committer, abort_orphans
 from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.following import Follower
+from kafkalite.streams.local.placement import TaskId
 from kafkalite.streams.local.replay import Replay
 from kafkalite.streams.local.restore import Restore, look_up
 from kafkalite.streams.local.state.backend import Place
@@ -35,6 +40,9 @@ log: Final = logging.getLogger(__name__)
 REPORT_SECONDS: Final = 5.0
 RESTORES_MAX: Final = 8  # at a time
 BUDGET_MS: Final = 10  # of each, in a turn of the worker's loop
+
+
+Preparing: TypeAlias = "asyncio.Task[Sequence[Life]]"
 
 
 class MakeTask(Protocol):
@@ -74,32 +82,60 @@ class TaskStarter:
         self._now_ms = now_ms
         self._wanted: set[Life] = set()
         self._made: dict[Life, tuple[Task, list[Replay]]] = {}
+        self._promoted: dict[Life, Task] = {}  # standbys until then, to be prepared
+        self._follower = Follower(client, clock, now_ms)
         self._queue: list[Life] = []  # to be restored
         self._restores: dict[Life, Restore] = {}
         self._behind: dict[Life, int] = {}
         self._records = 0
-        self._preparing: set[asyncio.Task[Sequence[Life]]] = set()
+        self._preparing: set[Preparing] = set()
+        self._following: set[Preparing] = set()  # the same of standbys
         self._reported_at = clock()
 
     def prepare(self, lives: Sequence[Life]) -> None:
         """Begins to make these tasks, and to find the offsets that they go on from."""
         self._wanted.update(lives)
-        self._preparing.add(asyncio.create_task(self._prepare(lives)))
+        are_standbys = lives[0].is_standby
+        preparing = self._make(lives) if are_standbys else self._prepare(lives)
+        (self._following if are_standbys else self._preparing).add(asyncio.create_task(preparing))
 
     def prepared(self) -> list[Life]:
         """The tasks that have been prepared since the last call. Raises what made one fail."""
-        done = [each for each in self._preparing if each.done()]
-        self._preparing.difference_update(done)
-        return [life for each in done for life in each.result()]
+        return _take_done(self._preparing)
 
     def restore(self, lives: Collection[Life]) -> None:
         """Begins to restore tasks that are prepared."""
         self._queue += lives
 
+    def follow(self, lives: Collection[Life]) -> None:
+        """Begins to read changelogs of standbys that are prepared."""
+        for life in lives:
+            self._follower.add(life, self._made[life][1])
+
+    def promote(self, standby: Life, life: Life) -> None:
+        """What the standby has is the other life's, which is prepared next."""
+        self._follower.remove(standby)
+        self._wanted.discard(standby)
+        if standby in self._made:  # else it was only about to be made
+            self._promoted[life], _ = self._made.pop(standby)
+
+    @property
+    def lags(self) -> Mapping[TaskId, int]:
+        """How many records each standby is behind."""
+        return self._follower.lags
+
     @property
     def is_restoring(self) -> bool:
-        """Whether `advance` has something to do."""
+        """Whether `advance` has something to do at once."""
         return bool(self._queue or self._restores)
+
+    def prepared_standbys(self) -> list[Life]:
+        """The standbys that have been prepared since the last call, as `prepared`."""
+        return _take_done(self._following)
+
+    async def read_on(self) -> bool:
+        """Takes standbys a bit further; whether there was something to read."""
+        return await self._follower.step(BUDGET_MS)
 
     async def advance(self) -> list[Life]:
         """Restores a bit; the tasks that are done."""
@@ -138,16 +174,21 @@ class TaskStarter:
         if life in self._queue:
             self._queue.remove(life)
         await self._end_restore(life)
+        self._follower.remove(life)
+        if life in self._promoted:
+            self._promoted.pop(life).close()
         if life in self._made:
             self._made.pop(life)[0].close()
 
     async def close(self) -> None:
         """Nothing more is started."""
-        for preparing in self._preparing:
+        under_way = [*self._preparing, *self._following]
+        for preparing in under_way:
             preparing.cancel()
-        await asyncio.gather(*self._preparing, return_exceptions=True)
-        for life in list(self._made):
+        await asyncio.gather(*under_way, return_exceptions=True)
+        for life in [*self._made, *self._promoted]:
             await self.drop(life)
+        await self._follower.close()
 
     async def _end_restore(self, life: Life) -> None:
         self._behind.pop(life, None)
@@ -174,24 +215,40 @@ class TaskStarter:
         await self._abort_orphans()
         partitions = [tp for life in lives for tp in life.partitions]
         committed = await self._consumer.committed(partitions)
+        made = await self._make(lives)
+        for life in made:
+            for tp in life.partitions:
+                self._seek(tp, committed[tp])
+        return made
+
+    async def _make(self, lives: Sequence[Life]) -> Sequence[Life]:
+        """Makes tasks, but for those that were standbys, and finds out what they have to read;
+        those that are still wanted then. For a standby this is all: it waits for no commit."""
         await self._thread.submit(lambda: None)  # tasks that end let their state go first
-        places = await self._places.open([str(life) for life in lives])
+        tasks = {life: task for life in lives if (task := self._promoted.pop(life, None))}
+        new = [life for life in lives if life not in tasks]
+        places: Mapping[str, Place] = {}
         try:
+            places = await self._places.open([str(life) for life in new])
             made = await self._thread.submit(
-                lambda: [self._make_task(life, places[str(life)]) for life in lives]
+                lambda: [self._make_task(life, places[str(life)]) for life in new]
             )
-            replays = [await look_up(self._client, [task], self._now_ms()) for task in made]
+            tasks |= zip(new, made, strict=True)
+            replays = {
+                life: await look_up(self._client, [task], self._now_ms())
+                for life, task in tasks.items()
+            }
         except BaseException:
             for place in places.values():
                 place.close()
-            raise
-        for life, task, mine in zip(lives, made, replays, strict=True):
-            if life not in self._wanted:
+            for task in tasks.values():
                 task.close()
-                continue
-            self._made[life] = task, mine
-            for tp in life.partitions:
-                self._seek(tp, committed[tp])
+            raise
+        for life in lives:
+            if life in self._wanted:
+                self._made[life] = tasks[life], replays[life]
+            else:
+                tasks[life].close()
         return [life for life in lives if life in self._wanted]
 
     def _seek(self, tp: TopicPartition, committed: OffsetAndMetadata | None) -> None:
@@ -212,3 +269,9 @@ class TaskStarter:
         name = self._application_id
         for orphan in await abort_orphans(self._client, name, living):
             log.info("%s: aborted the open transaction of %s, which is gone", name, orphan)
+
+
+def _take_done(preparing: set[Preparing]) -> list[Life]:
+    done = [each for each in preparing if each.done()]
+    preparing.difference_update(done)
+    return [life for each in done for life in each.result()]

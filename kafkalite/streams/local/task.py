@@ -327,6 +327,7 @@ class Task:
         """
         for store in self._runtime.stores.values():
             store.checkpoint(offsets.get(store.changelog_topic), self._runtime.now_ms)
+        self._runtime.place.note(self._runtime.now_ms)
 
     def _changelog(self) -> list[Output]:
         changes = []

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
-from kafkalite.streams.local.assignor import TaskId
+from kafkalite.streams.local.assignor import TaskId, tasks_of
 from kafkalite.streams.local.compile import SubTopology
 
 
@@ -29,6 +29,7 @@ class TaskInputs:
         self._application_id = application_id
         self._subs = {sub.id: sub for sub in subs}
         self._internal = {topic.name for sub in subs for topic in sub.repartition_sources}
+        self._tasks = tasks_of(sources, partitions_of)
         self._reader_of = {topic: sub for sub, topics in sources.items() for topic in topics}
 
     @property
@@ -44,6 +45,18 @@ class TaskInputs:
             if (topic in self._internal) is internal
             for number in range(self.partitions_of[topic])
         ]
+
+    @property
+    def changelogs(self) -> dict[TaskId, dict[str, TopicPartition]]:
+        """The changelogs of each task with state, by store."""
+        found: dict[TaskId, dict[str, TopicPartition]] = {}
+        for task in self._tasks:
+            for store in self._subs[task.sub_topology].stores:
+                topic = store.changelog_topic
+                if task.partition < self.partitions_of.get(topic, 0):
+                    changelog = TopicPartition(topic, task.partition)
+                    found.setdefault(task, {})[store.name] = changelog
+        return found
 
     def reader(self, tp: TopicPartition) -> SubTopology:
         """The sub-topology that reads a partition."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +41,7 @@ from kafkalite.streams.local.caught_up import look_at_ends
 from kafkalite.streams.local.committer import Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
+from kafkalite.streams.local.holdings import Holdings
 from kafkalite.streams.local.membership import (
     Refused,
     find_transactional_id,
@@ -62,8 +64,10 @@ from kafkalite.streams.local.task_manager import (
     Close,
     Commit,
     Effects,
+    Follow,
     Life,
     Prepare,
+    Promote,
     Restore,
     Run,
     TaskManager,
@@ -84,6 +88,7 @@ POLL_MS: Final = 100
 BUSY_SECONDS: Final = 0.1  # how often the worker polls while a task runs
 CAUGHT_UP_CHECK_MS: Final = 50
 METADATA_MAX_AGE_MS: Final = 30_000  # how late partitions that are added may be noticed
+ASK_SECONDS: Final = 10.0  # between two rebalances that warm-ups ask for
 REJOIN_SECONDS: Final = 1.0  # before a worker that the group has refused joins as another member
 
 
@@ -164,6 +169,7 @@ class Worker:
         self._has_assignment = False  # perhaps of no task
         self._may_poll = True
         self._is_over = False
+        self._ask_at = 0.0  # when the group may be asked for the tasks of warm-ups
 
     def stop(self, *, comes_back: bool = False) -> None:
         """Asks the worker to commit, leave its group and return from `run`.
@@ -233,8 +239,20 @@ class Worker:
             config.processing_guarantee,
             self._bootstrap_servers,
         )
+        self._holdings = Holdings(
+            self._client,
+            self._places,
+            self._inputs.changelogs,
+            lambda: self._starter.lags,
+            time.monotonic,
+        )
+        await self._holdings.look()
         self._assignor = TaskAssignor(
-            self._sources, [topic for topic in wanted if isinstance(topic, str)], name
+            self._sources,
+            [topic for topic in wanted if isinstance(topic, str)],
+            name,
+            self._holdings.knowledge,
+            config.placement_rules,
         )
         self._consumer = make_consumer(
             self._client, self.plan.application_id, config, self._assignor
@@ -295,6 +313,7 @@ class Worker:
 
     async def _let_go(self) -> None:
         """Throws away what is left of a membership."""
+        await self._holdings.close()
         await self._starter.close()
         for life in list(self._rounds.tasks):
             self._stop_task(life)
@@ -304,14 +323,17 @@ class Worker:
 
     async def _loop(self, until_caught_up: bool) -> None:
         committed_at = checked_at = time.monotonic()
-        worked = 0
+        worked, has_followed = 0, False
         while not self.is_stopping:
             try:
-                await self._poll(0 if worked or self._starter.is_restoring else POLL_MS)
+                is_busy = worked or has_followed or self._starter.is_restoring
+                await self._poll(0 if is_busy else POLL_MS)
                 worked = await self._rounds.run()
                 self.progress.records += worked
                 await self._start_tasks()
+                has_followed = await self._follow()
                 self._upkeep.turn()
+                self._holdings.turn()
                 at = time.monotonic()
                 is_due = (at - committed_at) * 1000 >= self._commit_interval_ms
                 if is_due or self._rounds.has_too_much_state:
@@ -371,6 +393,29 @@ class Worker:
         for life in await self._starter.advance():
             await self._do(self._manager.restored(life))
         self.progress.records_restored += self._starter.take_count()
+
+    async def _follow(self) -> bool:
+        """Takes standbys a step further; whether there was something to read."""
+        try:
+            await self._do(self._manager.prepared(self._starter.prepared_standbys()))
+            had_some = await self._starter.read_on()
+        except (ApiError, BrokerUnavailable) as error:
+            if not is_passing(error):
+                raise
+            log.warning("%s: %s; standbys begin anew", self.plan.application_id, error)
+            await self._do(self._manager.following_failed(time.monotonic() * 1000))
+            return False
+        self._ask_for_warm_tasks()
+        return had_some
+
+    def _ask_for_warm_tasks(self) -> None:
+        """Asks for a rebalance once the state of a warm-up is here."""
+        lags, acceptable = self._starter.lags, self.config.acceptable_recovery_lag
+        warm = [t for t in self._assignor.following.warmups if lags.get(t, math.inf) <= acceptable]
+        if warm and time.monotonic() >= self._ask_at:
+            self._ask_at = time.monotonic() + ASK_SECONDS
+            names = ", ".join(map(str, sorted(warm)))
+            self._consumer.enforce_rebalance(f"has the state of tasks {names}")
 
     async def _begin_anew(self, error: KafkaliteError) -> None:
         """Throws all tasks away, and begins them anew from the last commit after a pause."""
@@ -433,27 +478,31 @@ class Worker:
             }
             await self._do(self._manager.revoked(grown))
         await self._do(self._manager.assigned(tasks))
+        following = self._assignor.following
+        wanted = following.standbys | following.warmups
+        await self._do(self._manager.follow(wanted, following.pending))
         self._has_assignment = True
-        self._assignor.owned = self._manager.owned
 
     async def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Partitions that go to another member, which waits until they are let go."""
         if not self._is_over:
             gone = {self._inputs.task_of(tp) for tp in partitions} & self._manager.owned
             await self._do(self._manager.revoked(gone))
-            self._assignor.owned = self._manager.owned
 
     async def _on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """The group has gone on without this member: others may have its tasks already."""
         if not self._is_over:
             await self._do(self._manager.lost())
-            self._assignor.owned = frozenset()
 
     async def _do(self, effects: Effects) -> None:
         for effect in effects:
             match effect:
                 case Prepare(lives):
                     self._starter.prepare(lives)
+                case Follow(lives):
+                    self._starter.follow(lives)
+                case Promote(standby, life):
+                    self._starter.promote(standby, life)
                 case Restore(lives):
                     self._starter.restore(lives)
                 case Run(life):

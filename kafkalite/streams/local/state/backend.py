@@ -84,5 +84,9 @@ class Place(Protocol):
     def backend(self, store: str) -> Backend:
         """The backend of a store, by its name."""
 
+    def note(self, now_ms: int) -> None:
+        """Writes down how far each store follows its changelog, now and then, for those who look
+        at the place without opening it."""
+
     def close(self) -> None:
         """Closes every backend, and lets the place go."""

@@ -2,13 +2,15 @@
 
     <state_dir>/<application.id>/<sub-topology>_<partition>/         a task
                                                        .lock         locked while a process has it
+                                                       .offsets      how far its stores are, by name
                                                        <store>/      RocksDB
                                  worker-1                            see identity.py
 
 A task that moves between workers of one machine finds its state: locks are on tasks, not on the
 whole directory. A lock goes with its process, so a worker that was killed leaves the state to the
 next one. Where another process has the task's directory (it is paused, say, and the group went on
-without it) the task gets a directory of its own: 0_1.2, 0_1.3 and so on.
+without it) the task gets a directory of its own: 0_1.2, 0_1.3 and so on. Where there are several,
+the one that is furthest is tried first. Offsets beside a directory may be some seconds old.
 
 Owns   the directory of one application.
 Fails  with TopologyError where a directory cannot be made, or `SLOTS_MAX` processes have the task.
@@ -19,8 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -36,6 +40,9 @@ from kafkalite.streams.local.state.rocks import RocksBackend, load_rocksdict
 
 SLOTS_MAX: Final = 16
 LOCK: Final = ".lock"
+OFFSETS: Final = ".offsets"
+TASK: Final = re.compile(r"\d+_\d+")
+NOTE_MS: Final = 5_000
 LOCK_TRIES: Final = 20
 LOCK_WAIT_SECONDS: Final = 0.1
 
@@ -53,6 +60,10 @@ class Places:
     def take_identity(self, random: Random) -> Identity | None:
         """A name that outlives this worker, until it is closed; None without a directory."""
         return None if self._directory is None else take_identity(self._directory.path, random)
+
+    def offsets(self) -> dict[str, dict[str, int]]:
+        """How far the stores of tasks on disk follow their changelogs, by task and store."""
+        return {} if self._directory is None else self._directory.offsets()
 
     async def open(self, tasks: Iterable[str]) -> dict[str, Place]:
         """A place for each task.
@@ -87,7 +98,7 @@ class StateDirectory:
 
     def first_choice(self, name: str) -> TaskDirectory | None:
         """The directory of a task such as `0_3`, unless another process has it."""
-        return _lock(self.path / name)
+        return _lock(self._slots(name)[0])
 
     def task(self, name: str) -> TaskDirectory:
         """The directory of a task, or the first one beside it that no process has."""
@@ -96,10 +107,17 @@ class StateDirectory:
                 return found
         raise TopologyError(f"{self.path}: {SLOTS_MAX} processes have the state of task {name}")
 
-    def _slots(self, name: str) -> Iterator[Path]:
-        yield self.path / name
-        for number in range(2, SLOTS_MAX + 1):
-            yield self.path / f"{name}.{number}"
+    def offsets(self) -> dict[str, dict[str, int]]:
+        """How far the stores of each task are, by task and store, where something is known."""
+        names = {path.name.partition(".")[0] for path in self.path.iterdir()}
+        found = {n: _read_offsets(self._slots(n)[0]) for n in names if TASK.fullmatch(n)}
+        return {name: offsets for name, offsets in found.items() if offsets}
+
+    def _slots(self, name: str) -> list[Path]:
+        """The directories that a task may have, those that are furthest first."""
+        numbers = range(2, SLOTS_MAX + 1)
+        paths = [self.path / name, *(self.path / f"{name}.{number}" for number in numbers)]
+        return sorted(paths, key=lambda path: -sum(_read_offsets(path).values()))
 
 
 class TaskDirectory:
@@ -108,7 +126,8 @@ class TaskDirectory:
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path
         self._lock: int | None = lock
-        self._backends: list[RocksBackend] = []
+        self._backends: dict[str, RocksBackend] = {}
+        self._noted_ms = 0
 
     def backend(self, store: str) -> RocksBackend:
         """The backend of a store; one that cannot be read is made anew."""
@@ -120,12 +139,29 @@ class TaskDirectory:
         except StateDamaged as error:
             _throw_away(path, str(error.__cause__))
             opened = RocksBackend(path)
-        self._backends.append(opened)
+        self._backends[store] = opened
         return opened
+
+    def note(self, now_ms: int) -> None:
+        """Writes the offsets down if that was some seconds ago."""
+        if now_ms - self._noted_ms >= NOTE_MS:
+            self._noted_ms = now_ms
+            self._write_offsets()
+
+    def _write_offsets(self) -> None:
+        """A process that looks meanwhile finds the old file or the new one."""
+        found = {store: backend.metadata("offset") for store, backend in self._backends.items()}
+        offsets = {store: int(offset) for store, offset in found.items() if offset is not None}
+        new = self.path / f"{OFFSETS}.new"
+        new.write_text(json.dumps(offsets))
+        new.replace(self.path / OFFSETS)
 
     def close(self) -> None:
         """Closes every backend, then gives the lock back."""
-        for backend in self._backends:
+        if self._backends:
+            with suppress(StateDamaged, OSError):
+                self._write_offsets()
+        for backend in self._backends.values():
             backend.close()
         self._backends.clear()
         if self._lock is not None:
@@ -158,6 +194,15 @@ def _lock(path: Path) -> TaskDirectory | None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     return TaskDirectory(path, lock)
+
+
+def _read_offsets(path: Path) -> dict[str, int]:
+    """What was noted beside a directory; nothing where that cannot be read."""
+    try:
+        found = json.loads((path / OFFSETS).read_text())
+        return {str(store): int(offset) for store, offset in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _throw_away(path: Path, reason: str) -> None:

@@ -113,5 +113,8 @@ class InMemory:
         """A backend without rows."""
         return MemoryBackend()
 
+    def note(self, now_ms: int) -> None:
+        """Nobody can look."""
+
     def close(self) -> None:
         """Nothing is to be let go."""
