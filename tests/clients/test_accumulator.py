@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.clients.producer.accumulator import Accumulator, Answer, Batch, Settings, Settled
-from kafkalite.clients.producer.batching import chunks, estimate_bytes, restamp
+from kafkalite.clients.producer.batching import OpenBatch, chunks, estimate_bytes, restamp
 from kafkalite.core.protocol import records
+from kafkalite.core.protocol.record_codec import NATIVE, Spans
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ErrorCode
 
@@ -397,3 +399,52 @@ def test_every_record_is_stored_once_and_in_order_whatever_is_lost(
     assert broker.log == sent
     assert all(end.error is None for end in ends)
     assert broker.epoch == 0, "nothing failed for good, so no epoch was needed"
+
+
+steps = st.lists(st.tuples(st.sampled_from(["one", "lists", "forms"]), st.integers(1, 4)))
+
+
+@given(steps, st.booleans())
+def test_forms_gather_with_records_and_lists_in_order(
+    steps: list[tuple[str, int]], has_headers: bool
+) -> None:
+    queue = accumulator(linger_ms=10)
+    expected: list[tuple[bytes, tuple[tuple[str, bytes], ...]]] = []
+    places: list[int] = []
+    for kind, count in steps:
+        added = [b"%d" % (len(expected) + i) for i in range(count)]
+        if kind == "one":
+            headers = (("h", added[0]),) if has_headers else ()
+            places.append(len(expected))
+            expected.append((added[0], headers))
+            queue.append(TP, None, added[0], 5, headers, None, 0)
+            continue
+        columns = column(added)
+        if kind == "forms":
+            columns = Columns(_gathered(columns.keys), _gathered(added), columns.timestamps)
+        queue.append_columns(TP, columns, 10 * count, 0)
+        expected += [(value, ()) for value in added]
+    made = drain(queue, 20)
+    assert len(made) == bool(steps)
+    for batch in made:
+        got = records.decode(batch.data)
+        assert list(zip(got.values, got.headers or [()] * len(got), strict=True)) == expected
+        assert [place for place, _, _ in batch.waiters] == places
+
+
+def _gathered(entries: Sequence[bytes | None]) -> Sequence[bytes | None]:
+    """The entries as spans, as lists where there is no native code."""
+    return Spans.gathered(entries) or entries if NATIVE else entries
+
+
+def test_what_gathers_keeps_no_far_larger_buffer() -> None:
+    if not NATIVE:  # columns are lists then
+        return
+    held = Spans.gathered([b"x" * 100] * 1000)
+    assert held is not None
+    few = held[:2]
+    open_batch = OpenBatch(0, 0)
+    open_batch.extend(Columns(few, few, [1, 2]), 200)
+    kept = open_batch.columns().values
+    assert isinstance(kept, Spans)
+    assert kept.held_bytes == 200

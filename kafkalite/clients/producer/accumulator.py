@@ -32,7 +32,14 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
-from kafkalite.clients.producer.batching import Waiter, check_bytes, halves, record_bytes, restamp
+from kafkalite.clients.producer.batching import (
+    OpenBatch,
+    Waiter,
+    check_bytes,
+    halves,
+    record_bytes,
+    restamp,
+)
 from kafkalite.clients.retry import delay_ms
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.compression import Compression
@@ -127,33 +134,6 @@ class Settled:
     error: ApiError | None = None
 
 
-@dataclass(slots=True)
-class OpenBatch:
-    """Records that still gather. Closed when full, when it lingered, or at a flush."""
-
-    number: int
-    created_ms: float
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    headers: list[Headers] | None = None
-    waiters: list[Waiter] = field(default_factory=list)
-    size_bytes: int = 0
-
-    def extend(self, columns: Columns, size_bytes: int) -> None:
-        """Adds whole columns of `size_bytes` bytes that have no headers."""
-        if self.headers is not None:
-            self.headers.extend([()] * len(columns))
-        self.keys.extend(columns.keys)
-        self.values.extend(columns.values)
-        self.timestamps.extend(columns.timestamps)
-        self.size_bytes += size_bytes
-
-    def columns(self) -> Columns:
-        """The records gathered so far."""
-        return Columns(self.keys, self.values, self.timestamps, None, self.headers)
-
-
 @dataclass(slots=True, eq=False)
 class Queue:
     """One partition's batches. `waiting` and `in_flight` are sorted by order."""
@@ -217,15 +197,7 @@ class Accumulator:
         size = record_bytes(key, value, headers)
         queue = self._queue(topic_partition)
         into = self._open_with_room(queue, size, now_ms)
-        place = len(into.values)
-        if headers and into.headers is None:
-            into.headers = [()] * place
-        if into.headers is not None:
-            into.headers.append(headers)
-        into.keys.append(key)
-        into.values.append(value)
-        into.timestamps.append(timestamp_ms)
-        into.waiters.append((place, timestamp_ms, whose))
+        into.append(key, value, timestamp_ms, headers, whose)
         into.size_bytes += size
         self.buffered_bytes += size
 

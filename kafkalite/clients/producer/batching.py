@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kafkalite.core.protocol.checksum import crc32c
 from kafkalite.core.protocol.record_codec import Spans
-from kafkalite.core.types import Columns, Headers
+from kafkalite.core.types import Columns, Headers, concat
 
 RECORD_OVERHEAD_BYTES: Final = 10  # lengths and deltas around a record's key and value
 SAMPLE: Final = 16
@@ -31,6 +32,73 @@ CRC: Final = struct.Struct(">I")
 PRODUCER: Final = struct.Struct(">qhi")
 
 Waiter = tuple[int, int, Any]  # place in the batch, timestamp in ms, whose record it is
+
+
+@dataclass(slots=True)
+class OpenBatch:
+    """Records that still gather. Closed when full, when it lingered, or at a flush.
+
+    Columns of forms wait as they are, before the records that came later.
+    """
+
+    number: int
+    created_ms: float
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    headers: list[Headers] | None = None
+    waiters: list[Waiter] = field(default_factory=list)
+    size_bytes: int = 0
+    _before: list[Columns] = field(default_factory=list)
+    _count_before: int = 0
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        whose: object,
+    ) -> None:
+        """Adds one record."""
+        place = len(self.values)
+        if headers and self.headers is None:
+            self.headers = [()] * place
+        if self.headers is not None:
+            self.headers.append(headers)
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp_ms)
+        self.waiters.append((self._count_before + place, timestamp_ms, whose))
+
+    def extend(self, columns: Columns, size_bytes: int) -> None:
+        """Adds whole columns of `size_bytes` bytes that have no headers."""
+        self.size_bytes += size_bytes
+        if isinstance(columns.keys, Spans) or isinstance(columns.values, Spans):
+            self._close_lists()
+            # Far larger buffers are left: a batch may wait for long.
+            columns = columns.where(b"\x01" * len(columns))
+            self._before.append(Columns(columns.keys, columns.values, columns.timestamps))
+            self._count_before += len(columns)
+            return
+        if self.headers is not None:
+            self.headers.extend([()] * len(columns))
+        self.keys.extend(columns.keys)
+        self.values.extend(columns.values)
+        self.timestamps.extend(columns.timestamps)
+
+    def columns(self) -> Columns:
+        """The records gathered so far."""
+        lists = Columns(self.keys, self.values, self.timestamps, None, self.headers)
+        return concat([*self._before, lists]) if self._before else lists
+
+    def _close_lists(self) -> None:
+        if self.values:
+            self._before.append(
+                Columns(self.keys, self.values, self.timestamps, None, self.headers)
+            )
+            self._count_before += len(self.values)
+            self.keys, self.values, self.timestamps, self.headers = [], [], [], None
 
 
 def record_bytes(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
