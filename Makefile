@@ -7,7 +7,7 @@ JOBS   ?= 2
 # Quietly: setuptools would warn of its own plans.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
-.PHONY: demo help test test-fast test-external lint protocol-page bench bench-streams \
+.PHONY: demo help test test-fast simulate test-external lint protocol-page bench bench-streams \
         bench-broker bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 help:
 	@echo 'make demo           the main job on real data'
 	@echo 'make test           all tests; test-fast without JVMs, clients and what is slow'
-	@echo 'make test-external  suites that others wrote'
+	@echo 'make test-external  suites that others wrote; simulate: workers in a time of their own'
 	@echo 'make lint           ruff, mypy --strict'
 	@echo 'make bench          log to log; bench-streams, bench-broker, bench-cleaner beside Apache Kafka'
 	@echo 'make wheels         dist/*.whl for this Python, with the native codecs, tried without a compiler'
@@ -56,6 +56,11 @@ bench: $(VENV)/.dev
 # The same beside Kafka Streams: KIT and LAB as bench/streams says; ARGS="--only json --rounds 2".
 bench-streams: $(VENV)/.dev
 	$(BIN)/python -m bench.streams $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
+
+# Histories of simulated workers, FIRST:LAST.
+simulate: $(VENV)/.dev
+	PYTHONHASHSEED=0 KAFKALITE_SEEDS=$(or $(SEEDS),0:1000) $(BIN)/python -m pytest -n 2 \
+	    tests/streams/test_simulated_workers.py
 
 # Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
 bench-broker: $(VENV)/.dev

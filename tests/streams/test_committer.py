@@ -140,6 +140,39 @@ def test_what_an_earlier_process_of_this_name_left_open_is_ended_first(is_known:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_worker_that_is_no_member_commits_nothing(address: str, guarantee: Guarantee) -> None:
+    """A broker would take its offsets: such is what a producer without a consumer sends."""
+    group = f"no-member-{guarantee}"
+    partition = TopicPartition(f"{group}-in", 0)
+
+    async def write(committer: Committer, offset: int) -> None:
+        offsets = {partition: OffsetAndMetadata(offset)}
+        await committer.commit([(0, Output(f"{group}-log", row(b"k"), None))], offsets, offsets)
+
+    async def scenario() -> None:
+        await make_topics(address, f"{group}-in", f"{group}-log")
+        async with member(address, group, guarantee) as owner:
+            await write(owner, 7)
+            async with (
+                Client(address) as client,
+                Consumer(client, group_id=group, enable_auto_commit=False) as evicted,
+            ):
+                name = transactional_id(client, group, None)
+                other = make_committer(
+                    client, evicted, name, guarantee=guarantee, timeout_ms=60_000
+                )
+                await other.start()
+                with pytest.raises(ApiError, match="UNKNOWN_MEMBER_ID"):
+                    await write(other, 0)
+                await other.close()
+                committed = await evicted.committed([partition])
+        assert committed[partition] == OffsetAndMetadata(7)
+        assert await read(address, f"{group}-log") == [b"k"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_worker_that_was_replaced_changes_no_state(address: str, guarantee: Guarantee) -> None:
     group = guarantee.replace("_", "-")
     offsets = {TopicPartition(f"{group}-in", 0): OffsetAndMetadata(7)}

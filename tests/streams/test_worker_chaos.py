@@ -12,14 +12,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
-from chaos_app import SESSION_MS, WINDOW_MS
+from chaos_app import SESSION_MS
+from chaos_check import OUTPUTS, PARTITIONS, Checked
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.consumer.consumer import Consumer
@@ -30,23 +30,20 @@ from kafkalite.embedded import EmbeddedBroker
 pytestmark = pytest.mark.slow
 
 APP = Path(__file__).with_name("chaos_app.py")
-PARTITIONS = 4
-OUTPUTS = ("copy", "counts", "windows", "sums")
 PATIENCE_SECONDS = 40
 WORKERS_MAX = 3
 FAULTS_A_RUN = 3
 SEEDS = [("exactly_once", 1), ("at_least_once", 3)]
 
 
-class Run:
+class Run(Checked):
     """One application: its topics, what was sent, and its workers."""
 
     def __init__(self, address: str, name: str, guarantee: str) -> None:
-        self.address, self.name, self.guarantee = address, name, guarantee
-        self.sent: list[tuple[int, int, str]] = []  # partition, timestamp, word
+        super().__init__(guarantee)
+        self.address, self.name = address, name
         self.workers: list[subprocess.Popen[bytes]] = []  # that are to run
         self.all: list[subprocess.Popen[bytes]] = []
-        self.next_ms = 0
         topics = [f"{name}-{what}" for what in ("in", *OUTPUTS)]
 
         async def make() -> None:
@@ -64,17 +61,12 @@ class Run:
 
     def send(self, count: int = 400) -> None:
         """`count` records of each partition, in the order of their times."""
-        times = list(range(self.next_ms, self.next_ms + count))
-        self.next_ms += count
+        made = self.more(count)
 
         async def send() -> None:
             async with Producer(self.address) as producer:
-                for p in range(PARTITIONS):
-                    words = [f"{'abcdefg'[(t + p) % 7]}{t}" for t in times]
-                    self.sent += [(p, t, word) for t, word in zip(times, words, strict=True)]
-                    values: list[bytes | None] = [word.encode() for word in words]
-                    columns = Columns([b"k%d" % p] * count, values, times)
-                    await producer.send_columns(f"{self.name}-in", columns, partition=p)
+                for partition, columns in made.items():
+                    await producer.send_columns(f"{self.name}-in", columns, partition=partition)
 
         asyncio.run(send())
 
@@ -116,47 +108,6 @@ class Run:
             # SIGTERM ends a worker at once that has not begun yet.
             assert worker.wait(PATIENCE_SECONDS) in (0, -signal.SIGKILL, -signal.SIGTERM)
         subprocess.run(self.command("once"), check=True, timeout=100)
-
-    def check(self) -> None:
-        """Compares all outputs with plain Python."""
-        exact = self.guarantee == "exactly_once"
-        copied = Counter(value.decode() for value in self.read("copy").values if value)
-        expected = Counter(word for _, _, word in self.sent)
-        assert copied == expected if exact else copied.keys() == expected.keys()
-        initials = Counter(word[0] for _, _, word in self.sent)
-        counts = self.last("counts")
-        assert {key.decode(): n for key, n in counts.items()} == initials or not exact
-        assert all(counts[i.encode()] >= n for i, n in initials.items())
-        sums = Counter((word[0], t - t % WINDOW_MS) for _, t, word in self.sent)
-        found = {(key[:-8].decode(), start_of(key)): n for key, n in self.last("sums").items()}
-        assert found == sums or not exact
-        assert all(found[window] >= n for window, n in sums.items())
-        self.check_windows(exact)
-
-    def check_windows(self, exact: bool) -> None:
-        """Each window that is closed, once under exactly once."""
-        ended = self.next_ms - 1 - WINDOW_MS  # of the last record that closes one
-        windows = Counter(
-            (b"k%d" % p, start) for p, t, _ in self.sent if (start := t - t % WINDOW_MS) <= ended
-        )
-        out = self.read("windows")
-        keys = [(key[:-8], start_of(key)) for key in out.keys if key]
-        assert set(keys) == set(windows)
-        pairs = zip(keys, out.values, strict=True)
-        rows = sorted((window, int.from_bytes(n or b"", "big")) for window, n in pairs)
-        assert not exact or rows == sorted(windows.items())
-        assert all(n >= windows[window] for window, n in rows)
-
-    def last(self, what: str) -> dict[bytes, int]:
-        """The last value of each key."""
-        out = self.read(what)
-        pairs = zip(out.keys, out.values, strict=True)
-        return {key or b"": int.from_bytes(value or b"", "big") for key, value in pairs}
-
-
-def start_of(key: bytes) -> int:
-    """Where a window begins."""
-    return int.from_bytes(key[-8:], "big")
 
 
 @contextmanager

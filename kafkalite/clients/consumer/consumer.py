@@ -526,6 +526,11 @@ class Consumer(Lifetime):
         if the assignor or its user data say something new."""
         self._grouped("enforce_rebalance").membership.rejoin(reason)
 
+    async def confirm_membership(self) -> None:
+        """Asks the group, if it has not been heard for a session, whether this member still belongs
+        to it. ApiError UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION where others have its partitions."""
+        await self._grouped("confirm_membership").confirm()
+
     @property
     def is_rebalancing(self) -> bool:
         """Whether a join is under way: commits may be refused until a poll has ended it."""

@@ -39,6 +39,7 @@ from kafkalite.core.protocol.offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from kafkalite.core.protocol.subscriptions import NO_GENERATION
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, TopicPartition, by_topic
 from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, KafkaliteError
 
@@ -236,6 +237,26 @@ class GroupMember:
             self._client.forget_coordinator(self._group_id)
         if membership.rejoin_needed:
             self._wake()
+
+    async def confirm(self) -> None:
+        """Asks the group whether the member still belongs to it, where that is in doubt: after a
+        pause longer than the session others may do its work. ApiError where it does not."""
+        membership = self.membership
+        if membership.group_metadata.generation_id == NO_GENERATION:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self._group_id}: no member of it")
+        if membership.is_session_over(self._now_ms()):
+            await self._client.retrying(f"group {self._group_id}", self._confirm_once)
+
+    async def _confirm_once(self) -> None:
+        membership = self.membership
+        request = membership.heartbeat_request()
+        answer = await self._ask(request, timeout_ms=membership.config.session_timeout_ms)
+        code = answer.error_code
+        if membership.heartbeat_answered(request, code, self._now_ms()) is Next.FIND:
+            self._client.forget_coordinator(self._group_id)
+        if code not in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._wake()
+            raise ApiError(code, f"group {self._group_id}: a member that was silent for too long")
 
     async def _ask_or_log(self, request: Request[R]) -> None:
         try:

@@ -360,6 +360,10 @@ class Membership:
         if now_ms < self._heartbeat_at_ms:
             return None
         self._heartbeat_at_ms = now_ms + self.config.heartbeat_interval_ms
+        return self.heartbeat_request()
+
+    def heartbeat_request(self) -> HeartbeatRequest:
+        """A sign of life, as the member that this is now."""
         return HeartbeatRequest(
             self.config.group_id, self.generation_id, self.member_id, self.config.group_instance_id
         )

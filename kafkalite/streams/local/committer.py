@@ -200,7 +200,9 @@ class AtLeastOnce:
             await self._state.start()
 
     async def send(self, output: Output) -> None:
-        """Hands in records, which leave at once."""
+        """Hands in records, which leave at once: after a pause only those of a member, so that
+        what its successor has written stays the last."""
+        await self._consumer.confirm_membership()
         await _send(self._outputs, output)
 
     async def commit(self, changes: Changes, offsets: Offsets, moved: Offsets) -> bool:

@@ -183,7 +183,7 @@ class Worker:
     async def run(self, *, until_caught_up: bool = False) -> Progress:
         """Runs until stopped, or until every input of the whole group is read to its end."""
         async with self._client:
-            await self._prepare()
+            await self._prepare_once_brokers_stay()
             identity = self._places.take_identity(self._client.random)
             self._thread.start()
             try:
@@ -208,6 +208,16 @@ class Worker:
                 await asyncio.sleep(REJOIN_SECONDS)
 
     # Before and between memberships
+
+    async def _prepare_once_brokers_stay(self) -> None:
+        """Brokers that answered once and then went away are waited for."""
+        while not self.is_stopping:
+            try:
+                await self._prepare()
+                return
+            except BrokerUnavailable as error:
+                log.warning("%s: %s; it begins anew", self.plan.application_id, error)
+                await asyncio.sleep(REJOIN_SECONDS)
 
     async def _prepare(self) -> None:
         sub_topologies = list(self._sub_topologies.values())
@@ -299,7 +309,8 @@ class Worker:
             async with self._consumer:
                 try:
                     await self._loop(until_caught_up)
-                    await self._commit(is_last=True)
+                    while not await self._finish():
+                        await self._loop(until_caught_up)
                     await self._upkeep.close(finish=True)
                 finally:
                     self._is_over = True  # nothing is left to commit when the group lets go
@@ -309,6 +320,21 @@ class Worker:
         except Refused as error:
             self.config = next_config(self.config, error)
             raise
+        return True
+
+    async def _finish(self) -> bool:
+        """The last commit; whether that was the end.
+
+        What the group does not take of a worker that is to stop, others do again.
+        """
+        try:
+            await self._commit(is_last=True)
+        except ApiError as error:
+            if not self.is_stopping or not is_passing(error):
+                await self._begin_anew(error)
+                return False
+            words = "%s: %s; what it has not committed is left to the group"
+            log.warning(words, self.plan.application_id, error)
         return True
 
     async def _let_go(self) -> None:

@@ -1,0 +1,110 @@
+"""A simulated world: time passes when nobody works; hosts are paused and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from kafkalite.testing.simulation import MONOTONIC_START_S, Stuck, World
+
+
+def test_an_hour_passes_at_once() -> None:
+    began = time.monotonic()
+    with World() as world:
+        host = world.host("one")
+
+        async def sleep() -> float:
+            await asyncio.sleep(3_600)
+            return asyncio.get_running_loop().time() - MONOTONIC_START_S
+
+        assert world.result(host, sleep(), 4_000) == pytest.approx(3_600, abs=0.001)
+        assert world.time.time_ns() - world.time.monotonic_ns() > 10**18
+    assert time.monotonic() - began < 60
+
+
+def test_timers_of_all_hosts_go_off_in_order() -> None:
+    with World() as world:
+        heard: list[tuple[str, float]] = []
+
+        async def beat(name: str, every: float) -> None:
+            while True:
+                await asyncio.sleep(every)
+                heard.append((name, round(world.seconds, 3)))
+
+        world.host("a").spawn(beat("a", 2))
+        world.host("b").spawn(beat("b", 3))
+        world.pass_seconds(6.5)
+        assert heard == [("a", 2), ("b", 3), ("a", 4), ("a", 6), ("b", 6)]
+
+
+def test_a_paused_host_does_nothing_until_it_goes_on() -> None:
+    with World() as world:
+        host = world.host("one")
+        beats: list[float] = []
+
+        async def beat() -> None:
+            while True:
+                await asyncio.sleep(1)
+                beats.append(world.seconds)
+
+        host.spawn(beat())
+        world.pass_seconds(0.5)
+        host.pause()
+        world.pass_seconds(10)
+        assert not beats
+        host.go_on()
+        world.pass_seconds(2.2)
+        assert beats == pytest.approx([10.5, 11.5, 12.5], abs=0.001)
+
+
+def test_who_talks_to_a_killed_host_hears_that_it_is_gone() -> None:
+    with World() as world:
+        server, client = world.host("server"), world.host("client")
+
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.readline())
+
+        async def listen() -> int:
+            listening = await asyncio.start_server(echo, "127.0.0.1", 0)
+            return int(listening.sockets[0].getsockname()[1])
+
+        port = world.result(server, listen())
+
+        async def talk() -> tuple[bytes, bytes]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"hello\n")
+            return await reader.readline(), await reader.read()
+
+        talking = client.spawn(talk())
+        world.pass_seconds(1)
+        assert not talking.done()
+        server.kill()
+        world.run(talking.done, 1)
+        assert talking.result() == (b"hello\n", b"")
+        with pytest.raises(ConnectionRefusedError):
+            world.result(client, talk())
+
+
+def test_work_for_threads_is_done_where_it_is_handed_in() -> None:
+    with World() as world:
+
+        async def work() -> list[object]:
+            loop = asyncio.get_running_loop()
+            done = [loop.run_in_executor(None, len, "abc"), asyncio.to_thread(len, 3)]  # type: ignore[arg-type]
+            return list(await asyncio.gather(*done, return_exceptions=True))
+
+        length, error = world.result(world.host("one"), work())
+        assert length == 3
+        assert isinstance(error, TypeError)
+
+
+def test_what_never_comes_is_said() -> None:
+    with World() as world:
+        world.host("one")
+        with pytest.raises(Stuck, match="no host has a timer"):
+            world.run(lambda: False, 1)
+        world.host("two").spawn(asyncio.sleep(100))
+        with pytest.raises(Stuck, match="not so after 100"):
+            world.run(lambda: False, 10)
