@@ -93,6 +93,7 @@ def test_a_connection_without_a_byte_ends(
         assert all_of(peer) == b""
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_not_read_is_not_kept(
     server: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def test_a_task_finds_its_rows_again(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_what_another_process_has_is_left_alone_until_it_dies(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

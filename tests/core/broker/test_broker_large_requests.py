@@ -426,6 +426,7 @@ def test_a_member_with_very_many_protocols_takes_the_loop_little_time(
     run_measured(story, time.thread_time)
 
 
+@pytest.mark.slow
 def test_a_batch_of_a_hundred_megabytes_takes_the_loop_little_time(
     start: Start, run_measured: Callable[..., None]
 ) -> None:

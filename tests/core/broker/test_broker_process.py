@@ -198,6 +198,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.slow
 def test_the_broker_dies_with_its_parent_however_that_dies(tmp_path: Path) -> None:
     parent = (
         "import sys, time\n"
