@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kafkalite.core.handlers.service import BrokerService
-from kafkalite.core.pending import Pending
+from kafkalite.core.pending import Encoded, Framed, Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.connection import ClientConnection, RequestReceived, ServerConnection
@@ -103,7 +103,11 @@ class Peer:
 
     def _on_done(self, response: Any) -> None:
         assert self._event is not None
-        parts, _ = self._frames.send(self._event.header, response)
+        if isinstance(response, Framed):
+            parts, _ = response
+        else:
+            response = response.data if isinstance(response, Encoded) else response
+            parts, _ = self._frames.send(self._event.header, response)
         self.answer = b"".join(bytes(p) if isinstance(p, bytes) else p.read() for p in parts)
         self._has_answer.set()
 

@@ -23,7 +23,7 @@ from kafkalite.core.broker.purgatory import DelayedFetch
 from kafkalite.core.protocol.fetch import FetchPartition, PartitionData
 from kafkalite.core.types import TopicPartition
 
-Key = tuple[str | UUID, int]  # the topic by name or by id, as the reader calls it; the partition
+Key = tuple[str | bytes, int]  # the topic by name or by id, as the reader calls it; the partition
 Parked: TypeAlias = DelayedFetch[TopicPartition]
 
 

@@ -162,24 +162,57 @@ class FetchSessions:
             if request.session_id != NO_SESSION:
                 self._close(request.session_id)
             return OpenFetch(Reading(asked), epoch == FIRST_EPOCH, by_id)
-        session = self._sessions.get(request.session_id)
+        session = self._find(request.session_id, epoch, by_id)
+        if isinstance(session, ErrorCode):
+            return session
+        return self._go_on(session, asked, _forgotten(request, by_id), names, now_ms)
+
+    def resume(
+        self,
+        session_id: int,
+        epoch: int,
+        by_id: bool,
+        asked: Mapping[Key, Asked],
+        names: Mapping[UUID, str],
+        now_ms: int,
+    ) -> OpenFetch | None:
+        """The same for a request that goes on with a session and forgets nothing. None, and nothing
+        is done, where `open` would tell an error."""
+        session = self._find(session_id, epoch, by_id)
+        if isinstance(session, ErrorCode):
+            return None
+        return self._go_on(session, asked, (), names, now_ms)
+
+    def _find(self, session_id: int, epoch: int, by_id: bool) -> FetchSession | ErrorCode:
+        """The session whose next request has this epoch."""
+        session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids is not by_id:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        if session.epoch != epoch:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        return session if session.epoch == epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+    def _go_on(
+        self,
+        session: FetchSession,
+        asked: Mapping[Key, Asked],
+        forgotten: Iterable[Key],
+        names: Mapping[UUID, str],
+        now_ms: int,
+    ) -> OpenFetch:
+        """The next request of a session."""
         session.reading.unpark()  # of a request that this one supersedes
-        session.update(asked, _forgotten(request, by_id))
+        session.update(asked, forgotten)
         if not session.reading.asked:
             self._close(session.session_id)
-            return OpenFetch(Reading(asked))
+            return OpenFetch(Reading({}))
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
         session.used_ms = now_ms
-        session.epoch = _after(epoch)
-        session.resolve(names)
-        return OpenFetch(session.reading, False, by_id, session, session.epoch)
+        session.epoch = _after(session.epoch)
+        if session.uses_topic_ids:
+            session.resolve(names)
+        return OpenFetch(session.reading, False, session.uses_topic_ids, session, session.epoch)
 
     def answer(self, fetch: OpenFetch, clock: Callable[[], int]) -> FetchResponse:
         """The answer to `fetch`, of what was found in its partitions. `clock` is asked the time
@@ -297,8 +330,9 @@ def partitions_asked(
     for topic in request.topics:
         if by_id:
             named, topic_id = names.get(topic.topic_id), topic.topic_id
+            raw = topic_id.bytes  # hashed without a call
             for partition in topic.partitions:
-                asked[topic_id, partition.partition] = Asked(named, topic_id, partition)
+                asked[raw, partition.partition] = Asked(named, topic_id, partition)
         else:
             name = topic.topic
             for partition in topic.partitions:
@@ -308,8 +342,9 @@ def partitions_asked(
 
 def _forgotten(request: FetchRequest, by_id: bool) -> Iterable[Key]:
     for topic in request.forgotten_topics_data:
+        name = topic.topic_id.bytes if by_id else topic.topic
         for partition in topic.partitions:
-            yield (topic.topic_id if by_id else topic.topic), partition
+            yield name, partition
 
 
 def by_topic(

@@ -21,21 +21,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from kafkalite.core.broker.metrics import errors_in
 from kafkalite.core.broker.purgatory import DelayedFetch
 from kafkalite.core.broker.reading import Asked, Key
 from kafkalite.core.broker.sessions import OpenFetch, by_topic, partitions_asked
+from kafkalite.core.handlers.frames import framed_poll
 from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.handlers.slices import Answered, Answering, in_slices
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.values import MemoryRecords
-from kafkalite.core.pending import Encoded, Pending
+from kafkalite.core.pending import Encoded, Framed, Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
+from kafkalite.core.protocol.connection import RequestHeader
 from kafkalite.core.protocol.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -43,7 +45,7 @@ from kafkalite.core.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
-from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer
+from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer, records_size
 from kafkalite.core.protocol.produce import LeaderIdAndEpoch, NodeEndpoint
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.types import RequestContext, TopicPartition
@@ -61,13 +63,12 @@ UNKNOWN_OFFSET: Final = -1
 TOPIC_IDS_SINCE_V: Final = 13
 LEADERS_SINCE_V: Final = 16
 UNKNOWN_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+Answer: TypeAlias = FetchResponse | Framed | Pending[Any]
 NAMES_A_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 @handles(ApiKey.FETCH, versions=(4, 16))
-def fetch(
-    broker: Broker, request: FetchRequest, context: RequestContext
-) -> FetchResponse | Pending[FetchResponse]:
+def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer:
     """What there is, if it is enough, an error, or all that may be waited for."""
     if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
         if _is_long(request):
@@ -80,12 +81,34 @@ def fetch(
     opened = broker.fetch_sessions.open(request, broker.image.names, by_id, now_ms)
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
-    fetching = _Fetching(broker, request, opened, context)
+    return _opened(_Fetching(broker, request, opened, context), now_ms)
+
+
+class Limits(NamedTuple):
+    """The fields of a request that are not about partitions."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+
+
+def fetch_opened(
+    broker: Broker, limits: Limits, opened: OpenFetch, context: RequestContext,
+    header: RequestHeader, now_ms: int,
+) -> Answer:  # fmt: skip
+    """The same for a request whose partitions are known. An answer about one of them is a frame."""
+    return _opened(_Fetching(broker, limits, opened, context, header), now_ms)
+
+
+def _opened(fetching: _Fetching, now_ms: int) -> Answer:
+    broker, request = fetching.broker, fetching.request
     if not fetching.read_at_once():
-        return _in_slices(broker, context, _slices(fetching, now_ms + request.max_wait_ms))
+        slices = _slices(fetching, now_ms + request.max_wait_ms)
+        return _in_slices(broker, fetching.context, slices)
     missing = request.min_bytes - fetching.bytes_found
     if missing > 0 and fetching.may_wait and request.max_wait_ms > 0:
-        pending: Pending[FetchResponse] = Pending()
+        pending: Pending[Any] = Pending()
         if _wait(fetching, pending, missing, now_ms + request.max_wait_ms):
             return pending
     return fetching.answer()
@@ -208,9 +231,7 @@ def _refuse_follower(request: FetchRequest) -> FetchResponse:
     )
 
 
-def _wait(
-    fetching: _Fetching, pending: Pending[FetchResponse], missing: int, deadline_ms: int
-) -> bool:
+def _wait(fetching: _Fetching, pending: Pending[Any], missing: int, deadline_ms: int) -> bool:
     """Parks the fetch until `missing` bytes more can be read; False if there is no room to."""
     broker, opened = fetching.broker, fetching.opened
 
@@ -254,9 +275,10 @@ class _Fetching:
     """One request, which may be read for several times before it is answered."""
 
     broker: Broker
-    request: FetchRequest
+    request: FetchRequest | Limits
     opened: OpenFetch
     context: RequestContext
+    header: RequestHeader | None = None  # of a request whose answer may be a frame
     bytes_found: int = 0
     found_by_topic: dict[str, int] = field(default_factory=dict)
     has_errors: bool = False
@@ -320,15 +342,21 @@ class _Fetching:
                 return
             yield None if cold is None else self.broker.in_thread(cold.warm)
 
-    def answer(self) -> FetchResponse:
+    def answer(self) -> FetchResponse | Framed:
         """What its reader is told of what was found."""
-        broker, found = self.broker, self.opened.reading.found
+        broker, found, session = self.broker, self.opened.reading.found, self.opened.session
         self._count()
-        response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms)
+        if self.header is None or session is None or self.opened.is_superseded:
+            response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms)
+            return self._with_endpoints(response, found)
+        told = tuple(session.news())
+        if len(told) == 1 and (frame := _framed(self.header, session.session_id, *told[0])):
+            return frame
+        response = FetchResponse(session_id=session.session_id, responses=by_topic(told))
         return self._with_endpoints(response, found)
 
     def answer_in_slices(self) -> Answering:
-        """The same, encoded in a thread where it is long."""
+        """The same as a message, encoded in a thread where it is long."""
         if self.opened.is_superseded:
             return self.answer()
         broker, found = self.broker, self.opened.reading.found
@@ -439,6 +467,26 @@ class _Fetching:
             aborted_transactions=aborted,
             records=b"",
         )
+
+
+def _framed(
+    header: RequestHeader, session_id: int, asked: Asked, data: PartitionData
+) -> Framed | None:
+    """The answer that tells of one partition; None where it takes a message."""
+    records, aborted = data.records, data.aborted_transactions
+    if data.error_code or aborted or records is None:
+        return None
+    by_id = header.api_version >= TOPIC_IDS_SINCE_V
+    return framed_poll(
+        header,
+        session_id,
+        asked.topic_id.bytes if by_id else asked.topic or "",
+        data.partition_index,
+        (data.high_watermark, data.last_stable_offset, data.log_start_offset),
+        aborted is not None,
+        records,  # type: ignore[arg-type]
+        records_size(records),
+    )
 
 
 def _data(records: FileRecords | MemoryRecords | None) -> Buffer | FileRecords:

@@ -48,7 +48,7 @@ class BrokerService:
         key, version, _, client_id = request.header
         usual = USUAL.get(key)
         if usual is not None:
-            answer = usual(self._broker, request)
+            answer = usual(self._broker, request, listener)
             if answer is not None:
                 return answer
         route = ROUTES.get(key)

@@ -2,6 +2,8 @@
 
     bytes ──native──> fields ──> log ──native──> bytes           no message is made in between
 
+    poll of a session ──native──> what it changes ──> the general way of reading ──native──> bytes
+
 Answers and effects are those of the general handlers (`produce`, `fetch`), which answer everything
 that is not usual: what the native reader does not know, transactional batches, waits for replicas
 or the disk, errors of a fetch. A request goes there before anything was done for it; a batch that
@@ -15,11 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
+from kafkalite.core.broker.reading import Asked, Key
+from kafkalite.core.broker.sessions import FINAL_EPOCH, NO_SESSION
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.handlers import produce as general_produce
-from kafkalite.core.handlers.fetch import fetch
+from kafkalite.core.handlers.fetch import TOPIC_IDS_SINCE_V, Limits, fetch, fetch_opened
+from kafkalite.core.handlers.frames import framed_poll
 from kafkalite.core.log.segment import FileRecords
 from kafkalite.core.log.uncached import ColdRead
 from kafkalite.core.log.validation import validated
@@ -27,18 +33,12 @@ from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Framed, Pending
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
-from kafkalite.core.protocol.compiler import LARGE_RECORDS_BYTES
 from kafkalite.core.protocol.connection import RequestHeader, RequestReceived
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer, to_uuid
 from kafkalite.core.protocol.produce import ProduceRequest, ProduceResponse
 from kafkalite.core.protocol.records import Allowance
-from kafkalite.core.protocol.usual_requests import (
-    fetch_tail,
-    read_fetch,
-    read_produce,
-    write_fetch,
-    write_produce,
-)
+from kafkalite.core.protocol.usual_requests import read_poll, read_produce, write_produce
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_LEADER, Role
 from kafkalite.core.types import RequestContext, TopicPartition
@@ -49,11 +49,14 @@ if TYPE_CHECKING:
 
 HEADER_BYTES: Final = 61  # of a batch
 ZSTD_V: Final = general_produce.ZSTD_V  # since when any codec is allowed
+# What a poll of one partition asks for: max_wait_ms, min_bytes, max_bytes, isolation_level,
+# partition, current_leader_epoch, fetch_offset, partition_max_bytes.
+Wanted = tuple[int, int, int, int, int, int, int, int]
 UNUSUAL: Final = general_produce.CODEC | general_produce.TRANSACTIONAL
 
 
 def produce(
-    broker: Broker, request: RequestReceived
+    broker: Broker, request: RequestReceived, listener: str
 ) -> Framed | ProduceResponse | Pending[ProduceResponse] | None:
     """Appends one batch. None, and nothing is done: the request is not a usual one."""
     header, body = request
@@ -113,12 +116,49 @@ def _takes(partition: Partition, acks: int) -> bool:
     )
 
 
-def poll(broker: Broker, request: RequestReceived) -> Framed | Pending[Any] | None:
+def poll(broker: Broker, request: RequestReceived, listener: str) -> Any:
     """What one partition has, or a poll that waits for it. None: the request is not usual."""
-    fields = read_fetch(request.body, request.header.api_version)
+    header = request.header
+    fields = read_poll(request.body, header.api_version)
     if fields is None:
         return None
-    return Poll(broker, request.header, fields).begin()
+    session_id, epoch, topic = fields[0], fields[1], fields[6]
+    if session_id != NO_SESSION:
+        return _poll_in_session(broker, header, fields, listener)
+    if epoch != FINAL_EPOCH or topic is None:
+        return None
+    topic_id = None
+    if not isinstance(topic, str):
+        topic_id = to_uuid(topic)
+        named = broker.image.names.get(topic_id)
+        if named is None:
+            return None
+        topic = named
+    return Poll(broker, header, listener, topic, topic_id, (*fields[2:6], *fields[7:])).begin()
+
+
+def _poll_in_session(
+    broker: Broker, header: RequestHeader, fields: tuple[Any, ...], listener: str
+) -> Any:
+    """The next poll of a session, which changes one partition or none. None where the session does
+    not go on with it."""
+    session_id, epoch, *limits = fields[:6]
+    topic, index, leader_epoch, offset, size = fields[6:]
+    by_id = header.api_version >= TOPIC_IDS_SINCE_V
+    names, now_ms = broker.image.names, broker.monotonic_ms()
+    asked: dict[Key, Asked] = {}
+    if topic is not None:
+        partition = FetchPartition(index, leader_epoch, offset, partition_max_bytes=size)
+        if by_id:
+            topic_id = to_uuid(topic)
+            asked[topic, index] = Asked(names.get(topic_id), topic_id, partition)
+        else:
+            asked[topic, index] = Asked(topic, ZERO_UUID, partition)
+    opened = broker.fetch_sessions.resume(session_id, epoch, by_id, asked, names, now_ms)
+    if opened is None:
+        return None
+    context = RequestContext(header.api_version, header.client_id, listener=listener)
+    return fetch_opened(broker, Limits(*limits), opened, context, header, now_ms)
 
 
 class Poll(Pending[Any]):
@@ -132,23 +172,32 @@ class Poll(Pending[Any]):
         "_bytes_missing",
         "_committed",
         "_deadline_ms",
-        "_fields",
         "_header",
+        "_listener",
         "_partition",
         "_records",
+        "_topic",
+        "_topic_id",
+        "_wanted",
     )
 
     def __init__(
         self,
         broker: Broker,
         header: RequestHeader,
-        fields: tuple[int, int, int, int, str, int, int, int, int],
+        listener: str,
+        topic: str,
+        topic_id: UUID | None,  # if its reader calls it so
+        wanted: Wanted,
     ) -> None:
         super().__init__()
         self._broker = broker
         self._header = header
-        self._fields = fields
-        self._committed = fields[3] == READ_COMMITTED
+        self._listener = listener
+        self._topic = topic
+        self._topic_id = topic_id
+        self._wanted = wanted
+        self._committed = wanted[3] == READ_COMMITTED
         self._partition: Partition | None = None
         self._records: FileRecords | MemoryRecords | None = None
         self._bytes_missing = 0
@@ -160,7 +209,7 @@ class Poll(Pending[Any]):
         """The answer, itself if it waits for one, None if the general handler must answer."""
         if not self._look():
             return None
-        max_wait_ms = self._fields[0]
+        max_wait_ms = self._wanted[0]
         if self._bytes_missing > 0 and max_wait_ms > 0:
             self._deadline_ms = self._broker.monotonic_ms() + max_wait_ms
             if self._waits():
@@ -169,12 +218,12 @@ class Poll(Pending[Any]):
 
     def _look(self) -> bool:
         """Reads the partition; False where its reader must be told of more than records."""
-        _, min_bytes, max_bytes, _, topic, index, leader_epoch, offset, partition_max_bytes = (
-            self._fields
-        )
-        broker = self._broker
+        _, min_bytes, max_bytes, _, index, leader_epoch, offset, partition_max_bytes = self._wanted
+        broker, topic, topic_id = self._broker, self._topic, self._topic_id
         partition = self._partition = broker.partitions.find(topic, index)
         if partition is None:
+            return False
+        if topic_id is not None and broker.image.topics[topic].topic_id != topic_id:
             return False
         isolation_level = READ_COMMITTED if self._committed else READ_UNCOMMITTED
         bytes_max = max(0, min(partition_max_bytes, max_bytes, broker.fetch_bytes_max))
@@ -247,49 +296,42 @@ class Poll(Pending[Any]):
     # -- answering
 
     def _answer(self) -> Framed:
-        partition, records, header = self._partition, self._records, self._header
+        partition, records, topic = self._partition, self._records, self._topic
         assert partition is not None
-        log, topic, size = partition.log, partition.topic_partition.topic, 0
+        log, size = partition.log, 0
+        data: Buffer | FileRecords = b""
         if records is not None:
             size = records.size_bytes
+            data = records.data if isinstance(records, MemoryRecords) else records
             self._broker.metrics.fetched(topic, size)
-        version = header.api_version
-        head = write_fetch(
-            version,
-            header.correlation_id,
-            topic,
+        return framed_poll(
+            self._header,
+            NO_SESSION,
+            topic if self._topic_id is None else self._topic_id.bytes,
             partition.topic_partition.partition,
-            log.high_watermark,
-            log.last_stable_offset,
-            log.log_start_offset,
+            (log.high_watermark, log.last_stable_offset, log.log_start_offset),
             self._committed,
+            data,
             size,
         )
-        tail = fetch_tail(version)
-        total = len(head) + size + len(tail)
-        if records is None:
-            return Framed([head + tail], total)
-        if isinstance(records, MemoryRecords) and size < LARGE_RECORDS_BYTES:
-            return Framed([b"".join((head, records.data, tail))], total)
-        data = records.data if isinstance(records, MemoryRecords) else records
-        return Framed([head, data, tail] if tail else [head, data], total)
 
     def _generally(self) -> Any:
         """What the general handler answers without a wait for records: an error, aborted
         transactions, or what a thread must read first."""
-        _, least, most, isolation, topic, index, leader_epoch, offset, size = self._fields
+        _, least, most, isolation, index, leader_epoch, offset, size = self._wanted
         asked = FetchPartition(index, leader_epoch, offset, partition_max_bytes=size)
         request = FetchRequest(
             min_bytes=least,
             max_bytes=most,
             isolation_level=isolation,
-            topics=(FetchTopic(topic, partitions=(asked,)),),
+            topics=(FetchTopic(self._topic, self._topic_id or ZERO_UUID, partitions=(asked,)),),
         )
-        context = RequestContext(self._header.api_version, self._header.client_id)
+        version, client_id = self._header.api_version, self._header.client_id
+        context = RequestContext(version, client_id, listener=self._listener)
         return fetch(self._broker, request, context)
 
 
-USUAL: Final[dict[ApiKey, Callable[[Broker, RequestReceived], Any]]] = {
+USUAL: Final[dict[ApiKey, Callable[[Broker, RequestReceived, str], Any]]] = {
     ApiKey.PRODUCE: produce,
     ApiKey.FETCH: poll,
 }

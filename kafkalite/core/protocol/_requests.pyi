@@ -3,9 +3,9 @@
 from kafkalite.core.protocol.primitives import Buffer
 
 def read_produce(body: Buffer, version: int) -> tuple[int, str, int, int, int] | None: ...
-def read_fetch(
+def read_poll(
     body: Buffer, version: int
-) -> tuple[int, int, int, int, str, int, int, int, int] | None: ...
+) -> tuple[int, int, int, int, int, int, str | bytes | None, int, int, int, int] | None: ...
 def write_produce(
     version: int,
     correlation_id: int,
@@ -15,10 +15,11 @@ def write_produce(
     log_append_time_ms: int,
     log_start_offset: int,
 ) -> bytes: ...
-def write_fetch(
+def write_poll(
     version: int,
     correlation_id: int,
-    topic: str,
+    session_id: int,
+    topic: str | bytes,
     partition: int,
     high_watermark: int,
     last_stable_offset: int,

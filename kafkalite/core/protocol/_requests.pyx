@@ -23,6 +23,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     NAME_BYTES_MAX = 249  # of a topic
+    ID_BYTES = 16  # of a topic
     ANSWER_BYTES_MAX = 512  # of all fields of an answer around its records
 
 
@@ -94,11 +95,12 @@ def read_produce(body, int version):
     return read(body, version, produce_fields) if 3 <= version <= 11 else None
 
 
-def read_fetch(body, int version):
-    """(max_wait_ms, min_bytes, max_bytes, isolation_level, topic, partition, current_leader_epoch,
-    fetch_offset, partition_max_bytes) of a consumer's request for one partition, without a session
-    and without tagged fields, v4 to v12."""
-    return read(body, version, fetch_fields) if 4 <= version <= 12 else None
+def read_poll(body, int version):
+    """(session_id, session_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, topic,
+    partition, current_leader_epoch, fetch_offset, partition_max_bytes) of a consumer's request for
+    one partition, without tagged fields, v4 to v16. The topic is a name, from v13 on the bytes of
+    an id, and None where the request names no partition."""
+    return read(body, version, poll_fields) if 4 <= version <= 16 else None
 
 
 ctypedef object (*Fields)(Cursor *at, int version)
@@ -141,34 +143,48 @@ cdef object produce_fields(Cursor *at, int version):
     return acks, topic, partition, start, start + size
 
 
-cdef object fetch_fields(Cursor *at, int version):
+cdef inline object topic_id(Cursor *at):
+    """The 16 bytes of an id; None where there are fewer."""
+    cdef Py_ssize_t start = at.position
+    if at.limit - start < ID_BYTES:
+        return None
+    at.position += ID_BYTES
+    return PyBytes_FromStringAndSize(<const char *> at.data + start, ID_BYTES)
+
+
+cdef object poll_fields(Cursor *at, int version):
     cdef bint flexible = version >= 12
+    cdef int64_t session_id = 0, session_epoch = -1
     cdef int64_t max_wait_ms, min_bytes, max_bytes, isolation_level
-    cdef int64_t partition, leader_epoch = -1, offset, partition_max_bytes
-    if number(at, 4) != -1:  # a follower
+    cdef int64_t partition = 0, leader_epoch = -1, offset = 0, partition_max_bytes = 0
+    cdef object topic = None
+    if version < 15 and number(at, 4) != -1:  # a follower; from v15 on it says so in a tag
         return None
     max_wait_ms = number(at, 4)
     min_bytes = number(at, 4)
     max_bytes = number(at, 4)
     isolation_level = number(at, 1)
-    if version >= 7 and (number(at, 4) != 0 or number(at, 4) != -1):
+    if version >= 7:
+        session_id = number(at, 4)
+        session_epoch = number(at, 4)
+    cdef int64_t topics = length(at, flexible, 4)
+    if topics == 1:
+        topic = topic_id(at) if version >= 13 else name(at, flexible)
+        if topic is None or length(at, flexible, 4) != 1:
+            return None
+        partition = number(at, 4)
+        if version >= 9:
+            leader_epoch = number(at, 4)
+        offset = number(at, 8)
+        if version >= 12:
+            number(at, 4)  # last_fetched_epoch and log_start_offset are for followers
+        if version >= 5:
+            number(at, 8)
+        partition_max_bytes = number(at, 4)
+        no_tags(at, flexible)
+        no_tags(at, flexible)
+    elif topics != 0:
         return None
-    if length(at, flexible, 4) != 1:
-        return None
-    topic = name(at, flexible)
-    if topic is None or length(at, flexible, 4) != 1:
-        return None
-    partition = number(at, 4)
-    if version >= 9:
-        leader_epoch = number(at, 4)
-    offset = number(at, 8)
-    if version >= 12:
-        number(at, 4)  # last_fetched_epoch and log_start_offset are for followers
-    if version >= 5:
-        number(at, 8)
-    partition_max_bytes = number(at, 4)
-    no_tags(at, flexible)
-    no_tags(at, flexible)
     if version >= 7 and length(at, flexible, 4) != 0:
         return None
     if version >= 11 and name(at, flexible) is None:  # rack_id
@@ -177,8 +193,8 @@ cdef object fetch_fields(Cursor *at, int version):
     if at.is_odd:
         return None
     return (
-        max_wait_ms, min_bytes, max_bytes, isolation_level, topic, partition, leader_epoch, offset,
-        partition_max_bytes,
+        session_id, session_epoch, max_wait_ms, min_bytes, max_bytes, isolation_level, topic,
+        partition, leader_epoch, offset, partition_max_bytes,
     )
 
 
@@ -230,10 +246,22 @@ cdef int put_name(Pen *pen, str text, bint flexible) except -1:
     return 0
 
 
-cdef int put_one_partition(Pen *pen, str topic, int64_t partition, bint flexible) except -1:
-    """An array of one topic, in it an array of one partition, which has no error."""
+cdef int put_id(Pen *pen, bytes sixteen) except -1:
+    if len(sixteen) != ID_BYTES:
+        raise ValueError(f"an id of {len(sixteen)} bytes")
+    memcpy(pen.data + pen.position, <const char *> sixteen, ID_BYTES)
+    pen.position += ID_BYTES
+    return 0
+
+
+cdef int put_one_partition(Pen *pen, topic, int64_t partition, bint flexible) except -1:
+    """An array of one topic, by its name or the bytes of its id, and in it an array of one
+    partition, which has no error."""
     put_length(pen, 1, flexible, 4)
-    put_name(pen, topic, flexible)
+    if isinstance(topic, bytes):
+        put_id(pen, topic)
+    else:
+        put_name(pen, topic, flexible)
     put_length(pen, 1, flexible, 4)
     put(pen, partition, 4)
     put(pen, 0, 2)
@@ -264,19 +292,21 @@ def write_produce(
     return framed(&pen, pen.position - 4)
 
 
-def write_fetch(
-    int version, int64_t correlation_id, str topic, int64_t partition, int64_t high_watermark,
-    int64_t last_stable_offset, int64_t log_start_offset, bint is_committed, int64_t record_bytes,
+def write_poll(
+    int version, int64_t correlation_id, int64_t session_id, topic, int64_t partition,
+    int64_t high_watermark, int64_t last_stable_offset, int64_t log_start_offset,
+    bint is_committed, int64_t record_bytes,
 ):
     """The frame that gives the reader of one partition `record_bytes` bytes of records, up to where
-    they stand, v4 to v12. Behind them the tagged fields of flexible versions follow: FETCH_TAIL."""
+    they stand, v4 to v16; `topic` is a name, from v13 on the bytes of an id. Behind the records the
+    tagged fields of flexible versions follow: `NO_TAGS`."""
     cdef bint flexible = version >= 12
     cdef Pen pen
     put_head(&pen, correlation_id, flexible)
     put(&pen, 0, 4)  # throttle_time_ms
     if version >= 7:
         put(&pen, 0, 2)
-        put(&pen, 0, 4)  # session_id
+        put(&pen, session_id, 4)
     put_one_partition(&pen, topic, partition, flexible)
     put(&pen, high_watermark, 8)
     put(&pen, last_stable_offset, 8)

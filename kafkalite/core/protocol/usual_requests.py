@@ -4,9 +4,9 @@
     fields ──write──> the frame of the answer, without a message in between
 
 Nearly all requests of busy clients are of this form: one topic with one partition, no transactional
-id, no fetch session, no tagged fields. A reader that returns None has done nothing, so whatever is
-odd or damaged goes the general way and is answered there. A pure Python twin is not needed: the
-general way is it, and the tests hold both to the same answers.
+id, no tagged fields. A poll in a fetch session may also name no partition. A reader that returns
+None has done nothing, so whatever is odd or damaged goes the general way and is answered there. A
+pure Python twin is not needed: the general way is it, and the tests hold both to the same answers.
 
 Owns   the choice between native and none, made once at import.
 Source ProduceRequest.json, FetchRequest.json and their responses.
@@ -20,9 +20,9 @@ from kafkalite.core.protocol.primitives import Buffer
 
 try:
     from kafkalite.core.protocol._requests import (
-        read_fetch,
+        read_poll,
         read_produce,
-        write_fetch,
+        write_poll,
         write_produce,
     )
 
@@ -34,26 +34,23 @@ except ImportError:
         def read_produce(body: Buffer, version: int) -> None:
             """No request is the usual one."""
 
-        def read_fetch(body: Buffer, version: int) -> None:
+        def read_poll(body: Buffer, version: int) -> None:
             """No request is the usual one."""
 
-        write_produce = write_fetch = None  # nobody asks for them
+        write_produce = write_poll = None  # nobody asks for them
 
 
 FETCH_FLEXIBLE_SINCE_V: Final = 12
+# What follows the records in an answer that `write_poll` began, from FETCH_FLEXIBLE_SINCE_V on:
 NO_TAGS: Final = b"\0\0\0"  # of the partition, the topic and the answer
 
 
-def fetch_tail(version: int) -> bytes:
-    """What follows the records in an answer that `write_fetch` began."""
-    return NO_TAGS if version >= FETCH_FLEXIBLE_SINCE_V else b""
-
-
 __all__ = [
+    "FETCH_FLEXIBLE_SINCE_V",
     "NATIVE",
-    "fetch_tail",
-    "read_fetch",
+    "NO_TAGS",
+    "read_poll",
     "read_produce",
-    "write_fetch",
+    "write_poll",
     "write_produce",
 ]

@@ -173,7 +173,7 @@ def test_topics_by_id() -> None:
     )
     opened = it.open(unknown, by_id=True)
     assert [each.topic for each in opened.reading.asked.values()] == [None]
-    opened.reading.found[OTHER_ID, 0] = data(0)
+    opened.reading.found[OTHER_ID.bytes, 0] = data(0)
     answer = it.sessions.answer(opened, int)
     assert answer.responses[0].topic_id == OTHER_ID
     # It has a name by now, which stays the session's even when another topic takes it.

@@ -11,13 +11,16 @@ import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kafkalite.core.broker.broker import Broker
+from kafkalite.core.broker.sessions import FetchSession
 from kafkalite.core.handlers import service
 from kafkalite.core.pending import Encoded, Framed, Pending
 from kafkalite.core.protocol.apis import ApiKey, request_header_version
@@ -51,10 +54,13 @@ class Asked:
         self.broker: Broker = node.broker
         self.service = service.BrokerService(node.broker)
         self.is_short = is_short
+        node.broker.fetch_sessions._random = Random(1)
         self.frames = ServerConnection()
 
     def ask(self, key: ApiKey, version: int, body: bytes) -> bytes | str | Pending[Any]:
         """The bytes of the answer, the words of an error, or what is waited for."""
+        for name, image in self.broker.image.topics.items():
+            body = body.replace(placeholder(name).bytes, image.topic_id.bytes)
         frame = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes((0, 0, 0, 9, 0, 1, 99))
         frame += b"\0" if request_header_version(key, version) == 2 else b""
         self.frames.receive_data((len(frame) + len(body)).to_bytes(4, "big") + frame + body)
@@ -84,6 +90,8 @@ class Asked:
             parts, size = self.frames.send(request.header, data)
         whole = b"".join(bytes(p) if isinstance(p, bytes | memoryview) else p.read() for p in parts)
         assert len(whole) == size
+        for name, image in self.broker.image.topics.items():
+            whole = whole.replace(image.topic_id.bytes, placeholder(name).bytes)
         return whole
 
     def partitions(self) -> list[Partition]:
@@ -108,7 +116,15 @@ class Asked:
             metrics.topics,
             (metrics.batches_in, metrics.records_in, metrics.bytes_in, metrics.bytes_out),
             len(self.broker.waiting),
+            [self.session(each) for each in self.broker.fetch_sessions._sessions.values()],
         ]
+
+    @staticmethod
+    def session(each: FetchSession) -> object:
+        reading = each.reading
+        asked = [partition for _, _, partition in reading.asked.values()]
+        told = list(each.told.values())
+        return each.session_id, each.epoch, asked, told, len(reading._stale or ())
 
 
 @asynccontextmanager
@@ -130,6 +146,11 @@ async def both(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tupl
     finally:
         for node in nodes:
             await node.close()
+
+
+def placeholder(topic: str) -> UUID:
+    """What requests call a topic instead of its id, which each broker makes up."""
+    return UUID(bytes=topic.encode()[:16].ljust(16, b"#"))
 
 
 names = st.sampled_from([*TOPICS, "missing", "__consumer_offsets", "", "é", "x" * 260])
@@ -180,7 +201,9 @@ def fetches(draw: st.DrawFn) -> Request[Any]:
         )
         for _ in range(draw(st.sampled_from([1, 1, 1, 0, 2])))
     )
-    topics = (FetchTopic(draw(names), partitions=entries),) * draw(st.sampled_from([1, 1, 1, 0, 2]))
+    named = draw(names)
+    topics = (FetchTopic(named, placeholder(named), partitions=entries),)
+    topics *= draw(st.sampled_from([1, 1, 1, 0, 2]))
     return FetchRequest(
         cluster_id=draw(st.sampled_from([None, None, "c"])),
         replica_id=draw(st.sampled_from([-1, -1, -1, 2])),
@@ -218,9 +241,9 @@ def usual(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
         max_wait_ms=60_000,
         min_bytes=draw(st.sampled_from([1, 1, 400])),
         isolation_level=draw(st.sampled_from([0, 1])),
-        topics=(FetchTopic(topic, partitions=(partition,)),),
+        topics=(FetchTopic(topic, placeholder(topic), partitions=(partition,)),),
     )
-    version = draw(st.integers(4, 12))
+    version = draw(st.integers(4, 16))
     return ApiKey.FETCH, version, encode(fetch, version)
 
 
@@ -231,7 +254,7 @@ def odd(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
         key, version = ApiKey.PRODUCE, draw(st.integers(0, 11))
         message = draw(produces())
     else:
-        key, version = ApiKey.FETCH, draw(st.integers(4, 14))
+        key, version = ApiKey.FETCH, draw(st.integers(4, 16))
         message = draw(fetches())
     try:
         body = bytearray(encode(message, version))
@@ -280,6 +303,103 @@ def test_both_ways_answer_and_store_the_same(
                 other.abandon()
             assert short.state() == general.state()
             assert not any(each.watchers for each in short.partitions())
+
+    asyncio.run(story())
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> tuple[str, int, int, bool]:
+    """What happens next to a reader in a session: what, in which partition, a number, a flag."""
+    kinds = ["poll", "poll", "poll", "produce", "produce", "again", "two", "committed", "wait"]
+    return (
+        draw(st.sampled_from(kinds)),
+        draw(st.sampled_from([0, 0, 0, 1, 2])),
+        draw(st.integers(-1, 3)),
+        draw(st.booleans()),
+    )
+
+
+@settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    version=st.integers(7, 16),
+    count=st.sampled_from([1, 1, 2]),
+    told=st.lists(turns(), min_size=5, max_size=40),
+)
+def test_a_session_goes_on_the_same_both_ways(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    count: int,
+    told: list[tuple[str, int, int, bool]],
+) -> None:
+    """A reader of one or two partitions, its polls in turn with batches, and some out of turn."""
+
+    def fetch(epoch: int, *partitions: FetchPartition, waits: bool, isolation: int = 0) -> bytes:
+        topics = (FetchTopic("plain", placeholder("plain"), partitions),) if partitions else ()
+        request = FetchRequest(
+            max_wait_ms=60_000 if waits else 0,
+            min_bytes=1,
+            isolation_level=isolation,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=topics,
+        )
+        return encode(request, version)
+
+    def partition(index: int, offset: int) -> FetchPartition:
+        return FetchPartition(index, -1, offset, partition_max_bytes=1 << 20)
+
+    session_id = 0
+
+    async def story() -> None:
+        nonlocal session_id
+        async with both(tmp_path_factory.mktemp("two"), monkeypatch) as pair:
+            waiting: list[tuple[RequestReceived, Any, Any]] = []
+
+            def ask(key: ApiKey, version: int, body: bytes) -> None:
+                one, other = (each.ask(key, version, body) for each in pair)
+                if isinstance(other, Pending):
+                    assert isinstance(one, Pending), body
+                    waiting.append((pair[0].request, one, other))
+                else:
+                    assert one == other, body
+                for each in pair:
+                    each.service.settle()
+                for event, one, other in waiting:
+                    assert (one.response is None) == (other.response is None)
+                    if other.response is not None:
+                        assert pair[0].sent(event, one) == pair[1].sent(event, other)
+                waiting[:] = [each for each in waiting if each[2].response is None]
+
+            first = (partition(index, 0) for index in range(count))
+            ask(ApiKey.FETCH, version, fetch(0, *first, waits=False))
+            (session_id,) = pair[0].broker.fetch_sessions._sessions
+            epoch = 1
+            for kind, index, number, flag in told:
+                if kind == "produce":
+                    batch = batch_of(Columns([None], [b"v" * 90], [NOW_MS]))
+                    data = (TopicProduceData("plain", (PartitionProduceData(index, batch),)),)
+                    ask(ApiKey.PRODUCE, 7, encode(ProduceRequest(None, 1, 50, data), 7))
+                    continue
+                changed = [partition(index, max(number, 0) if flag else number)]
+                if kind == "two":
+                    changed.append(partition(1 - index, 0))
+                if kind == "wait":
+                    changed.clear()
+                isolation = int(kind == "committed")
+                due = epoch - (kind == "again")
+                body = fetch(due, *changed, waits=flag or kind == "wait", isolation=isolation)
+                ask(ApiKey.FETCH, version, body)
+                epoch += due == epoch
+                assert pair[0].state() == pair[1].state()
+            for _, one, other in waiting:
+                one.abandon()
+                other.abandon()
+            assert pair[0].state() == pair[1].state()
 
     asyncio.run(story())
 

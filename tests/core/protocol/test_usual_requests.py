@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -28,11 +29,12 @@ from kafkalite.core.protocol.produce import (
     TopicProduceResponse,
 )
 from kafkalite.core.protocol.usual_requests import (
+    FETCH_FLEXIBLE_SINCE_V,
     NATIVE,
-    fetch_tail,
-    read_fetch,
+    NO_TAGS,
+    read_poll,
     read_produce,
-    write_fetch,
+    write_poll,
     write_produce,
 )
 from kafkalite.errors import ErrorCode, WireError
@@ -45,7 +47,8 @@ int32, int64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (
 names = st.text(max_size=20) | st.sampled_from(["t" * 126, "t" * 127, "t" * 249, "t" * 250])
 topics = names.filter(lambda name: len(name.encode()) <= 249)
 records = st.binary(max_size=40) | st.integers(100, 300).map(bytes)
-produce_versions, fetch_versions = st.integers(3, 11), st.integers(4, 12)
+produce_versions, fetch_versions = st.integers(3, 11), st.integers(4, 16)
+topic_ids = st.uuids()
 
 
 def parsed(cls: Any, body: bytes, version: int) -> Any:
@@ -87,42 +90,57 @@ def test_what_is_read_of_a_produce_is_what_the_codec_reads(
 
 
 @settings(max_examples=500)
-@given(st.data(), fetch_versions, names, st.tuples(int32, int32, int32, int8), int32, int32, int64)
+@given(
+    *(st.data(), fetch_versions, names, topic_ids, st.tuples(int32, int32, int32, int8)),
+    *(int32, int32, int64, st.sampled_from([(0, -1), (0, 0), (5, 3), (-1, -(1 << 31))])),
+)
 def test_what_is_read_of_a_fetch_is_what_the_codec_reads(
     data: st.DataObject,
     version: int,
     name: str,
+    topic_id: UUID,
     limits: tuple[int, int, int, int],
     index: int,
     epoch: int,
     offset: int,
+    session: tuple[int, int],
 ) -> None:
     wait, least, most, isolation = limits
     partition = FetchPartition(index, epoch, offset, partition_max_bytes=most)
+    wanted = FetchTopic(name, topic_id, partitions=(partition,))
     request = FetchRequest(
         max_wait_ms=wait,
         min_bytes=least,
         max_bytes=most,
         isolation_level=isolation,
-        topics=(FetchTopic(name, partitions=(partition,)),),
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=data.draw(st.sampled_from([(), (wanted,), (wanted,), (wanted,)])),
         rack_id=data.draw(names),
     )
     whole = codec.encode(request, version)
     body = data.draw(damaged(whole))
-    fields = read_fetch(body, version)
+    fields = read_poll(body, version)
     if fields is None:
-        lengths = len(name.encode()), len(request.rack_id.encode())
+        lengths = len(name.encode()) * (version < 13), len(request.rack_id.encode())
         assert body != whole or max(lengths) > 249, "a usual request"
         return
     read = parsed(FetchRequest, body, version)
     assert read is not None, "the codec refuses it"
+    assert (read.cluster_id, read.replica_id, read.replica_state.replica_id) == (None, -1, -1)
+    assert read.forgotten_topics_data == ()
+    assert fields[:6] == (
+        *(read.session_id, read.session_epoch),
+        *(read.max_wait_ms, read.min_bytes, read.max_bytes, read.isolation_level),
+    )
+    if not read.topics:
+        assert fields[6] is None
+        return
     ((topic),) = read.topics
     ((asked),) = topic.partitions
-    assert (read.cluster_id, read.replica_id) == (None, -1)
-    assert (read.session_id, read.session_epoch, read.forgotten_topics_data) == (0, -1, ())
-    assert fields == (
-        *(read.max_wait_ms, read.min_bytes, read.max_bytes, read.isolation_level),
-        *(topic.topic, asked.partition, asked.current_leader_epoch, asked.fetch_offset),
+    assert fields[6:] == (
+        topic.topic_id.bytes if version >= 13 else topic.topic,
+        *(asked.partition, asked.current_leader_epoch, asked.fetch_offset),
         asked.partition_max_bytes,
     )
 
@@ -138,12 +156,17 @@ def test_a_produce_is_answered_in_the_codecs_bytes(
     assert [written] == ServerConnection().send(header, response)[0]
 
 
-@given(fetch_versions, topics, int32, int32, int64, int64, int64, st.booleans(), records)
+@given(
+    *(fetch_versions, topics, topic_ids, int32, int32, int32, int64, int64, int64),
+    *(st.booleans(), records),
+)
 def test_a_fetch_is_answered_in_the_codecs_bytes(
     version: int,
     name: str,
+    topic_id: UUID,
     index: int,
     correlation_id: int,
+    session_id: int,
     high_watermark: int,
     last_stable_offset: int,
     log_start_offset: int,
@@ -155,8 +178,12 @@ def test_a_fetch_is_answered_in_the_codecs_bytes(
     data = PartitionData(
         index, ErrorCode.NONE, *offsets, aborted_transactions=aborted, records=batch
     )
-    topic = FetchableTopicResponse(name, partitions=(data,))
+    topic = FetchableTopicResponse(name, topic_id, partitions=(data,))
+    response = FetchResponse(session_id=session_id, responses=(topic,))
+    called = topic_id.bytes if version >= 13 else name
+    place = version, correlation_id, session_id, called, index
     header = RequestHeader(ApiKey.FETCH, version, correlation_id, None)
-    head = write_fetch(version, correlation_id, name, index, *offsets, is_committed, len(batch))
-    sent = ServerConnection().send(header, FetchResponse(responses=(topic,)))[0]
-    assert head + batch + fetch_tail(version) == b"".join(map(bytes, sent))  # type: ignore[arg-type]
+    head = write_poll(*place, *offsets, is_committed, len(batch))
+    sent = ServerConnection().send(header, response)[0]
+    tail = NO_TAGS if version >= FETCH_FLEXIBLE_SINCE_V else b""
+    assert head + batch + tail == b"".join(map(bytes, sent))  # type: ignore[arg-type]

@@ -68,6 +68,7 @@ class Peer:
 
     def __init__(self, node: Node) -> None:
         self.wire = Wire()
+        self.broker = node.broker
         loop = asyncio.get_running_loop()
         self.connection = server._Connection(node._server, loop, DEFAULT_LISTENER)
         self.connection.connection_made(self.wire)
@@ -170,6 +171,40 @@ def polled(directory: Path) -> tuple[Counter[str], Counter[str]]:
     return asyncio.run(story())
 
 
+def polled_in_session(directory: Path) -> tuple[Counter[str], Counter[str]]:
+    """The same of a reader in a session that calls topics by their ids, as Java's consumer does."""
+
+    async def story() -> tuple[Counter[str], Counter[str]]:
+        async with peers(directory, 2) as (producer, reader):
+            topic_id = producer.broker.image.topics["t"].topic_id
+            session_id = 0
+
+            def poll(epoch: int, offset: int) -> bytes:
+                partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
+                request = FetchRequest(
+                    max_wait_ms=60_000 if epoch else 0,
+                    min_bytes=1,
+                    session_id=session_id,
+                    session_epoch=epoch,
+                    topics=(FetchTopic("", topic_id, (partition,)),),
+                )
+                return reader.frame(request, 16)
+
+            frame = producer.frame(produce(batch(100)), 7)
+            reader.receive(poll(0, 0))
+            (session_id,) = producer.broker.fetch_sessions._sessions
+            reader.receive(poll(1, 0))
+            producer.receive(frame)
+            reader.receive(poll(2, 1))
+            count = len(reader.wire.sent)
+            woken = calls(lambda: producer.receive(frame))
+            assert len(reader.wire.sent) == count + 1
+            again = poll(3, 2)
+            return woken, calls(lambda: reader.receive(again))
+
+    return asyncio.run(story())
+
+
 @pytest.fixture(autouse=True)
 def endless_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, a turn ends with its requests."""
@@ -190,3 +225,9 @@ def test_a_record_that_wakes_a_long_poll_takes_few_calls(tmp_path: Path) -> None
     woken, again = polled(tmp_path)
     assert woken.total() <= (104 if NATIVE else 200), woken.most_common()
     assert again.total() <= (46 if NATIVE else 80), again.most_common()
+
+
+def test_a_record_that_wakes_a_session_takes_few_calls(tmp_path: Path) -> None:
+    woken, again = polled_in_session(tmp_path)
+    assert woken.total() <= (138 if NATIVE else 235), woken.most_common()
+    assert again.total() <= (87 if NATIVE else 130), again.most_common()
