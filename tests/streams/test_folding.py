@@ -119,7 +119,10 @@ class Run:
         offsets = range(self.offset, self.offset + len(keys))
         self.offset += len(keys)
         marks = [(("at", b"%d" % i),) if i % 3 else () for i in offsets] if headers else None
-        self.task.enqueue("in", Columns(keys, data, timestamps, offsets, marks))
+        return self.take(Columns(keys, data, timestamps, offsets, marks))
+
+    def take(self, columns: Columns) -> TaskCommit:
+        self.task.enqueue("in", columns)
         while self.task.process(1_000, 0):
             pass
         commit = self.task.commit()
@@ -188,6 +191,22 @@ class TestByColumns:
             if at in restarts:
                 for run in runs:
                     run.task = run.started()
+
+    def test_batches_of_forms_give_what_lists_give(self) -> None:
+        app = builder(tumbling(5), ["n", "total"], "fail", cached=True, to_table=False)
+        ours, theirs = Run(app, by_columns=True), Run(app, by_columns=True)
+        for offset in range(0, 1_200, 400):
+            offsets = range(offset, offset + 400)
+            keys: list[bytes | None] = [b"k%d" % (at % 7) for at in offsets]
+            values = [{"x": at * 0.1} for at in offsets]
+            data = msgpack().open(SerdeContext()).serialize("in", values)
+            timestamps = [at // 100 for at in offsets]
+            lists = Columns(keys, data, timestamps, offsets)
+            spans = Spans.gathered(keys), Spans.gathered(data)
+            assert spans[0] is not None
+            assert spans[1] is not None
+            forms = Columns(spans[0], spans[1], Int64s(timestamps), Int64s(list(offsets)))
+            assert ours.told(ours.take(forms)) == theirs.told(theirs.take(lists))
 
     def test_names_the_record_on_which_it_fails(self) -> None:
         run = Run(
