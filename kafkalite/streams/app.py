@@ -29,6 +29,7 @@ from kafkalite.serde.serde import Serde
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.collecting import collecting_seldom
 from kafkalite.streams.durations import Duration, not_negative
+from kafkalite.streams.local.settings import DEFAULTS
 from kafkalite.streams.local.topics import (
     Wanted,
     absence,
@@ -56,6 +57,7 @@ class Settings(TypedDict, total=False):
     workers: int  # processes of this machine, each the same program; for `run`
     processing_guarantee: Literal["at_least_once", "exactly_once"] | None
     state_dir: str | Path | None  # of this machine's state; without it state is in memory
+    idle: Duration | None  # how long an input gives nothing until it holds no window open
     num_standby_replicas: int | None  # other workers that follow the state of each task
     state_memory: Size | None  # how much of the state in `state_dir` may also be objects
     cache: Any  # 0: every update of an aggregate goes on, none waits for the commit
@@ -100,6 +102,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         self.processing_guarantee = settings.get("processing_guarantee")
         self.state_dir = settings.get("state_dir")
         self.state_memory = settings.get("state_memory") or STATE_MEMORY
+        self.idle = settings.get("idle")
         self.num_standby_replicas = settings.get("num_standby_replicas") or 0
         self.cache = settings.get("cache")
         self.workers = settings.get("workers", 1)
@@ -225,6 +228,8 @@ class Streams(StreamsBuilder[K_co, V_co]):
         interval = settings.get("commit_interval")
         interval = self.commit_interval if interval is None else interval
         interval_ms = None if interval is None else not_negative(interval, "commit_interval")
+        idle = settings.get("idle")
+        idle = self.idle if idle is None else idle
         state_dir = settings.get("state_dir") or self.state_dir
         memory = settings.get("state_memory") or self.state_memory
         standbys = settings.get("num_standby_replicas")
@@ -244,6 +249,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
                 processing_guarantee=settings.get("processing_guarantee")
                 or self.processing_guarantee,
                 commit_interval_ms=interval_ms,
+                idle_ms=DEFAULTS.idle_ms if idle is None else not_negative(idle, "idle"),
                 state_dir=None if state_dir is None else Path(state_dir),
                 state_memory_bytes=size_in_bytes(memory, "state_memory"),
                 num_standby_replicas=self.num_standby_replicas if standbys is None else standbys,
@@ -274,6 +280,8 @@ def check_settings(application_id: str, settings: Settings) -> None:
         raise TypeError(f"{application_id}: unexpected keyword argument {name!r}")
     if (interval := settings.get("commit_interval")) is not None:
         not_negative(interval, f"{application_id}: commit_interval")
+    if (idle := settings.get("idle")) is not None:
+        not_negative(idle, f"{application_id}: idle")
     if (memory := settings.get("state_memory")) is not None:
         size_in_bytes(memory, f"{application_id}: state_memory")
     workers = settings.get("workers", 1)

@@ -37,6 +37,7 @@ PAUSE_SECONDS_MAX: Final = 30.0
 STABLE_SECONDS: Final = 60.0  # a worker that ran so long is started again soon
 FOR_GOOD: Final = b"."
 COUNTS: Final = ("records", "records_out", "records_restored", "commits")
+DROPPED: Final = "dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Seat:
     def tell(self, progress: Progress) -> None:
         """Leaves the worker's counts to the supervisor."""
         counts = {name: getattr(progress, name) for name in COUNTS}
-        Path(self.report).write_text(json.dumps(counts))
+        told = counts | {DROPPED: progress.drops.document()}
+        Path(self.report).write_text(json.dumps(told))
         what = f"{progress.records:,} records, {progress.records_out:,} written"
         say(f"{self.application_id}: worker {self.number}: {what}")
         for line in progress.drops.lines():
@@ -204,3 +206,4 @@ def _add(total: Progress, report: Path) -> None:
     told = json.loads(report.read_text()) if report.exists() else {}
     for name in COUNTS:
         setattr(total, name, getattr(total, name) + told.get(name, 0))
+    total.drops.add_document(told.get(DROPPED, ()))

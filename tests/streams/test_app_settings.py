@@ -15,6 +15,7 @@ REFUSED = [
     ({"processing_guarantee": "twice"}, "processing_guarantee is one of"),
     ({"state_memory": "much"}, 'state_memory: expected bytes or text such as "64MB", got .much'),
     ({"state_memory": 0}, "state_memory: expected bytes"),
+    ({"idle": "a while"}, "idle: expected a timedelta"),
     ({"num_standby_replicas": -1}, "num_standby_replicas: expected 0 or more, got -1"),
     ({"cache": "10MB"}, "cache= is not supported yet"),
     ({"commit_interval": "soon"}, "commit_interval: expected a timedelta"),
@@ -92,3 +93,16 @@ class TestWrongCalls:
             group.aggregate(name=count())  # type: ignore[arg-type]
         with pytest.raises(TopologyError, match="did you forget to call it"):
             group.aggregate(n=count)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("of_the_application", "of_the_run", "idle_ms"),
+    [(None, None, 5_000), ("30s", None, 30_000), ("30s", "100ms", 100), (None, 0, 0)],
+)
+def test_how_long_an_input_is_silent_before_it_is_idle(
+    of_the_application: Any, of_the_run: Any, idle_ms: int
+) -> None:
+    app = Streams("app", idle=of_the_application)
+    app.stream("in").to("out")
+    with app._worker("127.0.0.1:1", {"idle": of_the_run}, until_caught_up=False) as worker:
+        assert worker.config.idle_ms == idle_ms

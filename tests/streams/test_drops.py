@@ -141,3 +141,16 @@ def test_a_look_at_the_counts_stands_beside_a_thread_that_counts() -> None:
         drops.document()
     thread.join()
     assert sum(drops.counts.values()) == 20_000
+
+
+def test_what_workers_have_dropped_adds_up() -> None:
+    one, other, total = Drops(), Drops(), Drops()
+    one.add(Reason.LATE, "count", 2)
+    other.add(Reason.LATE, "count", 3)
+    other.add(Reason.NULL_KEY, "table")
+    for worker in (one, other):
+        total.add_document(worker.document())
+    assert total.lines() == [
+        "5 records too late for every window, at 'count'",
+        "1 record without a key, at 'table'",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -61,6 +62,19 @@ def test_they_catch_up_together_and_the_command_says_what_all_did(
     told = re.findall(r"together: worker (\d): (\d) records, (\d) written", done.stderr)
     assert sorted(number for number, _, _ in told) == ["1", "2"]
     assert sum(int(records) for _, records, _ in told) == 7
+
+
+def test_what_all_have_left_out_is_in_the_summary(address: str, tmp_path: Path) -> None:
+    command = made(address, tmp_path, "leaving", *"abc", *["bad"] * 5)
+    (tmp_path / "app.py").write_text(
+        APP.format(name="leaving").replace("value=string()", 'value=string(), on_error="skip"')
+    )
+    done = subprocess.run(
+        [*command, "--until-caught-up", "--json"], capture_output=True, text=True, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    (dropped,) = json.loads(done.stdout)["dropped"]
+    assert (dropped["reason"], dropped["records"]) == ("skip", 5)
 
 
 def test_one_that_is_killed_is_started_again_and_a_signal_ends_all(

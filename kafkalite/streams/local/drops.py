@@ -10,6 +10,7 @@ Source Kafka Streams' dropped-records-total, which does not say where or why.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -74,6 +75,11 @@ class Drops:
             {"reason": reason.name.lower(), "operator": operator, "records": records}
             for (reason, operator), records in Counter(self.counts).most_common()
         ]
+
+    def add_document(self, document: Iterable[Mapping[str, Any]]) -> None:
+        """Adds what another process has counted."""
+        for each in document:
+            self.add(Reason[each["reason"].upper()], each["operator"], each["records"])
 
 
 def _spell(counts: Counter[Drop]) -> str:
