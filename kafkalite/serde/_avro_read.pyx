@@ -452,6 +452,28 @@ def common_head(values, Py_ssize_t size):
     return None if head == NULL else first[:size]
 
 
+def common_head_of_spans(data, starts, ends, Py_ssize_t size):
+    """The same of records that lie in one buffer, as `decode_spans` takes them."""
+    cdef const uint8_t[::1] lying = data
+    cdef const int64_t[::1] first = memoryview(starts).cast("B").cast("q")
+    cdef const int64_t[::1] last = memoryview(ends).cast("B").cast("q")
+    cdef Py_ssize_t i, head = -1
+    if last.shape[0] != first.shape[0]:
+        raise ValueError(f"{first.shape[0]} starts and {last.shape[0]} ends")
+    for i in range(first.shape[0]):
+        if first[i] == -1:
+            continue
+        if not 0 <= first[i] <= last[i] <= lying.shape[0]:
+            raise ValueError(f"record {i}: [{first[i]}, {last[i]}) of {lying.shape[0]} bytes")
+        if last[i] - first[i] < size:
+            return None
+        if head < 0:
+            head = first[i]
+        elif memcmp(&lying[head], &lying[first[i]], size) != 0:
+            return None
+    return None if head < 0 else bytes(lying[head : head + size])
+
+
 @cython.final
 cdef class Decoder(Program):
     """A plan's program, ready to read records."""

@@ -218,6 +218,13 @@ cdef class Encoder(Program):
         `sources` has of each column its length, its offset, and the addresses of its validity,
         its data and its bytes, or 0, and the number of those bytes.
         """
+        return self.written(sources, rows, header, False)
+
+    def encode_spans(self, sources, int64_t rows, bytes header=b""):
+        """The same in one buffer: offsets of 64 bits, the bytes, the bits of validity or None."""
+        return self.written(sources, rows, header, True)
+
+    cdef object written(self, sources, int64_t rows, bytes header, bint as_spans):
         cdef Source *made = <Source *> calloc(self.shape.count, sizeof(Source))
         cdef int64_t *ends = <int64_t *> calloc(rows + 1, sizeof(int64_t))
         cdef Writer w
@@ -242,7 +249,7 @@ cdef class Encoder(Program):
             if row < rows:
                 path = self.shape.plan.paths[w.node] if w.node > 0 else ""
                 raise SerdeError(f"{at(path)}{WRITE_FAULTS[w.fault].format(number=w.found)}", row)
-            return records(&w, ends, rows)
+            return spans(&w, ends, rows) if as_spans else records(&w, ends, rows)
         finally:
             free(w.out.bytes)
             free(made)
@@ -272,3 +279,21 @@ cdef list records(const Writer *w, const int64_t *ends, int64_t rows):
         made.append(PyBytes_FromStringAndSize(<const char *> w.out.bytes + begin, ends[row] - begin))
         begin = ends[row]
     return made
+
+
+cdef tuple spans(const Writer *w, const int64_t *ends, int64_t rows):
+    """Offsets, bytes and validity, as Arrow's large binary has them."""
+    cdef const Source *root = w.sources
+    cdef int64_t row, nulls = 0
+    cdef int64_t zero = 0
+    cdef bytearray valid = bytearray((rows + 7) >> 3)
+    cdef uint8_t[::1] bits = valid
+    for row in range(rows):
+        if w.nodes[0].op == OP_NULL or not is_there(root, row + root.offset):
+            nulls += 1
+        else:
+            bits[row >> 3] |= 1 << (row & 7)
+    offsets = PyBytes_FromStringAndSize(<const char *> &zero, 8)
+    offsets += PyBytes_FromStringAndSize(<const char *> ends, rows * 8)
+    data = PyBytes_FromStringAndSize(<const char *> w.out.bytes, w.out.used)
+    return offsets, data, bytes(valid) if nulls else None

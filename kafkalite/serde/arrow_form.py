@@ -31,6 +31,10 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
+    @property
+    def null_count(self) -> int:
+        """How many of all values are null."""
+
     def arrow(self) -> pa.Array:
         """The array of all values; it is asked for once."""
 
@@ -89,6 +93,11 @@ class ArrowForm(Form):
             else:
                 self._places = self._pick.of_list(self._above.places())
         return self._places
+
+    @property
+    def has_nulls(self) -> bool:
+        """Whether a value is null."""
+        return bool(self._source.null_count) and self.arrow().null_count > 0
 
     def __len__(self) -> int:
         return self._length

@@ -24,10 +24,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.columns import FEW
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.errors import SchemaError, SerdeError
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_binary import binary
-from kafkalite.serde.avro_columns import NATIVE, common_head
+from kafkalite.serde.avro_columns import NATIVE, common_head, common_head_of_spans
 from kafkalite.serde.avro_infer import evolve, infer, record_name
 from kafkalite.serde.avro_reader import HEADER_BYTES, Reader
 from kafkalite.serde.avro_schema import Schema, kind, parse_schema
@@ -345,7 +346,11 @@ class AvroCodec:
 
 def _headers(column: Sequence[bytes | None]) -> set[bytes]:
     """What the records of a column begin with."""
-    if NATIVE and (head := common_head(column, HEADER_BYTES)) is not None:
+    if NATIVE and isinstance(column, Spans):
+        head = common_head_of_spans(column.data, column.starts, column.ends, HEADER_BYTES)
+    else:
+        head = common_head(column, HEADER_BYTES) if NATIVE else None
+    if head is not None:
         return {head}
     return {data[:HEADER_BYTES] for data in column if data is not None}
 

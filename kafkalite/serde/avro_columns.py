@@ -15,7 +15,7 @@ from kafkalite.serde.avro_plan import Plan
 
 try:
     from kafkalite.serde._avro_columns import Batch
-    from kafkalite.serde._avro_read import Decoder, common_head
+    from kafkalite.serde._avro_read import Decoder, common_head, common_head_of_spans
     from kafkalite.serde._avro_rows import Row, Rows, objects
     from kafkalite.serde._avro_values import ValueEncoder
     from kafkalite.serde._avro_write import Encoder
@@ -23,7 +23,7 @@ try:
     NATIVE = True
 except ImportError:
     Batch = Decoder = Encoder = Row = Rows = ValueEncoder = None  # type: ignore[assignment,misc]
-    common_head = objects = None  # type: ignore[assignment]
+    common_head = common_head_of_spans = objects = None  # type: ignore[assignment]
     NATIVE = False
 
 NOT_BUILT: Final = "the native module was not built"
@@ -38,6 +38,7 @@ __all__ = [
     "Rows",
     "ValueEncoder",
     "common_head",
+    "common_head_of_spans",
     "decoder",
     "encoder",
     "is_row",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.errors import SerdeError
 from kafkalite.serde.avro_arrow import arrow_type
 from kafkalite.serde.avro_columns import encoder
@@ -37,6 +38,19 @@ def arrow_to_avro(plan: Plan, rows: pa.Array, header: bytes = b"") -> list[bytes
     `rows` is an array (a struct where the schema is a record's), a chunked array, or a record
     batch. The plan is of the writer's schema alone, with all of its fields.
     """
+    columns, count = _described(plan, rows)
+    return encoder(plan).encode(columns.sources, count, header)
+
+
+def arrow_to_spans(plan: Plan, rows: pa.Array, header: bytes = b"") -> Spans:
+    """The same records in one buffer."""
+    columns, count = _described(plan, rows)
+    offsets, data, validity = encoder(plan).encode_spans(columns.sources, count, header)
+    return Spans.of_offsets(memoryview(offsets).cast("q"), data, validity)
+
+
+def _described(plan: Plan, rows: pa.Array) -> tuple[_Columns, int]:
+    """The columns of the rows, and how many rows there are."""
     import pyarrow as pa
 
     if isinstance(rows, pa.RecordBatch):
@@ -49,7 +63,7 @@ def arrow_to_avro(plan: Plan, rows: pa.Array, header: bytes = b"") -> list[bytes
         raise SerdeError(f"no valid Arrow array: {error}") from None
     columns = _Columns(plan)
     columns.add(0, rows, "")
-    return encoder(plan).encode(columns.sources, len(rows), header)
+    return columns, len(rows)
 
 
 class _Columns:

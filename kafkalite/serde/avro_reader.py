@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.errors import SerdeError
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_arrow import to_arrow
@@ -86,7 +87,11 @@ class Reader:
         if self._fast is None:
             return None
         try:
-            batch = self._fast.decode(column, HEADER_BYTES)
+            if isinstance(column, Spans):
+                data, starts, ends = column.data, column.starts, column.ends
+                batch = self._fast.decode_spans(data, starts, ends, HEADER_BYTES)
+            else:
+                batch = self._fast.decode(column, HEADER_BYTES)
         except (SerdeError, TypeError):
             return None
         return AvroValues(batch, self._keep, as_dicts=self._as_dicts)

@@ -24,11 +24,12 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.columns import FEW
+from kafkalite.core.protocol.record_codec import NATIVE as SPANS
 from kafkalite.errors import SerdeError
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_binary import binary
 from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, ValueEncoder
-from kafkalite.serde.avro_encode import arrow_to_avro
+from kafkalite.serde.avro_encode import arrow_to_avro, arrow_to_spans
 from kafkalite.serde.avro_plan import Plan, Slow, plan
 from kafkalite.serde.avro_schema import Schema, parse_schema
 from kafkalite.serde.text_cache import cached_by_text
@@ -70,7 +71,8 @@ class Writer:
         if not NATIVE or len(column) < FEW or not isinstance(made, Plan):
             return None
         try:
-            return arrow_to_avro(made, column.arrow(), HEADER.pack(MAGIC, self.id))
+            write = arrow_to_spans if SPANS else arrow_to_avro
+            return write(made, column.arrow(), HEADER.pack(MAGIC, self.id))
         except SerdeError:
             return None
 

@@ -12,14 +12,29 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kafkalite.core.columns import FEW
+from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, TopologyError
-from kafkalite.serde import MemoryRegistry, Serde, SerdeContext, avro, bytes_, json
+from kafkalite.serde import MemoryRegistry, Serde, SerdeContext, avro, bytes_, int64, json, string
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_form import AvroValues
-from kafkalite.streams import Expression, coalesce, col, lit, timestamp, when
+from kafkalite.streams import (
+    Expression,
+    coalesce,
+    col,
+    count,
+    lit,
+    max_,
+    mean,
+    min_,
+    sum_,
+    timestamp,
+    tumbling,
+    when,
+)
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local import inputs
+from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.stream import Stream
@@ -182,21 +197,24 @@ def run(
                 data = codec.serialize("in", batch)
                 offsets = range(offset, offset + len(batch))
                 keys = [b"%d" % (number % 3) for number in offsets]
+                if by_arrow and len(data) >= FEW:
+                    data = Spans.gathered(data) or data
                 task.enqueue("in", Columns(keys, data, [n * 1000 for n in offsets], offsets))
                 offset += len(batch)
                 while task.process(10_000, 0):
                     pass
-                written += [
-                    (out.topic, *(None if c is None else list(c) for c in columns(out.columns)))
-                    for out in task.drain()
-                ]
+                written += map(seen, task.drain())
+            commit = task.commit()
+            written += map(seen, [*commit.outputs, *commit.changelog])
         except ProcessingError as error:
             return written, str(error)
     return written, ""
 
 
-def columns(given: Columns) -> tuple[Any, ...]:
-    return given.keys, given.values, given.timestamps, given.headers
+def seen(output: Output) -> tuple[Any, ...]:
+    given = output.columns
+    found = (given.keys, given.values, given.timestamps, given.headers)
+    return (output.topic, *(None if column is None else list(column) for column in found))
 
 
 def both(build: Any, schema: Any, batches: Any, on_error: Any = "fail") -> tuple[list[Any], str]:
@@ -314,6 +332,33 @@ def test_one_bad_value_sends_the_batch_the_way_of_objects(on_error: Any) -> None
     assert [topic for topic, *_ in written].count("dead") == (on_error == "dlq")
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip"])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_arguments_of_aggregates_and_timestamps_come_from_arrow(
+    on_error: Any, *, nulls: bool
+) -> None:
+    def build(app: StreamsBuilder) -> None:
+        by_time = app.stream("in", timestamp=col("id") * 1_000)
+        windows = by_time.group_by_key().window(tumbling("60s"))
+        windows.aggregate(
+            n=count(), total=sum_(col("id") * 2), most=max_("kind"), least=min_("amount"),
+            mean=mean(col("amount").fill_null(1.5)),
+        ).to_stream().to("out", value=json())  # fmt: skip
+
+    some = [None if nulls and number % 9 == 0 else event(number) for number in range(FEW * 2)]
+    _, error = both(build, EVENT, [some, EVENTS], on_error)
+    assert bool(error) == (nulls and on_error == "fail")
+
+
+def test_a_key_that_arrow_computes_is_written_as_one_of_the_loop() -> None:
+    def build(app: StreamsBuilder) -> None:
+        stream = app.stream("in")
+        stream.select_key(col("user").str.upper()).to("out", key=string())
+        stream.select_key("id").to("out2", key=int64())
+
+    both(build, EVENT, [EVENTS, [*EVENTS, None], EVENTS], "skip")
+
+
 def test_integers_beside_floats_stay_integers() -> None:
     """Arrow's array would have floats alone: the loop does not know that the field holds floats."""
 
@@ -328,6 +373,8 @@ def test_a_form_narrows_its_array_and_its_objects_alike() -> None:
     class Numbers:
         def __len__(self) -> int:
             return 10
+
+        null_count = 0
 
         def arrow(self) -> Any:
             import pyarrow as pa

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalite.core.columns import FEW, take
+from kafkalite.core.columns import FEW, has_nulls, take
 from kafkalite.serde.arrow_form import ArrowForm, mask_of_arrow
 from kafkalite.streams.expressions.check import checked
 from kafkalite.streams.expressions.objects import Compiled, compile_objects
-from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE, Input, inputs_of
+from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE, Call, Input, inputs_of
 from kafkalite.streams.functions import ExpressionFunction, Function
 from kafkalite.streams.local.batch import Batch
 
@@ -33,15 +33,21 @@ if TYPE_CHECKING:
 HAS_ARROW: Final = find_spec("pyarrow") is not None
 ALIKE: Final = frozenset({str, int, float, bytes, bool})  # keys that Arrow holds without a change
 
+PLAIN: Final = frozenset({"int64", "double", "bool", "string"})  # whose objects are the loop's
+
 
 class OnArrow:
-    """A function over batches of Arrow arrays. Each way gives None where objects must do it."""
+    """A function over batches of Arrow arrays. Each way gives None where objects must do it.
 
-    def __init__(self, function: ExpressionFunction) -> None:
+    `is_strict`: the function has no result for a null.
+    """
+
+    def __init__(self, function: ExpressionFunction, *, is_strict: bool) -> None:
         tree, shape = function.tree, function.shape
         self.tree, self.lowered = tree, checked(tree, shape)[0]
         self.loop = compile_objects(tree, shape)
         self.inputs = inputs_of(tree)
+        self.is_strict = is_strict
         self._expression: ArrowExpression | None = None
 
     def mask(self, batch: Batch) -> bytes | None:
@@ -65,6 +71,8 @@ class OnArrow:
         columns = [_column(batch, each) for each in self.inputs]
         if not any(isinstance(column, ArrowForm) for column in columns):
             return None
+        if self.is_strict and any(map(has_nulls, columns)):
+            return None
         arrays = list(map(_array, columns))
         if any(array is None for array in arrays):
             return None
@@ -75,11 +83,17 @@ class OnArrow:
         return self._expression.tried(arrays, self.lowered)
 
 
-def on_arrow(function: Function) -> OnArrow | None:
+def on_arrow(function: Function | None) -> OnArrow | None:
     """A function of the value as Arrow computes it; None where it is Python's."""
-    if not HAS_ARROW or not isinstance(function, ExpressionFunction):
+    if not HAS_ARROW or function is None:
         return None
-    return OnArrow(function) if {VALUE, KEY} & set(function.inputs) else None
+    if isinstance(function, ExpressionFunction):
+        reads = {VALUE, KEY} & set(function.inputs)
+        return OnArrow(function, is_strict=False) if reads else None
+    if function.field is None:
+        return None
+    field = Call("field", (VALUE,), (function.field,))
+    return OnArrow(ExpressionFunction(field), is_strict=True)
 
 
 @dataclass(slots=True)
@@ -108,6 +122,9 @@ class Results:
 
     def objects(self, indexes: Sequence[int]) -> list[Any]:
         """Some results as the loop gives them."""
+        if str(self.array.type) in PLAIN:
+            results = self.array.to_pylist()
+            return results if len(indexes) == len(results) else list(take(results, indexes))
         return self.loop.column(*(take(column, indexes) for column in self.columns))
 
 

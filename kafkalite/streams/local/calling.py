@@ -153,7 +153,7 @@ def function_needs(function: Function) -> Needs:
         key=function.takes_key,
         value=function.takes_value,
         fields=None if reads_whole else fields,
-        arrow=isinstance(function, ExpressionFunction),
+        arrow=isinstance(function, ExpressionFunction) or function.field is not None,
     )
 
 

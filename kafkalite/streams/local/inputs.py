@@ -25,7 +25,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.durations import spell
 from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
 from kafkalite.streams.functions import ExpressionFunction
-from kafkalite.streams.local.arrows import HAS_ARROW
+from kafkalite.streams.local.arrows import HAS_ARROW, on_arrow
 from kafkalite.streams.local.batch import Batch, Fetched
 from kafkalite.streams.local.calling import (
     TIMESTAMP_MAX,
@@ -59,6 +59,7 @@ class Reader:
             node.value, is_key=False, fields=read.fields, forms=HAS_ARROW
         )
         self.max_future_ms = _max_future(node, runtime)
+        self.by_arrow = on_arrow(node.timestamp)
 
     def read(
         self, topic: str, columns: Columns, clock: Clock | None, markers: Sequence[Placed]
@@ -119,6 +120,9 @@ class Reader:
         """Timestamps by the user's function; 0 where there is none to be had."""
         function = self.node.timestamp
         assert function is not None
+        found = None if failed else self._extract_by_arrow(values, columns)
+        if found is not None:
+            return found
         unreadable = {index for index, _ in failed}
         there = [index for index in range(len(values)) if index not in unreadable]
         given = [values]
@@ -127,12 +131,12 @@ class Reader:
             given = [by_input[each] for each in function.inputs]
         if unreadable:
             given = [[column[index] for index in there] for column in given]
-        found = attempt(
+        results = attempt(
             applied(function), given, lambda at, error: failed.append((there[at], error))
         )
         timestamps = [0] * len(values)
         failed_now = {index for index, _ in failed}
-        for index, timestamp in zip(there, found, strict=True):
+        for index, timestamp in zip(there, results, strict=True):
             if index in failed_now:
                 continue
             try:
@@ -141,6 +145,17 @@ class Reader:
             except (TypeError, ValueError) as error:
                 failed.append((index, error))
         return timestamps
+
+    def _extract_by_arrow(self, values: Sequence[Any], columns: Columns) -> Sequence[int] | None:
+        """Timestamps that Arrow computes; None where it gives another, or none for a record."""
+        if self.by_arrow is None:
+            return None
+        fetched = Fetched("", self.partition, columns)
+        array = self.by_arrow.array(Batch(columns.timestamps, fetched, values=values))
+        if array is None or str(array.type) != "int64" or array.null_count:
+            return None
+        found: list[int] = array.to_pylist()
+        return found if min(found) >= 0 else None
 
 
 def _max_future(node: p.Source, runtime: Runtime) -> int | None:

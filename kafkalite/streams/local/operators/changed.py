@@ -8,6 +8,7 @@ from operator import is_
 from typing import Any
 
 from kafkalite.core.protocol.record_codec import Spans
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.streams.local.batch import Batch
 
 
@@ -53,7 +54,7 @@ def without_null_keys(batch: Batch) -> Batch:
     """The records that have a key."""
     keys = batch.raw_keys if batch.keys is None else batch.keys
     assert keys is not None
-    if isinstance(keys, Spans) and not keys.has_nulls:
+    if isinstance(keys, Spans | ArrowForm) and not keys.has_nulls:
         return batch
     # Neither the truth nor the equality of a user's object is asked for.
     if not any(map(is_, keys, repeat(None))):

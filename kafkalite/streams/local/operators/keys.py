@@ -13,6 +13,7 @@ from operator import is_
 from typing import Any
 
 from kafkalite.core.columns import has_nulls
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
@@ -101,6 +102,8 @@ def without_nulls(batch: Batch, node: p.Node, runtime: Runtime, *, values: bool)
 
 def has_none(column: Sequence[Any]) -> bool:
     """Whether None is in a column. `in` would compare the user's objects."""
+    if isinstance(column, ArrowForm):
+        return column.has_nulls
     return any(map(is_, column, repeat(None, len(column))))
 
 

@@ -32,6 +32,7 @@ from kafkalite.streams.aggregates import (
     snapshot,
 )
 from kafkalite.streams.functions import Function
+from kafkalite.streams.local.arrows import on_arrow
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
@@ -83,6 +84,7 @@ class Rows:
         self.failures = runtime.failures
         self.skips = self.failures.policy(node) != "fail"
         self.functions = [_prepared(part.argument) for part in node.aggregates]
+        self.by_arrow = [on_arrow(part.argument) for part in node.aggregates]
         self.is_cached = runtime.is_cached and node.cached
         self.layout = Layout(node.aggregates, node.fields)
         self.kinds = kinds_of(node.aggregates)
@@ -131,17 +133,19 @@ class Rows:
         columns: list[list[Any] | Sequence[Any] | None] = []
         shared: dict[object, Sequence[Any]] = {}  # of functions that data tells to be the same
         failed: set[int] = set()
-        for (function, call, known), aggregate in zip(
-            self.functions, self.node.aggregates, strict=True
+        for (function, call, known), by_arrow, aggregate in zip(
+            self.functions, self.by_arrow, self.node.aggregates, strict=True
         ):
             if function is None or call is None:
                 columns.append(None if isinstance(aggregate, Count) else batch.values)
             elif known in shared:
                 columns.append(shared[known])
             else:
-                given = arguments(function, batch)
-                column, bad = self.failures.call(self.node, call, batch, given)
-                failed.update(bad)
+                column: Sequence[Any] | None = None if by_arrow is None else by_arrow.column(batch)
+                if column is None:
+                    given = arguments(function, batch)
+                    column, bad = self.failures.call(self.node, call, batch, given)
+                    failed.update(bad)
                 columns.append(column)
                 if known is not None:
                     shared[known] = column

@@ -135,7 +135,7 @@ def _(node: p.FlatMap, runtime: Runtime) -> Push:
 
 @compile_node.register
 def _(node: p.SelectKey, runtime: Runtime) -> Push:
-    return per_record(node, runtime, node.function, with_keys)
+    return per_record(node, runtime, node.function, with_keys, by_arrow=OnArrow.column)
 
 
 @compile_node.register
