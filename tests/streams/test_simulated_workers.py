@@ -87,6 +87,7 @@ class Simulated(Checked):
         self.workers: dict[Host, Worker] = {}
         self.runs: dict[Host, asyncio.Task[Progress]] = {}
         self.plan = chaos_app.build("app").plan()
+        self.standbys = random.randint(0, 1)
         self.listen = "127.0.0.1:0"
         self.start_broker()
         self.listen = self.address = str(self.node.address)
@@ -116,6 +117,7 @@ class Simulated(Checked):
             commit_interval_ms=50,
             session_timeout_ms=chaos_app.SESSION_MS,
             idle_ms=600_000,
+            num_standby_replicas=self.standbys,
         )
 
     def send(self, count: int = 40) -> None:
