@@ -39,6 +39,8 @@ STAGES: Final = {  # "module:name" -> stage
     "kafkalite.streams.local.rounds:Rounds.receive": LOOP + "inboxes",
     "kafkalite.streams.local.rounds:Rounds._turns": LOOP + "inboxes",
     "kafkalite.streams.local.failures:attempt": TASK + "functions and expressions",
+    "kafkalite.streams.local.arrows:OnArrow.mask": TASK + "functions and expressions",
+    "kafkalite.streams.local.arrows:OnArrow.column": TASK + "functions and expressions",
     "kafkalite.streams.local.task:Task.process": TASK + "operators",
     "kafkalite.streams.local.task:Task.enqueue": TASK + "operators",
     "kafkalite.streams.local.task:Task.drain": LOOP + "outputs joined and stamped",
