@@ -34,7 +34,9 @@ class AvroSerde:
     def open(self, context: SerdeContext) -> Codec:
         """The codec. SchemaError when the context has no registry."""
         if context.registry is None:
-            raise SchemaError(f"{self!r} needs a schema registry")
+            raise SchemaError(
+                f"{self!r} needs a schema registry: open it with SerdeContext(registry=...)"
+            )
         return AvroCodec(
             context.registry,
             what=repr(self),
@@ -87,7 +89,8 @@ def avro(
         known = ", ".join(repr(known.lower()) for known in strategies)
         raise SchemaError(f"subject_strategy {subject_strategy!r}: expected one of {known}")
     if name is not None and not FULL_NAME.fullmatch(name):
-        raise SchemaError(f"{name!r} is no legal name of an Avro record")
+        form = "letters, digits and _, not a digit first, with dots between its parts"
+        raise SchemaError(f"{name!r} is no legal name of an Avro record: use {form}")
     text = None if schema is None else _canonical(schema, name)
     return AvroSerde(name, text, strategies[subject_strategy.upper()])
 
@@ -109,4 +112,6 @@ def _read(schema: object) -> object:
         return Path(schema).read_text()
     except (OSError, UnicodeDecodeError) as error:
         shown = glimpse(str(schema))
-        raise SchemaError(f"schema {shown} is no JSON and no file: {error}") from None
+        raise SchemaError(
+            f"schema {shown} is neither JSON nor a file that can be read: {error}"
+        ) from None

@@ -67,7 +67,10 @@ def _extend(value: Any) -> ExtType | dict[Any, Any]:
 def _restore(code: int, data: memoryview) -> Any:
     if code == TUPLE:
         return tuple(READER.decode(data))
-    raise ValueError(f"extension type {code} is not known")
+    remedy = (
+        "only tuples (1) and datetimes (-1) are read; read it with bytes_() and unpack it yourself"
+    )
+    raise ValueError(f"extension type {code} is not known: {remedy}")
 
 
 READER: Final = Decoder(ext_hook=_restore)  # msgspec's: it makes each key of a dict once

@@ -58,7 +58,7 @@ class BytesCodec:
 
 def _to_bytes(value: object) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError(f"bytes expected, got {type(value).__name__}")
+        raise TypeError(f"bytes expected, got {type(value).__name__}: encode it first")
     return bytes(value)
 
 
@@ -96,7 +96,7 @@ class StringCodec(EachRecord):
 
 def _encode_text(value: object) -> bytes:
     if not isinstance(value, str):
-        raise TypeError(f"str expected, got {type(value).__name__}")
+        raise TypeError(f"str expected, got {type(value).__name__}: convert it with str()")
     return value.encode()
 
 
@@ -154,10 +154,12 @@ class NumberCodec(EachRecord):
 
 def _encode_int(value: object) -> bytes:
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"int expected, got {type(value).__name__}")
+        raise TypeError(
+            f"int expected, got {type(value).__name__}: convert it first, or use float64()"
+        )
     number = index(value)
     if not -(2**63) <= number < 2**63:
-        raise ValueError("more than 64 bits")
+        raise ValueError("more than 64 bits: json() and string() hold integers of any size")
     return INT64.pack(number)
 
 
@@ -169,7 +171,7 @@ def _decode_int(data: bytes) -> int:
 
 def _encode_float(value: object) -> bytes:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"float expected, got {type(value).__name__}")
+        raise TypeError(f"float expected, got {type(value).__name__}: convert it with float()")
     return FLOAT64.pack(float(value))
 
 
@@ -181,7 +183,8 @@ def _decode_float(data: bytes) -> float:
 
 def _check_size(data: bytes) -> None:
     if len(data) != NUMBER_BYTES:
-        raise ValueError(f"{len(data)} bytes, expected {NUMBER_BYTES}")
+        what = f"{len(data)} bytes, expected {NUMBER_BYTES}"
+        raise ValueError(f"{what}: another serde wrote it, try string() or json()")
 
 
 def bytes_() -> Serde[bytes]:

@@ -382,7 +382,7 @@ def test_an_avro_serde_is_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"schema": "no/such/file.avsc"}, "is no JSON and no file"),
+        ({"schema": "no/such/file.avsc"}, "is neither JSON nor a file that can be read"),
         ({"schema": "{"}, "is not JSON"),
         ({"schema": {"type": "x"}}, "type 'x' is not known"),
         ({"name": "a b"}, "'a b' is no legal name"),
