@@ -43,6 +43,7 @@ READ_ERRORS: Final[dict[type[Exception], str]] = {
     EOFError: "the data ends early",
     IndexError: "a union has no such branch or an enum no such symbol",
 }
+FORM_RECORDS: Final = 1_000  # read together, below which objects cost less than Arrow's calls
 READERS_MAX: Final = 1024  # ids that one codec keeps readers for
 
 
@@ -226,7 +227,7 @@ class AvroCodec:
         readers = self._readers_of(topic, column)
         if len(readers) == 1:
             header, reader = readers.popitem()
-            if self._forms and len(column) >= FEW:
+            if self._forms and len(column) >= FORM_RECORDS:
                 form = reader.read_form(column)
                 if form is not None:
                     return form

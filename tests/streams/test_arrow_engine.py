@@ -15,7 +15,17 @@ from kafkalite.core.columns import FEW
 from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, TopologyError
-from kafkalite.serde import MemoryRegistry, Serde, SerdeContext, avro, bytes_, int64, json, string
+from kafkalite.serde import (
+    MemoryRegistry,
+    Serde,
+    SerdeContext,
+    avro,
+    avro_codec,
+    bytes_,
+    int64,
+    json,
+    string,
+)
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_form import AvroValues
 from kafkalite.streams import (
@@ -189,6 +199,7 @@ def run(
     written: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "HAS_ARROW", by_arrow)
+        patch.setattr(avro_codec, "FORM_RECORDS", FEW)  # so that small examples do
         (sub,) = compile_topology(app.plan())
         task = Task(sub, 0, registry=registry)
         offset = 0
@@ -400,3 +411,11 @@ def test_a_form_narrows_its_array_and_its_objects_alike() -> None:
     assert list(form) == list(range(10))
     assert list(form.where(b"\1" * 5 + b"\0" * 5)) == [0, 1, 2, 3, 4]  # with its objects made
     assert form.followed_by([form[:1]]) == [*range(10), 0]
+
+
+def test_few_records_are_rows() -> None:
+    registry = MemoryRegistry()
+    codec: Any = avro(schema=EVENT).open(SerdeContext(registry, forms=True))
+    many = codec.serialize("in", [event(0)] * avro_codec.FORM_RECORDS)
+    assert type(codec.deserialize("in", many)) is ArrowForm
+    assert type(codec.deserialize("in", many[1:])) is list
