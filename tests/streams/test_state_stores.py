@@ -42,6 +42,9 @@ class Disks:
     def backend(self, store: str) -> Disk:
         return self.disks.setdefault(store, Disk())
 
+    def note(self, now_ms: int) -> None:
+        """Nobody looks at the place without opening it."""
+
     def close(self) -> None:
         """Nothing is held."""
 

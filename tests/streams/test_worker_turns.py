@@ -63,6 +63,9 @@ class Consumer:
         self.assignment: tuple[TopicPartition, ...] = ()
         self.paused: set[TopicPartition] = set()
 
+    async def confirm_membership(self) -> None:
+        """It is a member."""
+
     def position(self, tp: TopicPartition) -> int | None:
         return self.positions.get(tp)
 
