@@ -4,6 +4,7 @@
 
 Each line computes a filter's verdicts and a map's values over columns of dicts: by lambdas, by the
 expressions' loops over Python objects, and by Arrow kernels over a record batch of the same fields.
+Lines of Avro run a task from the bytes of six fields to those of the sink, in batches of 5,000.
 The last line runs filter and map as a task does, from decoded values to those of the sink.
 """
 
@@ -17,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from kafkalite.core.types import Columns
-from kafkalite.serde import msgpack, string
+from kafkalite.serde import MemoryRegistry, SerdeContext, avro, msgpack, string
 from kafkalite.streams import Expression, col, struct
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.expressions.arrow import compile_arrow
 from kafkalite.streams.expressions.objects import compile_objects
+from kafkalite.streams.local import inputs
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
 
@@ -104,11 +106,57 @@ def main(records: int) -> None:
 
         figures.append(best(run, records))
     print(f"{'a task: decode, filter, map':36}{figures[0]:9.1f}{figures[1]:9.1f}")
+    avro_lines()
+
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": name, "type": of}
+        for name, of in (
+            ("id", "long"), ("kind", "int"), ("amount", "double"), ("ok", "boolean"),
+            ("user", "string"), ("page", "string"),
+        )
+    ],
+}  # fmt: skip
+AVRO: dict[str, Callable[[Any], Any]] = {
+    "filter": lambda s: s.filter(col("kind") < 32),
+    "filter, assign": lambda s: s.filter(col("kind") < 32).assign(amount=col("amount") * 1.19),
+    "filter, assign by lambdas": lambda s: s.filter(lambda v: v["kind"] < 32).map(
+        lambda v: {**v, "amount": v["amount"] * 1.19}
+    ),
+}
+
+
+def avro_lines(records: int = 5_000) -> None:
+    """Tasks from Avro to Avro: by objects, and with Arrow."""
+    registry, serde = MemoryRegistry(), avro(schema=EVENT)
+    events = [
+        {"id": i * 7919, "kind": i % 40, "amount": i / 7, "ok": i % 10 > 0,
+         "user": f"user-{i:06d}", "page": f"/page/{i % 100:02d}"}
+        for i in range(records)
+    ]  # fmt: skip
+    values = serde.open(SerdeContext(registry)).serialize("in", events)
+    data = Columns([b"k"] * records, values, list(range(records)), range(records))
+    for name, build in AVRO.items():
+        figures = []
+        for inputs.HAS_ARROW in (False, True):
+            app = StreamsBuilder("bench", key=string(), value=serde)
+            build(app.stream("in")).to("out")
+            (sub,) = compile_topology(app.plan())
+            task = Task(sub, 0, registry=registry)
+
+            def run(task: Task = task) -> None:
+                task.enqueue("in", data)
+                task.process(records, 0)
+                task.drain()
+
+            figures.append(best(run, records))
+        print(f"{'Avro: ' + name:36}{'':9}{figures[0]:9.1f}{figures[1]:9.1f}")
 
 
 def msgpack_of(values: list[Any]) -> list[bytes | None]:
-    from kafkalite.serde import SerdeContext
-
     codec = msgpack().open(SerdeContext(None, False))
     return list(codec.serialize("in", values))
 
