@@ -6,10 +6,10 @@
         worker.spawn(run())
         world.run(until=lambda: done, within_seconds=60)     # a minute passes in a fraction of one
 
-Each host has an event loop of its own, and the world lets each take a turn after the other. When
-no host has work, time goes on to the next timer. So an hour without work passes at once, and the
-same programs do the same again. A host can be paused, as by SIGSTOP, and killed, as by SIGKILL:
-its sockets close without a word and none of its code runs again.
+Each host has an event loop of its own, and the world lets each take a turn after the other, which
+takes TURN_NS. When no host has work, time goes on to the next timer. So an hour without work passes
+at once, and the same programs do the same again. A host can be paused, as by SIGSTOP, and killed,
+as by SIGKILL: its sockets close without a word and none of its code runs again.
 
 Sockets are real, on the loopback interface: what one host has written, the other can read in its
 next turn. Work for threads runs where it is handed in, before the next line.
@@ -41,6 +41,8 @@ WALL_START_S: Final = 1_700_000_000  # what the wall clock says when a world beg
 MONOTONIC_START_S: Final = 1_000_000
 NS: Final = 1_000_000_000
 IDLE_TURNS: Final = 2  # of all hosts, before time goes on: a socket may need one to be readable
+TURN_NS: Final = 10_000  # what a turn takes
+TURNS_MAX: Final = 100_000  # without a rest: whoever works longer does so for ever
 END_SECONDS: Final = 60  # in which all programs that are cancelled end
 
 
@@ -245,13 +247,18 @@ class World:
     def run(self, until: Callable[[], bool], within_seconds: float) -> None:
         """Lets hosts take turns until something is so."""
         deadline = self.seconds + within_seconds
-        idle = 0
+        idle = turns = 0
         while not until():
-            worked = [host.loop.turn() for host in self.hosts if host.runs]
-            idle = 0 if any(worked) else idle + 1
+            worked = [host for host in self.hosts if host.runs and host.loop.turn()]
+            idle = 0 if worked else idle + 1
+            turns += 1
+            self.time.now_ns += TURN_NS
             if idle >= IDLE_TURNS:
-                idle = 0
+                idle = turns = 0
                 self._pass_time(deadline)
+            elif turns > TURNS_MAX:
+                names = ", ".join(map(str, worked))
+                raise Stuck(f"{names}: work without a rest for {turns} turns")
 
     def result(self, host: Host, program: Coroutine[Any, Any, R], within_seconds: float = 60) -> R:
         """What a program of `host` returns."""

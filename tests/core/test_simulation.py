@@ -31,12 +31,14 @@ def test_timers_of_all_hosts_go_off_in_order() -> None:
         async def beat(name: str, every: float) -> None:
             while True:
                 await asyncio.sleep(every)
-                heard.append((name, round(world.seconds, 3)))
+                heard.append((name, world.seconds))
 
         world.host("a").spawn(beat("a", 2))
         world.host("b").spawn(beat("b", 3))
         world.pass_seconds(6.5)
-        assert heard == [("a", 2), ("b", 3), ("a", 4), ("a", 6), ("b", 6)]
+        names, times = zip(*heard, strict=True)
+        assert "".join(names) in ("abaab", "ababa")  # two go off at six
+        assert times == pytest.approx([2, 3, 4, 6, 6], abs=0.001)
 
 
 def test_a_paused_host_does_nothing_until_it_goes_on() -> None:
