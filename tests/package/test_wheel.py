@@ -17,7 +17,9 @@ NATIVE = {
     "kafkalite/core/protocol/": {
         "_records_read",
         "_records_write",
+        "_int64s",
         "_partitions",
+        "_records_forms",
         "_requests",
         "_spans",
     },

@@ -124,6 +124,7 @@ class Consumer(Twin[asynchronous.Consumer]):
     commit = blocking(asynchronous.Consumer.commit)
     committed = blocking(asynchronous.Consumer.committed)
     group_metadata = immediate(asynchronous.Consumer.group_metadata)
+    confirm_membership = blocking(asynchronous.Consumer.confirm_membership)
     enforce_rebalance = immediate(asynchronous.Consumer.enforce_rebalance)
     beginning_offsets = blocking(asynchronous.Consumer.beginning_offsets)
     end_offsets = blocking(asynchronous.Consumer.end_offsets)
