@@ -29,8 +29,9 @@ test test-fast: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
+# Two processes a core: what is fast mostly waits for brokers and processes to answer.
 test-fast: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $$((2 * $(JOBS))) --dist worksteal -m "not slow"
 
 # Suites that others wrote, against a fresh broker: SUITES="franz-go librdkafka", or all that can run.
 test-external: $(VENV)/.dev
