@@ -301,13 +301,13 @@ class Arrays(Form):
         return self.array[place].as_py()
 
     def where(self, mask: Any) -> Any:
-        raise NotImplementedError
+        return Arrays(self.array.filter(pa.array(list(map(bool, mask)))))
 
     def take(self, indexes: Any) -> Any:
-        raise NotImplementedError
+        return Arrays(self.array.take(pa.array(indexes)))
 
     def followed_by(self, others: Any) -> Any:
-        raise NotImplementedError
+        return Arrays(pa.concat_arrays([self.array, *(other.array for other in others)]))
 
 
 @native
