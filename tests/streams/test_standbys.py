@@ -168,9 +168,11 @@ def test_a_worker_that_comes_back_with_its_state_needs_no_warm_up(
 ) -> None:
     async def scenario() -> None:
         async with grouped(address, "back") as group:
-            one, two = group.start(), group.start(state_dir=tmp_path)
-            await group.until(lambda: runs(one) == runs(two) == 1)
+            one = group.start()
             await group.until_counted(1)
+            # The second has never run the other task: its directory is of one task alone.
+            two = group.start(state_dir=tmp_path)
+            await group.until(lambda: runs(one) == runs(two) == 1)
             (had,) = map(str, two._rounds.tasks)
             await group.stop(two)
             await group.until(lambda: runs(one) == PARTITIONS)
