@@ -13,6 +13,7 @@ Fails  as its source does.
 
 from __future__ import annotations
 
+from array import array as array_of
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
@@ -189,7 +190,8 @@ class Indexes:
         """Of an array."""
         import pyarrow as pa
 
-        return array.take(pa.array(self.places, pa.int64()))
+        places = pa.py_buffer(array_of("q", self.places))  # pa.array would import pandas
+        return array.take(pa.Array.from_buffers(pa.int64(), len(self.places), [None, places]))
 
 
 def arrow_of_mask(mask: bytes) -> pa.Array:

@@ -25,6 +25,7 @@ from kafkalite.streams.expressions.arrow_kernels import CAST_KERNELS, KERNELS, R
 from kafkalite.streams.expressions.arrow_types import (
     Data,
     arrow_type,
+    constant,
     is_known,
     normal,
     to_type,
@@ -157,7 +158,7 @@ class _Run:
         if isinstance(node, Literal):
             of = arrow_type(type_of(node.value))
             given = list(node.value) if isinstance(node.value, tuple) else node.value
-            return pa.scalar(given, of)
+            return constant(given, of)
         if node not in self._done:
             self._done[node] = self._computed(node)
         return self._done[node]
@@ -195,7 +196,7 @@ class _Run:
     def boolean(self, node: Call) -> Data:
         """A predicate's verdict."""
         verdict = to_type(self.array(node.arguments[0]), pa.bool_())
-        return pc.fill_null(verdict, node.options[0]) if node.options else verdict
+        return pc.fill_null(verdict, constant(node.options[0])) if node.options else verdict
 
     def coalesce(self, node: Call) -> Data:
         """The first that is not null."""
@@ -209,7 +210,7 @@ class _Run:
         of = self._common([*parts[1:-1:2], parts[-1]])
         result = to_type(self.array(parts[-1]), of)
         for condition, then in reversed(list(zip(parts[:-1:2], parts[1:-1:2], strict=True))):
-            holds = pc.fill_null(to_type(self.array(condition), pa.bool_()), fill_value=False)
+            holds = pc.fill_null(to_type(self.array(condition), pa.bool_()), constant(False))
             result = pc.if_else(holds, to_type(self.array(then), of), result)
         return result
 

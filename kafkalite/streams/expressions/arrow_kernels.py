@@ -20,7 +20,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalite.streams.expressions.arrow_types import UTC_US, Data, arrow_type
+from kafkalite.streams.expressions.arrow_types import (
+    UTC_US,
+    Data,
+    arrow_type,
+    constant,
+    constants,
+)
 from kafkalite.streams.expressions.types import (
     BOOL,
     BYTES,
@@ -47,6 +53,9 @@ FIRST_DAY: Final = 1 - EPOCH_DAY  # of the year 1, counted from 1970
 FINAL_DAY: Final = LAST_DAY - EPOCH_DAY
 UNITS: Final = {"hour": (3_600_000, 24), "minute": (60_000, 60), "second": (1_000, 60),
                 "millisecond": (1, 1_000)}  # fmt: skip
+ZERO: Final = constant(0)
+ZERO_FLOAT: Final = constant(0.0)
+NO_TEXT: Final = constant("")
 MS_MAX: Final = 1 << 52  # epoch milliseconds that are microseconds of 64 bits as well
 
 
@@ -77,8 +86,8 @@ def _alike(a: Data, b: Data) -> Sequence[Data]:
 
 
 def _null_for_zero(b: Data) -> Data:
-    zero = pa.scalar(0, b.type)
-    return pc.if_else(pc.equal(b, zero), pa.scalar(None, b.type), b)
+    zero = constant(0.0 if pa.types.is_floating(b.type) else 0)
+    return pc.if_else(pc.equal(b, zero), constant(None, b.type), b)
 
 
 def _checked(name: str, for_floats: str | None = None) -> Callable[..., Data]:
@@ -97,7 +106,7 @@ _plus: Final = _checked("add")
 
 def _add(a: Data, b: Data) -> Data:
     if pa.types.is_string(a.type):
-        return pc.binary_join_element_wise(a, b, "", null_handling="emit_null")
+        return pc.binary_join_element_wise(a, b, NO_TEXT, null_handling="emit_null")
     return _plus(a, b)
 
 
@@ -115,7 +124,9 @@ def _quotient(a: Data, b: Data) -> tuple[Data, Data]:
         return quotient, pc.subtract(a, pc.multiply(quotient, b))
     quotient = pc.divide_checked(a, b)  # towards zero
     rest = pc.subtract(a, pc.multiply(quotient, b))
-    is_above = pc.and_(pc.not_equal(rest, 0), pc.not_equal(pc.less(rest, 0), pc.less(b, 0)))
+    is_above = pc.and_(
+        pc.not_equal(rest, ZERO), pc.not_equal(pc.less(rest, ZERO), pc.less(b, ZERO))
+    )
     quotient = pc.subtract(quotient, pc.cast(is_above, pa.int64()))
     return quotient, pc.if_else(is_above, pc.add(rest, b), rest)
 
@@ -123,7 +134,7 @@ def _quotient(a: Data, b: Data) -> tuple[Data, Data]:
 def _round(x: Data, decimals: int = 0) -> Data:
     if not pa.types.is_floating(x.type):
         return x
-    scale = 10.0**decimals
+    scale = constant(10.0**decimals)
     scaled = pc.multiply(x, scale)
     rounded = pc.divide(pc.round(scaled, ndigits=0, round_mode="half_to_even"), scale)
     return pc.if_else(pc.is_finite(scaled), rounded, x)
@@ -139,10 +150,10 @@ def _comparison(kernel: Callable[..., Data]) -> Callable[..., Data]:
 
 def _is_in(x: Any, values: Sequence[Any]) -> Any:
     of = arrow_type(unify(map(type_of, values))) if values else x.type
-    x, among = _alike(x, pa.array(values, of))
+    x, among = _alike(x, constants(values, of) if values else pa.nulls(0, of))
     if pa.types.is_floating(x.type):  # by hashes, of which -0.0 and 0.0 have two
-        x, among = pc.add(x, 0.0), pc.add(among, 0.0)
-    return pc.if_else(pc.is_valid(x), pc.is_in(x, value_set=among), pa.scalar(None, pa.bool_()))
+        x, among = pc.add(x, ZERO_FLOAT), pc.add(among, ZERO_FLOAT)
+    return pc.if_else(pc.is_valid(x), pc.is_in(x, value_set=among), constant(None, pa.bool_()))
 
 
 # Text
@@ -172,11 +183,11 @@ def _long(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _floored(x: Any, by: int) -> Any:
-    return _quotient(x, pa.scalar(by))[0]
+    return _quotient(x, constant(by))[0]
 
 
 def _rest(x: Any, by: int) -> Any:
-    return _quotient(x, pa.scalar(by))[1]
+    return _quotient(x, constant(by))[1]
 
 
 def _ms(x: Any) -> Any:
@@ -184,7 +195,7 @@ def _ms(x: Any) -> Any:
     if pa.types.is_timestamp(x.type):
         return _floored(pc.cast(x, pa.int64()), 1_000)
     if pa.types.is_date(x.type):
-        return pc.multiply(_days(x), DAY_MS)
+        return pc.multiply(_days(x), constant(DAY_MS))
     return x
 
 
@@ -232,9 +243,10 @@ def _get(x: Any, index: int) -> Any:
     """By the places of the elements among those of all lists."""
     starts, lengths = x.offsets, _long(pc.list_value_length)(x)
     first = pc.cast(starts.slice(0, len(x)), pa.int64())
-    place = pc.add(first, index if index >= 0 else pc.add(lengths, index))
-    is_there = pc.less(index, lengths) if index >= 0 else pc.less_equal(-index, lengths)
-    return x.values.take(pc.if_else(is_there, place, pa.scalar(None, pa.int64())))
+    at, least = constant(index), constant(index + 1 if index >= 0 else -index)
+    place = pc.add(first, at if index >= 0 else pc.add(lengths, at))
+    is_there = pc.less_equal(least, lengths)
+    return x.values.take(pc.if_else(is_there, place, constant(None, pa.int64())))
 
 
 # Casts
@@ -257,7 +269,7 @@ def _text_to(pattern: str, of: Any) -> Callable[[Any], Any]:
 
 
 def _ms_to_moment(x: Any) -> Any:
-    return _moment(pc.multiply(_require_between(x, -MS_MAX, MS_MAX), 1_000))
+    return _moment(pc.multiply(_require_between(x, -MS_MAX, MS_MAX), constant(1_000)))
 
 
 CAST_KERNELS: Final[Mapping[tuple[Type, Type], Callable[[Any], Any]]] = {
@@ -270,8 +282,8 @@ CAST_KERNELS: Final[Mapping[tuple[Type, Type], Callable[[Any], Any]]] = {
     (STRING, FLOAT64): _text_to(NUMBER.pattern, pa.float64()),
     (INT64, STRING): lambda x: pc.cast(x, pa.string()),
     (BYTES, STRING): lambda x: pc.cast(x, pa.string()),
-    (BOOL, STRING): lambda x: pc.if_else(x, "true", "false"),
-    (INT64, BOOL): lambda x: pc.not_equal(x, 0),
+    (BOOL, STRING): lambda x: pc.if_else(x, constant("true"), constant("false")),
+    (INT64, BOOL): lambda x: pc.not_equal(x, ZERO),
     (STRING, BYTES): lambda x: pc.cast(x, pa.binary()),
     (INT64, TIMESTAMP): _ms_to_moment,
     (DATE, TIMESTAMP): lambda x: _ms_to_moment(_ms(x)),
@@ -314,7 +326,7 @@ KERNELS: Final[Mapping[str, Callable[..., Data]]] = {
     "dt.month": lambda x: pc.month(_date(x)),
     "dt.day": lambda x: pc.day(_date(x)),
     "dt.date": _date,
-    "dt.weekday": lambda x: pc.add(_rest(pc.add(_days(x), 3), 7), 1),
+    "dt.weekday": lambda x: pc.add(_rest(pc.add(_days(x), constant(3)), 7), constant(1)),
     **{f"dt.{word}": _of_day(*unit) for word, unit in UNITS.items()},
     "list.len": _long(pc.list_value_length),
     "list.get": _get,
