@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from itertools import chain, compress
-from operator import itemgetter, not_
+from itertools import accumulate, chain, compress, islice
+from operator import itemgetter, not_, sub
 from typing import Any, Final, Self, TypeVar, overload
 
 T = TypeVar("T")
@@ -125,6 +125,22 @@ def greatest(column: Sequence[int]) -> int:
     """The greatest number of a column."""
     quick: Callable[[], int] | None = getattr(column, "max", None)
     return max(column) if quick is None else quick()
+
+
+def greatest_so_far(column: Sequence[int], before: int) -> Sequence[int]:
+    """For each number of a column the greatest up to it, and `before`."""
+    quick: Callable[[int], Sequence[int]] | None = getattr(column, "greatest_so_far", None)
+    if quick is not None:
+        return quick(before)
+    return list(islice(accumulate(column, max, initial=before), 1, None))
+
+
+def furthest_behind(column: Sequence[int], before: int) -> int:
+    """How far a number is behind the greatest up to it, and `before`, at most; 0 for none."""
+    quick: Callable[[int], int] | None = getattr(column, "furthest_behind", None)
+    if quick is not None:
+        return quick(before)
+    return max(map(sub, greatest_so_far(column, before), column), default=0)
 
 
 def first_over(column: Sequence[int], limit: int, start: int, stop: int) -> int:

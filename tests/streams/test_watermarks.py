@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from kafkalite.cli.consume import _records
 from kafkalite.core.protocol.partitioner import partition_column
+from kafkalite.core.protocol.record_codec import NATIVE, Int64s
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.errors import SerdeError
 from kafkalite.streams import string, tumbling
@@ -110,10 +112,10 @@ class TestClock:
 class TestStamper:
     def test_one_writer_alone_marks_nothing_but_its_rest(self) -> None:
         stamper = Stamper(A, Flow((A,), 0), 2)
-        ((partition, sent),) = stamper.stamp(columns(5, 3), None)
-        assert (partition, sent) == (None, columns(5, 3))
+        (sent,) = stamper.stamp(columns(5, 3), None)
+        assert sent == (None, columns(5, 3), 0)
         assert stamper.catch_up() == []
-        assert [p for p, _ in stamper.rest(0)] == [0, 1]
+        assert [p for p, _, _ in stamper.rest(0)] == [0, 1]
 
     def test_rest_is_told_once_and_again_later(self) -> None:
         stamper = Stamper(A, Flow((A, B), 0), 2)
@@ -121,13 +123,13 @@ class TestStamper:
         assert stamper.rest(RETELL_MS - 1) == []
         assert len(stamper.rest(RETELL_MS)) == 2
         pieces = stamper.stamp(columns(5), [1])
-        told = [Marker.decode(piece.values[0]).is_idle for _, piece in pieces]
-        assert (told, [p for p, _ in pieces]) == ([False] * 3, [0, 1, 1])
+        told = [Marker.decode(piece.values[0]).is_idle for _, piece, _ in pieces]
+        assert (told, [p for p, _, _ in pieces]) == ([False] * 3, [0, 1, 1])
 
     def test_other_partitions_are_told_of_the_time_at_a_commit(self) -> None:
         stamper = Stamper(A, Flow((A, B), 0), 3)
         stamper.stamp(columns(5), [1])
-        assert [(p, Marker.decode(c.values[0]).time) for p, c in stamper.catch_up()] == [
+        assert [(p, Marker.decode(c.values[0]).time) for p, c, _ in stamper.catch_up()] == [
             (0, 5),
             (2, 5),
         ]
@@ -138,17 +140,19 @@ class TestStamper:
         large = Columns([b"k"] * 500, [bytes(2_000)] * 500, range(500))
         pieces = stamper.stamp(large, None)
         assert len(pieces) > 4
-        for _, piece in pieces:
+        for _, piece, markers in pieces:
+            assert markers == 1
             assert piece.keys[0] == MARKER_KEY
             assert sum(map(len, piece.values)) < 200_000
-        assert sum(len(piece) - 1 for _, piece in pieces) == 500
+        assert sum(len(piece) - 1 for _, piece, _ in pieces) == 500
 
     def test_headers_stay_with_their_records(self) -> None:
         stamper = Stamper(A, Flow((A, B), 0), 2)
         with_headers = Columns([b"k"] * 3, [b""] * 3, [9, 1, 2], None, [(("h", b"1"),), (), ()])
-        ((_, piece),) = stamper.stamp(with_headers, [0, 0, 0])
+        ((_, piece, markers),) = stamper.stamp(with_headers, [0, 0, 0])
         assert piece.headers is not None
         heads = [k == MARKER_KEY for k in piece.keys]
+        assert markers == sum(heads)
         assert heads == [True, False, False, False]
         assert list(piece.headers) == [(), (("h", b"1"),), (), ()]
 
@@ -158,9 +162,10 @@ class TestStamper:
             max_size=6,
         ),
         st.integers(0, 10),
+        st.booleans(),
     )
     def test_readers_know_of_every_record_that_is_too_late(
-        self, batches: list[list[tuple[int, int]]], grace_ms: int
+        self, batches: list[list[tuple[int, int]]], grace_ms: int, as_forms: bool
     ) -> None:
         stamper = Stamper(A, Flow((A, B), grace_ms), 3)
         clocks = [Clock((A, B)) for _ in range(3)]
@@ -172,9 +177,13 @@ class TestStamper:
                 expected[partition].append(timestamp + grace_ms < newest)
             found: dict[int, list[bool]] = defaultdict(list)
             partitions = [partition for _, partition in batch]
-            for partition, piece in stamper.stamp(columns(*(t for t, _ in batch)), partitions):
+            made = columns(*(t for t, _ in batch))
+            if as_forms and NATIVE:
+                made = replace(made, timestamps=Int64s(made.timestamps))
+            for partition, piece, count in stamper.stamp(made, partitions):
                 assert partition is not None
                 records, markers = without_markers(piece)
+                assert len(markers) == count
                 judged = clocks[partition].judged(records.timestamps, markers)
                 found[partition] += [
                     t + grace_ms < time for t, time in zip(records.timestamps, judged, strict=True)

@@ -25,7 +25,7 @@ from cpython.bytes cimport (
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -342,6 +342,24 @@ cdef class Int64s:
         for i in range(self.size):
             greatest = max(greatest, self.numbers[i])
         return greatest
+
+    def greatest_so_far(self, int64_t before):
+        """For each number the greatest up to it, and `before`."""
+        cdef Block block = new_block(self.size)
+        cdef Py_ssize_t i
+        for i in range(self.size):
+            before = max(before, self.numbers[i])
+            block.numbers[i] = before
+        return new_int64s(block, block.numbers, self.size)
+
+    def furthest_behind(self, int64_t before):
+        """How far a number is behind the greatest up to it, and `before`, at most; else 0."""
+        cdef uint64_t furthest = 0
+        cdef Py_ssize_t i
+        for i in range(self.size):
+            before = max(before, self.numbers[i])
+            furthest = max(furthest, <uint64_t> before - <uint64_t> self.numbers[i])
+        return furthest
 
     @property
     def is_ascending(self):

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from operator import sub
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafkalite.clients.producer.batching import chunks
-from kafkalite.core.columns import greatest
+from kafkalite.core.columns import furthest_behind, greatest, greatest_so_far
 from kafkalite.core.protocol.partitioner import partition_column, split
 from kafkalite.core.types import Columns, concat
 from kafkalite.streams.local.assignor import TaskId
@@ -27,7 +25,13 @@ from kafkalite.streams.local.watermarks import MARKER_KEY, NEVER, Flow, Marker
 RETELL_MS: Final = 30_000
 PIECE_BYTES: Final = 131_072  # behind one marker: less than half of a record batch
 
-Piece = tuple[int | None, Columns]  # with its partition; None: by the keys of the records
+
+class Piece(NamedTuple):
+    """Records for a partition, None: for those of their keys; `markers` of them are watermarks."""
+
+    partition: int | None
+    columns: Columns
+    markers: int = 0
 
 
 @dataclass(slots=True)
@@ -54,21 +58,22 @@ class Stamper:
         if not self.flow.is_shared:
             self.newest = max(self.newest, greatest(columns.timestamps))
             if partitions is None:
-                return [*pieces, (None, columns)]
+                return [*pieces, Piece(None, columns)]
             return pieces + [
-                (partition, mine)
+                Piece(partition, mine)
                 for partition, mine in enumerate(split(columns, partitions, self.partition_count))
                 if len(mine)
             ]
         if partitions is None:
             partitions = partition_column(columns.keys, self.partition_count)
         before = self.newest
-        columns, partitions = self._with_times(columns, partitions)
+        columns, partitions, has_late = self._with_times(columns, partitions)
         self.newest = max(before, greatest(columns.timestamps))
         head = self._marker(before)
         for partition, mine in enumerate(split(columns, partitions, self.partition_count)):
             for piece, _ in chunks(mine, PIECE_BYTES):
-                pieces.append((partition, concat((head, piece))))
+                markers = 1 + (piece.keys.count(MARKER_KEY) if has_late else 0)
+                pieces.append(Piece(partition, concat((head, piece)), markers))
             if len(mine):
                 self.told[partition] = max(self.told[partition], before, greatest(mine.timestamps))
         return pieces
@@ -94,7 +99,7 @@ class Stamper:
         pieces: list[Piece] = []
         for partition in partitions:
             self.told[partition] = max(self.told[partition], self.newest)
-            pieces.append((partition, marker))
+            pieces.append(Piece(partition, marker, 1))
         return pieces
 
     def _marker(self, time: int) -> Columns:
@@ -103,15 +108,14 @@ class Stamper:
 
     def _with_times(
         self, columns: Columns, partitions: Sequence[int]
-    ) -> tuple[Columns, Sequence[int]]:
-        """The columns with a marker before each record that is late by what others were sent."""
+    ) -> tuple[Columns, Sequence[int], bool]:
+        """The columns with a marker before each record that is late by what others were sent, and
+        whether there are such."""
         grace_ms, before = self.flow.grace_ms, self.newest
         timestamps = columns.timestamps
-        if grace_ms is None:
-            return columns, partitions
-        reached = list(accumulate(timestamps, max, initial=before))
-        if max(map(sub, reached, timestamps)) <= grace_ms:
-            return columns, partitions
+        if grace_ms is None or furthest_behind(timestamps, before) <= grace_ms:
+            return columns, partitions, False
+        reached = greatest_so_far(timestamps, before)
         told = [max(time, before) for time in self.told]  # once the head of the piece is read
         late: list[int] = []
         for at, timestamp in enumerate(timestamps):
@@ -122,9 +126,9 @@ class Stamper:
             elif timestamp > told[partition]:
                 told[partition] = timestamp
         if not late:
-            return columns, partitions
+            return columns, partitions, False
         markers = {at: self._marker(reached[at]) for at in late}
-        return _between(columns, markers), _repeated(partitions, markers)
+        return _between(columns, markers), _repeated(partitions, markers), True
 
 
 def _between(columns: Columns, markers: dict[int, Columns]) -> Columns:

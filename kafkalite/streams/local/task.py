@@ -45,7 +45,6 @@ from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.kept import Kept
 from kafkalite.streams.local.watermarks import (
     EXTERNAL,
-    MARKER_KEY,
     NEVER,
     Clock,
     Flow,
@@ -293,16 +292,15 @@ class Task:
         if (stamper := self._stampers.get(output.topic)) is None:
             yield output
             return
-        for partition, columns in stamper.stamp(output.columns, output.partitions):
-            markers = columns.keys.count(MARKER_KEY)
+        for partition, columns, markers in stamper.stamp(output.columns, output.partitions):
             yield Output(output.topic, columns, None, output.sink, (), partition, markers)
 
     def _markers(self, tell: Callable[[Stamper], list[Piece]]) -> list[Output]:
         """What the stampers tell besides records."""
         return [
-            Output(topic, columns, None, "", (), partition, len(columns))
+            Output(topic, columns, None, "", (), partition, markers)
             for topic, stamper in self._stampers.items()
-            for partition, columns in tell(stamper)
+            for partition, columns, markers in tell(stamper)
         ]
 
     def commit(self) -> TaskCommit:

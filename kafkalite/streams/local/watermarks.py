@@ -31,10 +31,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from kafkalite.core.columns import greatest
+from kafkalite.core.columns import greatest, greatest_so_far, joined
 from kafkalite.core.types import Columns
 from kafkalite.errors import SerdeError
 from kafkalite.streams.local.assignor import TaskId
@@ -117,20 +116,20 @@ class Clock:
     idle: set[TaskId] = field(default_factory=set)
     newest: int = NEVER  # of the records
 
-    def judged(self, timestamps: Sequence[int], markers: Iterable[Placed]) -> list[int]:
+    def judged(self, timestamps: Sequence[int], markers: Iterable[Placed]) -> Sequence[int]:
         """For each record that comes next, the time by which it is judged. Changes nothing."""
         times, current = dict(self.times), self.current
-        judged: list[int] = []
+        judged: list[Sequence[int]] = []
         for first, stop, marker in _segments(markers, len(timestamps)):
             if marker is not None:
                 current = marker.task
                 times[current] = max(times.get(current, NEVER), marker.time)
             if first < stop:
                 time = times.get(current, NEVER)
-                own = list(accumulate(timestamps[first:stop], max, initial=time))
+                own = greatest_so_far(timestamps[first:stop], time)
                 times[current] = own[-1]
-                judged += own[1:]
-        return judged
+                judged.append(own)
+        return joined(judged) if judged else []
 
     def meet(self, marker: Marker) -> None:
         """Goes past a marker."""

@@ -6,12 +6,23 @@ import gc
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite.core.columns import Form, first_over, greatest, joined, least, take, where
+from kafkalite.core.columns import (
+    Form,
+    first_over,
+    furthest_behind,
+    greatest,
+    greatest_so_far,
+    joined,
+    least,
+    take,
+    where,
+)
 from kafkalite.core.protocol import record_codec
 from kafkalite.core.protocol.record_codec import Int64s, Spans
 
@@ -123,6 +134,13 @@ def test_what_numbers_say_of_themselves(numbers, limit):
     assert column.is_ascending == (sorted(numbers) == numbers)
     stop = len(numbers)
     assert first_over(column, limit, 0, stop) == first_over(numbers, limit, 0, stop)
+    reached = list(accumulate(numbers, max, initial=limit))[1:]
+    assert (
+        list(greatest_so_far(column, limit))
+        == reached
+        == list(accumulate(numbers, max, initial=limit))[1:]
+    )
+    assert furthest_behind(column, limit) == furthest_behind(numbers, limit)
     assert memoryview(column).tolist() == numbers
     assert Int64s.of_buffer(column).tolist() == numbers
 
