@@ -26,10 +26,10 @@ from kafkalite.core.columns import first_over, greatest
 from kafkalite.core.types import Columns
 
 NO_LIMIT: Final = 1 << 62
-BATCHES_MAX: Final = 16  # of an inbox; each has the bytes of a fetch or two
+BATCHES_MAX: Final = 8  # of an inbox; each has the bytes of a fetch or two
 FRONT_FACTOR: Final = 4  # a batch is cut when it has more than so many times the records wanted
 SLICE_RECORDS_FIRST: Final = 100
-SLICE_RECORDS_MAX: Final = 10_000
+SLICE_RECORDS_MAX: Final = 32_768  # a fetch of small records, whole: each batch has a fixed cost
 SLICE_MS: Final = 50
 
 

@@ -24,6 +24,12 @@ class Ends:
     are_reached: bool
 
 
+def is_behind(consumer: Consumer, mine: Collection[TopicPartition]) -> bool:
+    """Whether this member knows of records that it has not read: nobody need be asked then, nor a
+    commit be made to compare."""
+    return any(consumer.lag(tp) for tp in mine)
+
+
 async def look_at_ends(
     client: Client, consumer: Consumer, inputs: TaskInputs, mine: Collection[TopicPartition]
 ) -> Ends:

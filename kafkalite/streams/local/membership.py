@@ -20,7 +20,7 @@ from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, KafkaliteError, TopologyError
 from kafkalite.streams.local.assignor import TaskAssignor
 from kafkalite.streams.local.committer import Guarantee, has_transactions, transactional_id
-from kafkalite.streams.local.settings import WorkerConfig
+from kafkalite.streams.local.settings import FETCH_BYTES, WorkerConfig
 
 SESSION_TIMEOUT_MS_SAFE: Final = 6_000  # what brokers allow that are not set up otherwise
 HEARTBEATS_PER_SESSION: Final = 6
@@ -52,6 +52,7 @@ def make_consumer(
         session_timeout_ms=config.session_timeout_ms,
         heartbeat_interval_ms=config.session_timeout_ms // HEARTBEATS_PER_SESSION,
         max_poll_interval_ms=config.max_poll_interval_ms,
+        max_partition_fetch_bytes=FETCH_BYTES,
         group_instance_id=config.group_instance_id,
         isolation_level="read_committed",
         as_forms=True,

@@ -15,6 +15,7 @@ from kafkalite.streams.local.committer import Guarantee
 from kafkalite.streams.local.placement import ACCEPTABLE_LAG, WARMUPS_MAX, Rules
 from kafkalite.streams.local.topics import Wanted
 
+FETCH_BYTES: Final = 2 << 20  # of a partition: a batch that costs little beside its records
 COMMIT_INTERVAL_MS: Final[Mapping[Guarantee, int]] = {"exactly_once": 100, "at_least_once": 1_000}
 
 

@@ -37,7 +37,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, KafkaliteError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.assignor import TaskAssignor, tasks_of
-from kafkalite.streams.local.caught_up import look_at_ends
+from kafkalite.streams.local.caught_up import is_behind, look_at_ends
 from kafkalite.streams.local.committer import Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
@@ -573,8 +573,10 @@ class Worker:
 
     async def _is_caught_up(self) -> bool:
         """Whether the group has read every input to its end and this member has sent all of it."""
-        await self._commit()
         mine = self._rounds.inboxes
+        if is_behind(self._consumer, mine):
+            return False
+        await self._commit()
         ends = await look_at_ends(self._client, self._consumer, self._inputs, mine)
         self._rounds.ends = ends.offsets
         if not ends.are_reached or self._rounds.has_records or not self._manager.is_settled:
