@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,6 +37,7 @@ Settings = Mapping[str, str] | None
 # The fast tier is what runs in the test's own process or asks one broker, commands included; these
 # begin processes of their own for nearly every test, or wait for the clocks of clients.
 SLOW_ROOMS = {"clients", "examples", "jvm", "other_clients"}
+SLOW_FILE = re.compile(rb"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
 
 EXAMPLES_SHARE = 10  # in the fast tier a property is tried on one in so many of its examples
 EXAMPLES_MIN = 5  # though on so many at least, if it has them
@@ -52,14 +54,20 @@ def is_slow_room(path: Path) -> bool:
     return bool(SLOW_ROOMS & set(path.relative_to(TESTS).parts))
 
 
+def is_slow_file(path: Path) -> bool:
+    """Whether all tests of a file are slow, by its text: not even its imports are wanted then."""
+    return path.suffix == ".py" and SLOW_FILE.search(path.read_bytes()) is not None
+
+
 def is_fast_tier(config: pytest.Config) -> bool:
     return bool(config.option.markexpr == "not slow")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The fast tier does not even import what it leaves out."""
-    left_out = is_fast_tier(config) and TESTS in collection_path.parents
-    return True if left_out and is_slow_room(collection_path) else None
+    if not is_fast_tier(config) or TESTS not in collection_path.parents:
+        return None
+    return is_slow_room(collection_path) or is_slow_file(collection_path) or None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from mypy import api
 
 HERE = Path(__file__).parent
 GUIDE = HERE.parents[1] / "docs" / "guide" / "typing.md"
@@ -28,6 +27,8 @@ Errors = dict[str, list[str]]  # by file and line
 
 def found(files: list[Path], cache: Path) -> Errors:
     """The errors of `mypy --strict`, from one run without a configuration."""
+    from mypy import api  # slow to import; not for the fast tier
+
     options = ["--strict", "--python-version=3.11", "--config-file=", "--no-pretty"]
     options += ["--follow-imports=silent", f"--cache-dir={cache}"]
     told, failure, _ = api.run([*options, *map(str, files)])

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from itertools import dropwhile
 from typing import Any
 
@@ -172,19 +173,19 @@ class BrokerConfig:
         dynamic_default: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
         """The same broker under other dynamic settings; a layer that is None stays as it is."""
-        return BrokerConfig.parse(
-            self.static,
-            dynamic=self.dynamic if dynamic is None else dynamic,
-            dynamic_default=self.dynamic_default if dynamic_default is None else dynamic_default,
-        )
+        own = self.dynamic if dynamic is None else dynamic
+        of_all = self.dynamic_default if dynamic_default is None else dynamic_default
+        if (own, of_all) == (self.dynamic, self.dynamic_default):
+            return self
+        return BrokerConfig.parse(self.static, dynamic=own, dynamic_default=of_all)
 
     def topic(self, overrides: Mapping[str, str] | None = None) -> TopicConfig:
         """A topic's settings on this broker."""
         return TopicConfig.parse(overrides or {}, self)
 
-    def synonyms(self, names: Sequence[str]) -> tuple[ConfigSynonym, ...]:
+    def synonyms(self, names: tuple[str, ...]) -> tuple[ConfigSynonym, ...]:
         """Whatever was set or is a default under `names`; the first is the one in force."""
-        found = [
+        were_set = [
             ConfigSynonym(name, layer[name], source)
             for source, layer in (
                 (ConfigSource.DYNAMIC_BROKER_CONFIG, self.dynamic),
@@ -194,15 +195,7 @@ class BrokerConfig:
             for name in names
             if name in layer
         ]
-        defaults = [
-            (name, to_text(BROKER_KEYS[name].default)) for name in names if name in BROKER_KEYS
-        ]
-        found += [
-            ConfigSynonym(name, text, ConfigSource.DEFAULT_CONFIG)
-            for name, text in defaults
-            if text is not None
-        ]
-        return tuple(found)
+        return (*were_set, *_defaults(names))
 
     def describe(self) -> list[ConfigEntry]:
         """Every setting of the broker with its value, source and synonyms, by name."""
@@ -227,6 +220,14 @@ class BrokerConfig:
             for name, text in sorted(self.dynamic_default.items())
             for source in (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,)
         ]
+
+
+@lru_cache(maxsize=1_024)
+def _defaults(names: tuple[str, ...]) -> tuple[ConfigSynonym, ...]:
+    """The defaults under `names`, which are constants of the tables of keys."""
+    texts = [(name, to_text(BROKER_KEYS[name].default)) for name in names if name in BROKER_KEYS]
+    default = ConfigSource.DEFAULT_CONFIG
+    return tuple(ConfigSynonym(name, text, default) for name, text in texts if text is not None)
 
 
 def is_known(name: str) -> bool:

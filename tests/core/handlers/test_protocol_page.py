@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kafka.protocol import broker_version_data
+import pytest
 
 from kafkalite.core.handlers import ROUTES
 from kafkalite.core.handlers.protocol_page import render
@@ -42,9 +42,12 @@ def test_what_is_advertised_overlaps_what_old_clients_test_for() -> None:
         assert all(first <= version <= last for version in needed), name
 
 
+@pytest.mark.slow
 def test_what_is_advertised_together_is_one_release_of_apache_kafka() -> None:
     """kafka-python tells the release from single versions, and goes by what that one can do: a
     version too new for the others, and it asks for those as well, if it was told a release.
     """
+    from kafka.protocol import broker_version_data
+
     versions = {int(route.key): route.versions for route in ROUTES.values()}
     assert broker_version_data.infer_broker_version_from_api_versions(versions) == (3, 8)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from aiokafka import partitioner as aiokafka
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.partitioner import default as kafka
 
 from kafkalite.core.protocol import partitioner, record_codec, records_pure
 from kafkalite.core.protocol.partitioner import to_positive
@@ -33,10 +31,14 @@ def test_murmur2_is_java_s(twin, key, expected):
     assert twin.murmur2(key) == expected & 0xFFFFFFFF
 
 
+@pytest.mark.slow
 @twins
 @settings(deadline=None)
 @given(key=st.binary(max_size=100))
 def test_murmur2_agrees_with_other_clients(twin, key):
+    from aiokafka import partitioner as aiokafka
+    from kafka.partitioner import default as kafka
+
     assert twin.murmur2(key) == kafka.murmur2(key) & 0xFFFFFFFF == aiokafka.murmur2(key)
 
 

@@ -14,6 +14,8 @@ from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.records import check_produced, decode, decode_all, encode, patch
 from kafkalite.core.types import Columns
 
+pytestmark = pytest.mark.slow
+
 blobs = st.none() | st.binary(max_size=50)
 rows = st.lists(
     st.tuples(

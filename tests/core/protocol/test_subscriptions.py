@@ -7,10 +7,6 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.consumer.metadata import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
 
 from kafkalite.core.protocol.subscriptions import (
     Assignment,
@@ -50,8 +46,11 @@ def test_an_assignment_comes_back(assignment: Assignment) -> None:
     assert decode_assignment(encode_assignment(assignment)) == assignment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_other_clients_are_understood_in_all_their_versions(version: int) -> None:
+    from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
+
     theirs = ConsumerProtocolSubscription(
         ["o"],
         b"x",
@@ -68,8 +67,11 @@ def test_other_clients_are_understood_in_all_their_versions(version: int) -> Non
     assert ours.rack_id == ("r" if version >= 3 else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [0, 1, 3])
 def test_other_leaders_are_understood(version: int) -> None:
+    from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
+
     o1 = ConsumerProtocolAssignment.TopicPartition("o", [1])
     theirs = ConsumerProtocolAssignment([o1], b"x", version=version)
     data = theirs.encode(header=True, framed=False)
