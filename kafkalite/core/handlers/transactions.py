@@ -10,7 +10,8 @@ Source KIP-98, KIP-588 (PRODUCER_FENCED), KIP-664; apache/kafka `KafkaApis`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kafkalite.core.cluster.internal_topics import OFFSETS_TOPIC
@@ -40,6 +41,7 @@ from kafkalite.core.protocol.transactions import (
     ListTransactionsResponse,
     ProducerState,
     TransactionState,
+    TransactionTopic,
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
@@ -50,6 +52,7 @@ from kafkalite.core.protocol.transactions import (
 from kafkalite.core.transactions.admin import described, filter_of, listed, unknown_states
 from kafkalite.core.transactions.coordinator import AddPartitions
 from kafkalite.core.transactions.markers import Errors, Marker
+from kafkalite.core.transactions.partitions import NO_PARTITIONS, Partitions
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -108,11 +111,13 @@ def _add_in_slices(
 ) -> Answering:
     """The same for a request with many partitions. Its one record is one slice."""
     path = "v3_and_below_topics.partitions"
-    known: set[TopicPartition] = set()
+    known = NO_PARTITIONS
     unknown: set[TopicPartition] = set()
     for part in Parts(path, path).split(request):
-        for all_of, found in zip((known, unknown), _known(broker, part), strict=True):
-            all_of |= found
+        found, missing = _known(broker, part)
+        found.encoded()  # here, not in the slice that makes the record
+        known = known.union(found)
+        unknown |= missing
         yield
     answers: list[AddPartitionsToTxnResponse] = []
     code: Any = ErrorCode.NONE
@@ -131,21 +136,21 @@ def _add_in_slices(
 
 def _known(
     broker: Broker, request: AddPartitionsToTxnRequest
-) -> tuple[set[TopicPartition], set[TopicPartition]]:
+) -> tuple[Partitions, set[TopicPartition]]:
     """The partitions that are asked for: those that exist, and the others."""
-    wanted = {
+    wanted = [
         TopicPartition(topic.name, index)
         for topic in request.v3_and_below_topics
         for index in topic.partitions
-    }
+    ]
     unknown = {where for where in wanted if broker.image.partition(*where) is None}
-    return wanted - unknown, unknown
+    return Partitions(where for where in wanted if where not in unknown), unknown
 
 
 def _carry_added(
     broker: Broker,
     request: AddPartitionsToTxnRequest,
-    partitions: Iterable[TopicPartition],
+    partitions: Partitions,
     context: RequestContext,
 ) -> Any:
     transactional_id = request.v3_and_below_transactional_id
@@ -153,7 +158,7 @@ def _carry_added(
         transactional_id,
         request.v3_and_below_producer_id,
         request.v3_and_below_producer_epoch,
-        frozenset(partitions),
+        partitions,
     )
     return _carry(broker, transactional_id, added, context)
 
@@ -210,7 +215,7 @@ def _add_offsets(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        frozenset({TopicPartition(OFFSETS_TOPIC, index)}),
+        Partitions((TopicPartition(OFFSETS_TOPIC, index),)),
     )
     carried = _carry(broker, request.transactional_id, added, context)
     return after(carried, lambda code: AddOffsetsToTxnResponse(error_code=_code(code, context)))
@@ -238,22 +243,29 @@ def describe_transactions(
 
 
 def _describe_transactions(broker: Broker, request: DescribeTransactionsRequest) -> Answering:
-    def describe(transactional_id: str) -> TransactionState:
+    def describe(transactional_id: str) -> tuple[TransactionState, Partitions]:
         transactions = broker.transactions
         try:
             if not transactional_id:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "no transactional id")
             coordinator = transactions.ready(transactions.index_of(transactional_id))
         except ApiError as error:
-            return TransactionState(error.error_code, transactional_id)
+            return TransactionState(error.error_code, transactional_id), NO_PARTITIONS
         return described(coordinator.machine.entries, transactional_id)
 
     states: list[TransactionState] = []
     work = 0
     for transactional_id in dict.fromkeys(request.transactional_ids):
-        state = describe(transactional_id)
-        states.append(state)
-        work += 1 + sum(len(topic.partitions) for topic in state.topics)
+        state, partitions = describe(transactional_id)
+        topics: list[TransactionTopic] = []
+        for name, numbers in partitions.sorted_topics():
+            topics.append(TransactionTopic(name, tuple(numbers)))
+            work += 1 + len(numbers)
+            if work >= ENTRIES_PER_PART:
+                work = 0
+                yield
+        states.append(replace(state, topics=tuple(topics)))
+        work += 1
         if work >= ENTRIES_PER_PART:
             work = 0
             yield
@@ -315,7 +327,7 @@ def _write_marker(
         wanted.transaction_result,
         wanted.coordinator_epoch,
     )
-    partitions = frozenset(
+    partitions = Partitions(
         TopicPartition(topic.name, index)
         for topic in wanted.topics
         for index in topic.partition_indexes

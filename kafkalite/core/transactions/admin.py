@@ -5,35 +5,35 @@ Source KIP-664, KIP-994 (by duration); apache/kafka `TransactionStateManager.lis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kafkalite.core.protocol.transactions import (
     ListedTransaction,
     ListTransactionsRequest,
-    TransactionTopic,
 )
 from kafkalite.core.protocol.transactions import TransactionState as DescribedTransaction
 from kafkalite.core.transactions.coordinator import Entry
+from kafkalite.core.transactions.partitions import NO_PARTITIONS, Partitions
 from kafkalite.core.transactions.transaction import DEAD, DECIDED, TransactionState
-from kafkalite.core.types import NO_EPOCH, TopicPartition, sorted_by_topic
+from kafkalite.core.types import NO_EPOCH
 from kafkalite.errors import ErrorCode
 
 STATES: Final = {state.label: state for state in TransactionState}
 
 
-def described(entries: Mapping[str, Entry], transactional_id: str) -> DescribedTransaction:
-    """How one transactional id stands; of a decided transaction, what still needs its marker."""
+def described(
+    entries: Mapping[str, Entry], transactional_id: str
+) -> tuple[DescribedTransaction, Partitions]:
+    """How one transactional id stands, and its partitions, which the description still lacks: of a
+    decided transaction, those that still need their marker."""
     entry = entries.get(transactional_id)
     if entry is None or not _is_known(entry):
         code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-        return DescribedTransaction(code, transactional_id)
+        return DescribedTransaction(code, transactional_id), NO_PARTITIONS
     transaction = entry.transaction
-    partitions: Iterable[TopicPartition] = transaction.partitions
-    if transaction.state in DECIDED:
-        partitions = entry.markers_missing
-    topics = sorted_by_topic(partitions)
-    return DescribedTransaction(
+    is_decided = transaction.state in DECIDED
+    description = DescribedTransaction(
         ErrorCode.NONE,
         transactional_id,
         transaction.state.label,
@@ -41,8 +41,8 @@ def described(entries: Mapping[str, Entry], transactional_id: str) -> DescribedT
         transaction.start_ms,
         transaction.producer_id,
         transaction.producer_epoch,
-        tuple(TransactionTopic(name, tuple(numbers)) for name, numbers in topics.items()),
     )
+    return description, entry.markers_missing if is_decided else transaction.partitions
 
 
 def filter_of(request: ListTransactionsRequest, now_ms: int) -> Callable[[Entry], bool]:

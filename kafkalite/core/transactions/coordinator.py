@@ -18,8 +18,8 @@ Source KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-890 (verification); apach
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kafkalite.core.coordinators.append_errors import with_append_error
@@ -31,6 +31,7 @@ from kafkalite.core.protocol.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from kafkalite.core.transactions.partitions import NO_PARTITIONS, Partitions
 from kafkalite.core.transactions.records import (
     decode_key,
     decode_value,
@@ -98,7 +99,7 @@ class AddPartitions:
     transactional_id: str
     producer_id: int
     producer_epoch: int
-    partitions: frozenset[TopicPartition]
+    partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class WriteMarkers:
     transactional_id: str
     identity: ProducerIdentity
     commit: bool
-    partitions: frozenset[TopicPartition]
+    partitions: Partitions
     attempt: int
 
 
@@ -152,7 +153,7 @@ class Entry:
     pending: Transaction | None = None  # its record is on the way to the log
     pending_value: bytes | None = None  # of that record; None of a tombstone
     fenced_epoch: int = NO_EPOCH  # whose record may be in the log, though it was refused
-    markers_missing: set[TopicPartition] = field(default_factory=set)
+    markers_missing: Partitions = NO_PARTITIONS
     writing_since_ms: int | None = None  # markers are on their way
     attempt: int = 0  # at markers, the last one
 
@@ -296,10 +297,12 @@ class TransactionCoordinator:
             return
         before = entry.transaction
         if before.state in DECIDED:
-            error = ErrorCode.CONCURRENT_TRANSACTIONS
-        elif before.state is not ONGOING or not request.partitions <= before.partitions:
-            self._write(entry, before.joined_by(request.partitions, step.now.wall_ms), step)
-        step.reply(context.token, error)
+            step.reply(context.token, ErrorCode.CONCURRENT_TRANSACTIONS)
+            return
+        after = before.joined_by(request.partitions, step.now.wall_ms)
+        if before.state is not ONGOING or after.partitions is not before.partitions:
+            self._write(entry, after, step)
+        step.reply(context.token, ErrorCode.NONE)
 
     # -- EndTxn
 
@@ -335,8 +338,10 @@ class TransactionCoordinator:
         if written.attempt != entry.attempt:
             return
         entry.writing_since_ms = None
-        failed = {where for where, error in written.errors.items() if error and error not in DONE}
-        entry.markers_missing.difference_update(written.errors.keys() - failed)
+        assert len(written.errors) == len(entry.markers_missing), "each partition has its answer"
+        entry.markers_missing = Partitions(
+            where for where, error in written.errors.items() if error and error not in DONE
+        )
         if not entry.markers_missing and entry.pending is None:
             self._write(entry, entry.transaction.completed(step.now.wall_ms), step)
 
@@ -405,7 +410,7 @@ class TransactionCoordinator:
         entry.transaction, entry.fenced_epoch = transaction, NO_EPOCH
         entry.pending = entry.pending_value = None
         decided = transaction.state in DECIDED
-        entry.markers_missing = set(transaction.partitions) if decided else set()
+        entry.markers_missing = transaction.partitions if decided else NO_PARTITIONS
         # Its effect follows.
         entry.writing_since_ms = now.monotonic_ms if decided and ours is not None else None
         if before is None or not _is_same_ongoing(before, transaction):
@@ -498,7 +503,7 @@ def _is_same_ongoing(before: Transaction, transaction: Transaction) -> bool:
 
 
 def _ask_for_markers(
-    entry: Entry, transaction: Transaction, partitions: Iterable[TopicPartition], step: Step
+    entry: Entry, transaction: Transaction, partitions: Partitions, step: Step
 ) -> None:
     entry.attempt += 1
     step.effects.append(
@@ -506,7 +511,7 @@ def _ask_for_markers(
             transaction.transactional_id,
             _identity(transaction),
             transaction.is_commit,
-            frozenset(partitions),
+            partitions,
             entry.attempt,
         )
     )

@@ -25,10 +25,11 @@ from kafkalite.core.protocol.records import (
     encode_end_transaction_marker,
 )
 from kafkalite.core.replicas.replication import ACKS_ALL
-from kafkalite.core.types import TopicPartition, sorted_by_topic
+from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 MARKERS_PER_SLICE: Final = 16  # some 0.2 ms each where the log has to be opened
+SLICE_MS: Final = 4  # a slice ends then, too: where a marker makes its log's first file
 # What a marker makes readable are not its own bytes but those of the whole transaction before it:
 # whoever waits looks again, and goes on waiting if it is not enough.
 ALL_THERE_IS: Final = 1 << 40
@@ -90,12 +91,14 @@ class LocalMarkers:
 
         def write_all() -> Iterator[None]:
             batch = _encode(marker, self._host.now().wall_ms)
-            topics = sorted_by_topic(partitions)
-            every = (TopicPartition(topic, n) for topic in topics for n in topics[topic])
-            for number, where in enumerate(every, start=1):
+            began_ms, written = self._host.now().monotonic_ms, 0
+            for where in partitions:
                 self._write_one(marker, batch, where, learned)
-                if number % MARKERS_PER_SLICE == 0:
+                written += 1
+                took_ms = self._host.now().monotonic_ms - began_ms
+                if written == MARKERS_PER_SLICE or took_ms >= SLICE_MS:
                     yield
+                    began_ms, written = self._host.now().monotonic_ms, 0
 
         if not partitions:
             done(errors)

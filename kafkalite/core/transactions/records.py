@@ -13,7 +13,7 @@ Source `TransactionLog{Key,Value}.json`; apache/kafka `TransactionLog`.
 
 from __future__ import annotations
 
-from itertools import repeat
+from struct import Struct
 from typing import Final
 
 from kafkalite.core.coordinators.machine import Record
@@ -21,14 +21,16 @@ from kafkalite.core.protocol.codec import decode_with_version, encode_with_versi
 from kafkalite.core.protocol.transaction_records import (
     TransactionLogKey,
     TransactionLogValue,
-    TransactionPartitions,
 )
+from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.transaction import EMPTY, Transaction, TransactionState
-from kafkalite.core.types import TopicPartition, sorted_by_topic
 from kafkalite.errors import WireError
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 0
+
+_COUNT: Final = Struct(">i")  # of an array's entries
+TIMES_BYTES: Final = 16  # behind the array of partitions: last update, start
 
 
 def decode_key(key: bytes) -> str | None:
@@ -53,29 +55,33 @@ def decode_value(transactional_id: str, value: bytes) -> Transaction:
         found.transaction_last_update_timestamp_ms,
         found.producer_epoch,
         state,
-        frozenset(
-            where
-            for topic in found.transaction_partitions or ()
-            for where in map(TopicPartition, repeat(topic.topic), topic.partition_ids)
+        Partitions.of_topics(
+            (topic.topic, topic.partition_ids) for topic in found.transaction_partitions or ()
         ),
         found.transaction_start_timestamp_ms,
     )
 
 
 def transaction_record(transaction: Transaction) -> Record:
-    """The record that remembers how a transactional id stands."""
-    topics = sorted_by_topic(transaction.partitions).items()
-    partitions = tuple(TransactionPartitions(name, tuple(numbers)) for name, numbers in topics)
+    """The record that remembers how a transactional id stands.
+
+    The partitions hold the bytes of their array, which may be long; the codec makes the others.
+    """
     value = TransactionLogValue(
         transaction.producer_id,
         transaction.producer_epoch,
         transaction.timeout_ms,
         transaction.state,
-        None if transaction.state is EMPTY else partitions,
+        None if transaction.state is EMPTY else (),
         transaction.last_update_ms,
         transaction.start_ms,
     )
-    return _key(transaction.transactional_id), encode_with_version(value, VALUE_VERSION)
+    data = encode_with_version(value, VALUE_VERSION)
+    if partitions := transaction.partitions:
+        head, times = data[: -TIMES_BYTES - _COUNT.size], data[-TIMES_BYTES:]
+        count = _COUNT.pack(partitions.topic_count)
+        data = b"".join((head, count, partitions.encoded(), times))
+    return _key(transaction.transactional_id), data
 
 
 def transaction_tombstone(transactional_id: str) -> Record:

@@ -21,12 +21,13 @@ Source KIP-98, KIP-360 (epochs after errors); apache/kafka `TransactionMetadata`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
+from kafkalite.core.transactions.partitions import NO_PARTITIONS, Partitions
+from kafkalite.core.types import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from kafkalite.errors import ErrorCode
 
 EPOCH_MAX: Final = 32_767
@@ -91,7 +92,7 @@ class Transaction:
     last_update_ms: int  # epoch ms
     producer_epoch: int = NO_EPOCH
     state: TransactionState = EMPTY
-    partitions: frozenset[TopicPartition] = frozenset()
+    partitions: Partitions = NO_PARTITIONS
     start_ms: int = NO_TIMESTAMP  # of the transaction, epoch ms
     last_producer_id: int = NO_PRODUCER_ID  # before this one; known until the coordinator changes
     last_producer_epoch: int = NO_EPOCH  # likewise
@@ -167,14 +168,14 @@ class Transaction:
             producer_epoch=epoch,
             last_producer_epoch=last_epoch,
             timeout_ms=timeout_ms,
-            partitions=frozenset(),
+            partitions=NO_PARTITIONS,
             start_ms=NO_TIMESTAMP,
             last_update_ms=now_ms,
         )
 
     # -- the transaction
 
-    def joined_by(self, partitions: Iterable[TopicPartition], now_ms: int) -> Transaction:
+    def joined_by(self, partitions: Partitions, now_ms: int) -> Transaction:
         """With more partitions; the first ones begin it."""
         return self._to(
             ONGOING,
@@ -199,11 +200,11 @@ class Transaction:
     def completed(self, now_ms: int) -> Transaction:
         """Every partition has its marker."""
         state = COMPLETE_COMMIT if self.is_commit else COMPLETE_ABORT
-        return self._to(state, partitions=frozenset(), last_update_ms=now_ms)
+        return self._to(state, partitions=NO_PARTITIONS, last_update_ms=now_ms)
 
     def forgotten(self) -> Transaction:
         """Not heard of for long."""
-        return self._to(DEAD, partitions=frozenset())
+        return self._to(DEAD, partitions=NO_PARTITIONS)
 
     def _to(self, state: TransactionState, **changes: object) -> Transaction:
         step = f"{self.transactional_id}: {self.state.name} -> {state.name}"

@@ -18,6 +18,7 @@ from kafkalite.core.protocol.records import encode
 from kafkalite.core.replicas import upkeep
 from kafkalite.core.replicas.replication import ACKS_ALL
 from kafkalite.core.transactions.coordinator import TransactionConfig, TransactionCoordinator
+from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.records import transaction_record
 from kafkalite.core.transactions.transaction import (
     COMPLETE_COMMIT,
@@ -221,7 +222,7 @@ def test_a_machine_that_fails_at_its_time_is_made_anew_and_takes_none_from_other
 def test_many_transactions_that_time_out_at_once_do_not_make_one_batch() -> None:
     """A batch is refused as a whole: one that is too large would be so again and again."""
     machine = TransactionCoordinator(TransactionConfig())
-    partitions = frozenset(TopicPartition("t" * 100, n) for n in range(5_000))
+    partitions = Partitions(TopicPartition("t" * 100, n) for n in range(5_000))
     for number in range(60):
         begun = Transaction(f"tx{number}", number, 1, 0, 0, ONGOING, partitions, 0)
         machine.replay(*transaction_record(begun), at(0))

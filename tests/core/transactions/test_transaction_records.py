@@ -6,6 +6,7 @@ import pytest
 
 from kafkalite.core.protocol.codec import encode_with_version
 from kafkalite.core.protocol.transaction_records import TransactionLogValue
+from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.records import (
     decode_key,
     decode_value,
@@ -19,10 +20,9 @@ from kafkalite.core.transactions.transaction import (
     Transaction,
     TransactionState,
 )
-from kafkalite.core.types import TopicPartition
 from kafkalite.errors import WireError
 
-PARTITIONS = frozenset({TopicPartition("u", 3), TopicPartition("t", 1), TopicPartition("t", 0)})
+PARTITIONS = Partitions.of_topics((("t", (1, 0)), ("u", (3,))))
 STANDING = Transaction("tx", 7, 60_000, 5, 2, ONGOING, PARTITIONS, 4)
 
 KEY = bytes.fromhex("0000 0002 7478")

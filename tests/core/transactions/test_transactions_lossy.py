@@ -32,6 +32,7 @@ from kafkalite.core.protocol.records import (
 from kafkalite.core.replicas.replication import ACKS_ALL
 from kafkalite.core.transactions.coordinator import AddPartitions
 from kafkalite.core.transactions.markers import LocalMarkers
+from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.shards import TransactionCoordinators
 from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import Columns, RequestContext, TopicPartition
@@ -130,7 +131,7 @@ class Producer:
         if self.end is not None:
             self.ask(t.EndTxnRequest(self.id, *self.identity, self.end))
         elif place not in self.added and random.random() < 0.5:
-            self.ask(AddPartitions(self.id, *self.identity, frozenset({place})))
+            self.ask(AddPartitions(self.id, *self.identity, Partitions((place,))))
         elif (place in self.added or not self.number) and random.random() < 0.7:
             self.write(place)  # in its first transaction also where it must not
         elif self.added:

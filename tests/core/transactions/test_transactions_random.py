@@ -24,6 +24,7 @@ from kafkalite.core.transactions.coordinator import (
     TransactionCoordinator,
     WriteMarkers,
 )
+from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.transaction import DECIDED, ONGOING, ProducerIdentity
 from kafkalite.core.types import Outcome, RequestContext, TopicPartition
 from kafkalite.errors import ErrorCode
@@ -107,7 +108,7 @@ class World:
 
     def add(self, who: str, place: TopicPartition) -> None:
         identity = self.known.get(who, ProducerIdentity(99, 0))
-        code = self.ask(AddPartitions("tx", *identity, frozenset({place})))
+        code = self.ask(AddPartitions("tx", *identity, Partitions((place,))))
         if not code:
             assert identity == self.given[-1], "only the last one may"
 

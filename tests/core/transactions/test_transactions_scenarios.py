@@ -30,6 +30,7 @@ from kafkalite.core.transactions.coordinator import (
     TransactionCoordinator,
     WriteMarkers,
 )
+from kafkalite.core.transactions.partitions import Partitions
 from kafkalite.core.transactions.records import decode_key, decode_value
 from kafkalite.core.transactions.transaction import ProducerIdentity
 from kafkalite.core.types import Outcome, RequestContext, TopicPartition
@@ -155,7 +156,7 @@ class Coordination(Player):
         producer: str | None = None,
         epoch: str | None = None,
     ) -> Iterator[str]:
-        wanted = frozenset(where(name) for name in partitions)
+        wanted = Partitions(where(name) for name in partitions)
         identity = self.identity(who, producer, epoch)
         yield from self.ask(AddPartitions(id, *identity, wanted), who)
 
@@ -182,11 +183,10 @@ class Coordination(Player):
         yield self.machine.verify(id, identity, where(partition)).name
 
     def do_describe(self, name: str = "tx") -> Iterator[str]:
-        found = described(self.machine.entries, name)
+        found, partitions = described(self.machine.entries, name)
         if found.error_code:
             yield found.error_code.name
             return
-        partitions = (TopicPartition(e.topic, n) for e in found.topics for n in e.partitions)
         yield (
             f"{found.transaction_state} {found.producer_id}/{found.producer_epoch} "
             f"since {found.transaction_start_time_ms} {names(partitions)}"
