@@ -46,6 +46,7 @@ LOAD_SLICE_BYTES: Final = 262_144
 LOAD_SLICES_AT_ONCE: Final = 4  # on first need; a longer log is loaded while others get their turn
 PART_BYTES_MAX: Final = 262_144  # of records that answer nobody, such as those of offsets forgotten
 INT_MIN_AS_UNSIGNED: Final = 1 << 31
+REPLIES_AT_ONCE: Final = 100  # some 40 us each: they are encoded and sent
 FIRST_SEQUENCE: Final = 0  # of offsets in a transaction: brokers do not number what they write
 
 M = TypeVar("M", bound=Machine)
@@ -434,10 +435,19 @@ class Coordinators(Generic[M]):
                 self._run(coordinator, effect)
         self._host.wake_at(coordinator.machine.next_deadline_ms())
 
-    @staticmethod
-    def _reply(replies: Iterable[Reply]) -> None:
-        for reply in replies:
+    def _reply(self, replies: tuple[Reply, ...]) -> None:
+        """Answers those who waited; where they are very many, others get their turn meanwhile."""
+        for reply in replies[:REPLIES_AT_ONCE]:
             reply.token.complete(reply.response)
+        if len(replies) > REPLIES_AT_ONCE:
+            self._host.run_slices(self._reply_on(replies), f"answers of {self.topic}")
+
+    @staticmethod
+    def _reply_on(replies: tuple[Reply, ...]) -> Iterator[None]:
+        for place in range(REPLIES_AT_ONCE, len(replies)):
+            if place % REPLIES_AT_ONCE == 0:
+                yield
+            replies[place].token.complete(replies[place].response)
 
 
 def _end_to_load(log: PartitionLog) -> int:

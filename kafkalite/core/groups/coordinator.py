@@ -222,7 +222,7 @@ class GroupCoordinator:
             self._expiry.cancel(kind.group_id)
 
     def _replay_group(self, group_id: str, value: bytes | None, now: Now) -> None:
-        stored = None if value is None else decode_group(value)
+        stored = None if value is None else self._rebalances.read(group_id, value)
         self._rebalances.replay(group_id, stored, now)
         if stored is not None and not stored.members:
             self._expire_later(group_id, now)

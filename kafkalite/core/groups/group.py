@@ -95,6 +95,7 @@ class Member:
     protocols: Protocols
     assignment: bytes = b""
     is_new: bool = False
+    subscription: tuple[bytes, frozenset[str] | None] | None = None  # what it said, as it was read
 
     @property
     def knows(self) -> set[str]:
@@ -105,10 +106,20 @@ class Member:
         """What the member said for this protocol; nothing for one that it does not know."""
         return metadata_of(self.protocols, protocol_name)
 
+    def topics(self, protocol_name: str | None) -> frozenset[str] | None:
+        """The topics of its subscription, which is read once; None if we cannot read it."""
+        metadata = self.metadata(protocol_name)
+        if self.subscription is None or self.subscription[0] != metadata:
+            self.subscription = metadata, subscribed_topics((metadata,))
+        return self.subscription[1]
+
 
 def metadata_of(protocols: Protocols, protocol_name: str | None) -> bytes:
     """What a member that knows `protocols` said for one of them."""
-    return next((p.metadata for p in protocols if p.name == protocol_name), b"")
+    for protocol in protocols:
+        if protocol.name == protocol_name:
+            return protocol.metadata
+    return b""
 
 
 def positive_or(timeout_ms: int, default_ms: int) -> int:
@@ -141,6 +152,7 @@ class Group:
     records_in_flight: int = 0  # appended, not yet replayed
     durable: GroupMetadataValue | None = None
     written: GroupMetadataValue | None = None
+    written_data: bytes | None = None  # the bytes of `written`, where they are on their way
     has_departures: bool = False  # since `written` was last compared with the members
     is_taken_over: bool = False  # from the log, and no generation has become stable since
 
@@ -241,6 +253,8 @@ class Group:
         the members who joined first like better is taken.
         """
         common = {name for name, count in self.votes.items() if count == len(self.members)}
+        if len(common) == 1:
+            return common.pop()
         ballots = Counter(
             next(p.name for p in member.protocols if p.name in common)
             for member in self.members.values()
@@ -251,13 +265,24 @@ class Group:
         """The topics of all members' subscriptions in the selected protocol."""
         if self.protocol_type != PROTOCOL_TYPE:
             return None
-        return subscribed_topics(m.metadata(self.protocol_name) for m in self.members.values())
+        topics: set[str] = set()
+        for member in self.members.values():
+            subscribed = member.topics(self.protocol_name)
+            if subscribed is None:
+                return None
+            topics |= subscribed
+        return frozenset(topics)
+
+    def read_subscription(self, member: Member) -> None:
+        """Reads what a member subscribes to. A generation that begins finds it read."""
+        if self.protocol_type == PROTOCOL_TYPE:
+            member.topics(self.protocol_name or member.protocols[0].name)
 
     def topics_of(self, member: Member) -> frozenset[str] | None:
         """The topics of one member's subscription, if that is what it sends."""
         if self.protocol_type != PROTOCOL_TYPE:
             return None
-        return subscribed_topics([member.metadata(self.protocol_name)])
+        return member.topics(self.protocol_name)
 
     def is_subscribed(self, topic: str) -> bool:
         """Whether members read `topic`, as far as is known; a consumer group may read anything."""
@@ -332,7 +357,9 @@ class Group:
             return None
         self.has_departures = False
         members = tuple(
-            replace(member, member_id=current_id, assignment=b"")
+            member
+            if member.member_id == current_id and not member.assignment
+            else replace(member, member_id=current_id, assignment=b"")
             for member in self.written.members
             if (current_id := self._current_id(member)) is not None
         )

@@ -241,6 +241,7 @@ class Membership:
         if older is not None:
             refuse_join(older, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id, join.step)
         group.joining[member.member_id] = join.waiting
+        group.read_subscription(member)
         if group.state is not PREPARING_REBALANCE:
             self._rebalances.prepare_rebalance(group, join.step)
 

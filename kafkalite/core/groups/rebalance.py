@@ -45,7 +45,7 @@ from kafkalite.core.groups.group import (
     Member,
     Waiting,
 )
-from kafkalite.core.groups.records import group_record
+from kafkalite.core.groups.records import decode_group, group_record
 from kafkalite.core.protocol.group_records import GroupMetadataValue
 from kafkalite.core.protocol.groups import (
     JoinGroupResponse,
@@ -237,8 +237,9 @@ class Rebalances:
         self._write(group, group.to_value(assignments, step.now.wall_ms), step)
 
     def _write(self, group: Group, value: GroupMetadataValue, step: Step) -> None:
-        step.append(group_record(group.group_id, value))
-        group.written = value
+        record = group_record(group.group_id, value)
+        step.append(record)
+        group.written, group.written_data = value, record[1]
         group.records_in_flight += 1
 
     def store_assignment(self, group: Group, request: SyncGroupRequest, step: Step) -> None:
@@ -261,6 +262,13 @@ class Rebalances:
                 step.reply(waiting.token, synced(group, member.assignment))
 
     # -- the log
+
+    def read(self, group_id: str, data: bytes) -> GroupMetadataValue:
+        """What a record says of a group. The last one that was written here is not decoded."""
+        group = self.groups.get(group_id)
+        if group is not None and group.written is not None and group.written_data == data:
+            return group.written
+        return decode_group(data)
 
     def replay(self, group_id: str, value: GroupMetadataValue | None, now: Now) -> None:
         """What the log says of a group: of one that runs here, or of one to take over.
@@ -289,7 +297,7 @@ class Rebalances:
     def _note_landed(group: Group) -> None:
         """Once nothing is under way, what was written is what the log says."""
         if not group.records_in_flight and group.written is not group.durable:
-            group.written = group.durable
+            group.written, group.written_data = group.durable, None
             group.has_departures = True
 
     def _take_over(self, group: Group, now: Now) -> None:

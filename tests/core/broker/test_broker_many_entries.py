@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.coordinators.runtime import REPLIES_AT_ONCE
 from kafkalite.core.groups.group import STABLE, Group, Member
 from kafkalite.core.handlers import transactions
 from kafkalite.core.handlers.fetch import PARTITIONS_AT_ONCE, PARTITIONS_PER_SLICE
@@ -21,6 +22,7 @@ from kafkalite.core.protocol.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    JoinGroupRequest,
     JoinGroupRequestProtocol,
     LeaveGroupRequest,
     MemberIdentity,
@@ -253,6 +255,37 @@ def test_one_group_of_very_many_members_is_described_in_slices(start: Start) -> 
             assert told.members[-1].member_metadata == b"said %d" % NUMBERS[-1]
             assert told.members[-1].member_assignment == b"got %d" % NUMBERS[-1]
             assert told.authorized_operations > 0
+
+    asyncio.run(story())
+
+
+def test_a_rebalance_answers_some_members_at_once_and_all_with_one_generation(
+    start: Start,
+) -> None:
+    count = 3 * REPLIES_AT_ONCE + 7
+
+    async def story() -> None:
+        async with start() as running:
+            peer = await running.connect()
+            await peer.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=("g",)))
+            groups = running.broker.groups
+            index = groups.index_of("g")
+            group = groups.ready(index).machine._groups["g"] = Group("g", STABLE, protocol_name="p")
+            known = (JoinGroupRequestProtocol("p", b"said"),)
+            for n in range(count):
+                group.add(Member(str(n), None, "c", "/h", 60_000, 60_000, known), "x")
+            answers: list[Any] = []
+            for n in range(count - 1):
+                request = JoinGroupRequest("g", 60_000, 60_000, str(n), None, "x", known)
+                groups.handle(index, request, CONTEXT).when_done(answers.append)
+            assert not answers
+            last = JoinGroupRequest("g", 60_000, 60_000, str(count - 1), None, "x", known)
+            answer = groups.handle(index, last, CONTEXT)
+            assert len(answers) == REPLIES_AT_ONCE, "the others come in between"
+            answer.when_done(answers.append)
+            await running.until(lambda: len(answers) == count)
+            assert {(each.error_code, each.generation_id) for each in answers} == {(0, 1)}
+            assert {each.member_id for each in answers} == {str(n) for n in range(count)}
 
     asyncio.run(story())
 
