@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from kafkalite.core.broker.reading import Asked, Key, Reading
@@ -45,6 +46,8 @@ ID_MAX: Final = (1 << 31) - 1
 PARTITIONS_PER_SLICE: Final = 500  # of a long answer, each some 2 us
 UNKNOWN: Final = -1  # an offset that the reader was not told
 
+T = TypeVar("T")
+
 Told = tuple[int, int]  # a partition's high watermark and log start offset
 
 
@@ -59,11 +62,12 @@ class FetchSession:
     epoch: int  # of the next request
     reading: Reading
     told: dict[Key, Told] = field(default_factory=dict)
+    is_changing: bool = False  # a long request changes it in slices; all others are refused
 
-    def update(self, asked: Mapping[Key, Asked], forgotten: Iterable[Key]) -> None:
+    def update(self, asked: Iterable[tuple[Key, Asked]], forgotten: Iterable[Key]) -> None:
         """Takes in what a request adds, changes and forgets."""
         reading = self.reading
-        for key, each in asked.items():
+        for key, each in asked:
             known = reading.asked.get(key)
             topic = each.topic if known is None else known.topic or each.topic
             reading.ask(key, Asked(topic, *each[1:]))
@@ -151,21 +155,57 @@ class FetchSessions:
         names: Mapping[UUID, str],
         by_id: bool,
         now_ms: int,
-        asked: dict[Key, Asked] | None = None,
     ) -> OpenFetch | ErrorCode:
-        """What a request is to read. `by_id`: it calls topics by ids, and `names` has the names.
-        `asked` is `partitions_asked` of the request where the caller has it."""
-        if asked is None:
-            asked = partitions_asked(request, names, by_id)
-        epoch = request.session_epoch
-        if epoch in (FIRST_EPOCH, FINAL_EPOCH):
-            if request.session_id != NO_SESSION:
-                self._close(request.session_id)
-            return OpenFetch(Reading(asked), epoch == FIRST_EPOCH, by_id)
-        session = self._find(request.session_id, epoch, by_id)
+        """What a request is to read. `by_id`: it calls topics by ids, and `names` has the names."""
+        asked = partitions_asked(request, names, by_id)
+        if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
+            return self._open_anew(request, by_id, asked)
+        session = self._find(request.session_id, request.session_epoch, by_id)
         if isinstance(session, ErrorCode):
             return session
         return self._go_on(session, asked, _forgotten(request, by_id), names, now_ms)
+
+    def open_in_slices(
+        self,
+        request: FetchRequest,
+        names: Mapping[UUID, str],
+        by_id: bool,
+        now_ms: int,
+        asked: dict[Key, Asked],
+    ) -> Generator[None, None, OpenFetch | ErrorCode]:
+        """The same for very many partitions; `asked` is `partitions_asked` of the request.
+
+        Others find a session as it was before or after the request, or are refused: its epoch rises
+        at once. A session whose request is given up halfway is closed.
+        """
+        if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
+            return self._open_anew(request, by_id, asked)
+        session = self._find(request.session_id, request.session_epoch, by_id)
+        if isinstance(session, ErrorCode):
+            return session
+        session.reading.unpark()  # of a request that this one supersedes
+        session.epoch = epoch = _after(session.epoch)
+        session.is_changing = True
+        try:
+            for some in _batched(asked.items()):
+                session.update(some, ())
+                yield
+            for keys in _batched(_forgotten(request, by_id)):
+                session.update((), keys)
+                yield
+            session.is_changing = False
+        finally:
+            if session.is_changing and self._sessions.get(session.session_id) is session:
+                self._close(session.session_id)
+        if self._sessions.get(session.session_id) is not session:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # evicted, or closed by its reader
+        return self._gone_on(session, epoch, names, now_ms)
+
+    def _open_anew(self, request: FetchRequest, by_id: bool, asked: dict[Key, Asked]) -> OpenFetch:
+        """All partitions are in the request, which may begin a session."""
+        if request.session_id != NO_SESSION:
+            self._close(request.session_id)
+        return OpenFetch(Reading(asked), request.session_epoch == FIRST_EPOCH, by_id)
 
     def resume(
         self,
@@ -190,7 +230,8 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids is not by_id:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-        return session if session.epoch == epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        is_due = session.epoch == epoch and not session.is_changing
+        return session if is_due else ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
     def _go_on(
         self,
@@ -202,14 +243,19 @@ class FetchSessions:
     ) -> OpenFetch:
         """The next request of a session."""
         session.reading.unpark()  # of a request that this one supersedes
-        session.update(asked, forgotten)
+        session.update(asked.items(), forgotten)
+        return self._gone_on(session, _after(session.epoch), names, now_ms)
+
+    def _gone_on(
+        self, session: FetchSession, epoch: int, names: Mapping[UUID, str], now_ms: int
+    ) -> OpenFetch:
+        """What a session that was brought up to date is to read."""
         if not session.reading.asked:
             self._close(session.session_id)
             return OpenFetch(Reading({}))
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
-        session.used_ms = now_ms
-        session.epoch = _after(session.epoch)
+        session.used_ms, session.epoch = now_ms, epoch
         if session.uses_topic_ids:
             session.resolve(names)
         return OpenFetch(session.reading, False, session.uses_topic_ids, session, session.epoch)
@@ -338,6 +384,13 @@ def partitions_asked(
             for partition in topic.partitions:
                 asked[name, partition.partition] = Asked(name, ZERO_UUID, partition)
     return asked
+
+
+def _batched(items: Iterable[T]) -> Iterator[tuple[T, ...]]:
+    """The items in slices."""
+    left = iter(items)
+    while some := tuple(islice(left, PARTITIONS_PER_SLICE)):
+        yield some
 
 
 def _forgotten(request: FetchRequest, by_id: bool) -> Iterable[Key]:

@@ -21,7 +21,7 @@ from uuid import UUID
 from kafkalite.core.cluster import config_changes, elections
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.config_changes import ChangeConfigs
-from kafkalite.core.cluster.image import ClusterImage, ClusterRecord, PartitionImage, TopicImage
+from kafkalite.core.cluster.image import ClusterImage, ClusterRecord, TopicImage
 from kafkalite.core.cluster.placement import (
     check_configs,
     check_name,
@@ -161,20 +161,19 @@ class Controller:
         taken = dict(self._taken)
         records: list[ClusterRecord] = []
         results: list[CreatableTopicResult] = []
-        for topic in dict.fromkeys(request.topics):
+        for topic in {topic.name: topic for topic in request.topics}.values():
             if times_named[topic.name] > 1:
                 results.append(_refused(topic.name, "Duplicate topic name."))
-                times_named[topic.name] = 0  # told once
-            elif times_named[topic.name]:
-                try:
-                    made = self._new_topic(topic, taken)
-                    record = images.checked(images.topic_record(made))
-                except ApiError as error:
-                    results.append(_refused(topic.name, error.words, error.error_code))
-                    continue
-                taken[collision_key(topic.name)] = topic.name
-                records.append(record)
-                results.append(self._created(made, validate_only=request.validate_only))
+                continue
+            try:
+                made = self._new_topic(topic, taken)
+                record = images.checked(images.topic_record(made))
+            except ApiError as error:
+                results.append(_refused(topic.name, error.words, error.error_code))
+                continue
+            taken[collision_key(topic.name)] = topic.name
+            records.append(record)
+            results.append(self._created(made, validate_only=request.validate_only))
         response = CreateTopicsResponse(topics=tuple(results))
         return Outcome(
             () if request.validate_only else tuple(records), (Reply(context.token, response),)
@@ -192,7 +191,7 @@ class Controller:
             name: self.config[name] for name in ("num.partitions", "default.replication.factor")
         }
         placed = place(topic, self.image.brokers, defaults, self.random)
-        partitions = tuple(PartitionImage(nodes, nodes[0], 0, nodes) for nodes in placed)
+        partitions = images.new_partitions(placed)
         return TopicImage(topic.name, self._new_topic_id(), partitions, configs)
 
     def _new_topic_id(self) -> UUID:
@@ -238,8 +237,7 @@ class Controller:
         placed = place_more(
             topic, wanted.count, wanted.assignments, self.image.brokers, self.random
         )
-        more = tuple(PartitionImage(nodes, nodes[0], 0, nodes) for nodes in placed)
-        return replace(topic, partitions=(*topic.partitions, *more))
+        return replace(topic, partitions=(*topic.partitions, *images.new_partitions(placed)))
 
     def _change_configs(self, request: ChangeConfigs, context: RequestContext) -> Step:
         records: list[ClusterRecord] = []

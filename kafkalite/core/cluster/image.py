@@ -167,6 +167,14 @@ def topic_record(topic: TopicImage) -> ClusterRecord:
     return ClusterRecord(topic_path(topic.name), _encode(value))
 
 
+def new_partitions(placed: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
+    """Partitions as they are made, with these replicas each. Those with the same replicas are one
+    object: of thousands few differ."""
+    placed = tuple(placed)
+    made = {nodes: PartitionImage(nodes, nodes[0], 0, nodes) for nodes in set(placed)}
+    return tuple([made[nodes] for nodes in placed])
+
+
 def partition_record(topic: str, index: int, partition: PartitionImage) -> ClusterRecord:
     """The record of a partition that has changed since its topic was made."""
     value = {
@@ -263,19 +271,25 @@ def _replay_topic(
     value = _decode(record)
     try:
         topic_id = UUID(hex=value["topic_id"])
-        assignment = [tuple(int(node) for node in nodes) for nodes in value["partitions"]]
+        assignment = _assignment(value["partitions"])
         configs = {str(key): str(each) for key, each in value["configs"].items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CoordinationError(f"{record.path} does not read: {error!r}") from error
     before = known.partitions if known is not None and known.topic_id == topic_id else ()
-    partitions = tuple(
-        replace(before[index], replicas=replicas)
-        if index < len(before)
-        else PartitionImage(replicas, replicas[0], 0, replicas)
-        for index, replicas in enumerate(assignment)
+    known_here = tuple(
+        partition if partition.replicas == replicas else replace(partition, replicas=replicas)
+        for partition, replicas in zip(before, assignment, strict=False)
     )
+    partitions = (*known_here, *new_partitions(assignment[len(known_here) :]))
     topics[name] = TopicImage(name, topic_id, partitions, configs)
     names[topic_id] = name
+
+
+def _assignment(partitions: Iterable[Iterable[int]]) -> list[tuple[int, ...]]:
+    """The replicas of each partition as numbers, each distinct list checked once."""
+    listed = list(map(tuple, partitions))
+    checked = {nodes: tuple(int(node) for node in nodes) for nodes in set(listed)}
+    return [checked[nodes] for nodes in listed]
 
 
 def _replay_partition(

@@ -17,8 +17,10 @@ from kafkalite.core.cluster.config_changes import ChangeConfigs
 from kafkalite.core.cluster.controller import ControllerRequest
 from kafkalite.core.cluster.placement import collision_key
 from kafkalite.core.protocol.topics import (
+    CreatableTopic,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -28,17 +30,18 @@ from kafkalite.core.protocol.topics import (
 T = TypeVar("T")
 
 TOPICS_PER_PART: Final = 20  # a topic takes up to 1 ms: its settings are told
+PARTITIONS_PER_PART: Final = 5_000  # and as many more as the last topic has, some 0.5 us each
 CHANGES_PER_PART: Final = 100
 
 
 def parts(request: ControllerRequest) -> Iterator[ControllerRequest]:
     """The request in parts; one at least, and small requests as they are."""
     match request:
-        case CreateTopicsRequest() if len(request.topics) > TOPICS_PER_PART:
-            for topics in _grouped(request.topics, lambda topic: collision_key(topic.name)):
+        case CreateTopicsRequest() if _is_large(request.topics, _count):
+            for topics in _grouped(request.topics, _collides, _count):
                 yield replace(request, topics=topics)
-        case CreatePartitionsRequest() if len(request.topics) > TOPICS_PER_PART:
-            for grown in _grouped(request.topics, lambda topic: topic.name):
+        case CreatePartitionsRequest() if _is_large(request.topics, _count_grown):
+            for grown in _grouped(request.topics, lambda topic: topic.name, _count_grown):
                 yield replace(request, topics=grown)
         case DeleteTopicsRequest() if len(request.topics) > TOPICS_PER_PART:
             for going in _grouped(request.topics, lambda topic: topic):
@@ -71,16 +74,38 @@ def joined(responses: Sequence[Any]) -> Any:
     raise AssertionError(f"{type(first).__name__} is never in parts")
 
 
-def _grouped(items: Sequence[T], key: Callable[[T], Hashable]) -> Iterator[tuple[T, ...]]:
+def _collides(topic: CreatableTopic) -> str:
+    return collision_key(topic.name)
+
+
+def _count(topic: CreatableTopic) -> int:
+    return max(topic.num_partitions, len(topic.assignments))
+
+
+def _count_grown(topic: CreatePartitionsTopic) -> int:
+    return topic.count
+
+
+def _is_large(items: Sequence[T], partitions: Callable[[T], int]) -> bool:
+    return len(items) > TOPICS_PER_PART or sum(map(partitions, items)) > PARTITIONS_PER_PART
+
+
+def _grouped(
+    items: Sequence[T], key: Callable[[T], Hashable], partitions: Callable[[T], int] = lambda _: 0
+) -> Iterator[tuple[T, ...]]:
     """The items in parts; those with equal keys in one, however many they are."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
     part: list[T] = []
-    for count, group in enumerate(groups.values(), start=1):
+    count = size = 0
+    for group in groups.values():
         part += group
-        if not count % TOPICS_PER_PART:
+        count += 1
+        size += sum(map(partitions, group))
+        if count >= TOPICS_PER_PART or size >= PARTITIONS_PER_PART:
             yield tuple(part)
             part = []
+            count = size = 0
     if part:
         yield tuple(part)

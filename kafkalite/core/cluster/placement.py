@@ -126,9 +126,10 @@ def place_more(
             f"Attempted to add {count - known} additional partition(s), but only "
             f"{len(assignments)} assignment(s) were specified."
         )
-    for assignment in assignments:
-        check_replicas(assignment.broker_ids, brokers, replication_factor)
-    return [assignment.broker_ids for assignment in assignments]
+    placed = [assignment.broker_ids for assignment in assignments]
+    for replicas in dict.fromkeys(placed):
+        check_replicas(replicas, brokers, replication_factor)
+    return placed
 
 
 def _check_count(partition_count: int) -> None:
@@ -177,7 +178,7 @@ def _check_assignments(topic: CreatableTopic, brokers: Collection[int]) -> list[
     placed = {each.partition_index: each.broker_ids for each in topic.assignments}
     if sorted(placed) != list(range(len(topic.assignments))):
         _refuse_replicas("partitions should be a consecutive 0-based integer sequence")
-    for replicas in placed.values():
+    for replicas in dict.fromkeys(placed.values()):
         check_replicas(replicas, brokers, len(placed[0]))
     return [placed[partition] for partition in range(len(placed))]
 

@@ -119,10 +119,11 @@ def _opened(fetching: _Fetching, now_ms: int) -> Answer:
 
 def _is_long(request: FetchRequest) -> bool:
     """Whether the list of partitions alone takes a while. Most requests name few topics."""
-    topics = request.topics
-    if len(topics) == 1:
+    topics, forgotten = request.topics, request.forgotten_topics_data
+    if len(topics) == 1 and not forgotten:
         return len(topics[0].partitions) > PARTITIONS_AT_ONCE
-    return sum(len(topic.partitions) for topic in topics) > PARTITIONS_AT_ONCE
+    named = sum(len(topic.partitions) for topic in topics)
+    return named + sum(len(topic.partitions) for topic in forgotten) > PARTITIONS_AT_ONCE
 
 
 def _in_slices(broker: Broker, context: RequestContext, slices: Answering) -> Pending[Any]:
@@ -151,7 +152,7 @@ def _opened_in_slices(
     for part in Parts("topics.partitions", "", PARTITIONS_PER_SLICE).split(request):
         asked |= partitions_asked(part, names, by_id)
         yield
-    opened = broker.fetch_sessions.open(request, names, by_id, now_ms, asked)
+    opened = yield from broker.fetch_sessions.open_in_slices(request, names, by_id, now_ms, asked)
     if isinstance(opened, ErrorCode):
         return FetchResponse(error_code=opened)
     fetching = _Fetching(broker, request, opened, context)

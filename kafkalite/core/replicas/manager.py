@@ -185,8 +185,8 @@ class Partitions:
 
     def let_go(self, topic: TopicImage) -> list[Partition]:
         """A topic is gone: from now on nobody finds its partitions here. `remove` is to follow."""
-        for index in range(len(topic.partitions)):
-            self.offline.pop(TopicPartition(topic.name, index), None)
+        for where in [each for each in self.offline if each.topic == topic.name]:
+            del self.offline[where]
         return list(self._held.pop(topic.name, {}).values())
 
     async def remove(self, partitions: Sequence[Partition]) -> None:

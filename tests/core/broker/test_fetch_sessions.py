@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from random import Random
+from typing import Any
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalite.core.broker.sessions import EVICTION_MS, ID_MAX, FetchSessions, OpenFetch
+from kafkalite.core.broker.sessions import (
+    EVICTION_MS,
+    ID_MAX,
+    PARTITIONS_PER_SLICE,
+    FetchSessions,
+    OpenFetch,
+    partitions_asked,
+)
 from kafkalite.core.protocol.fetch import (
     FetchPartition,
     FetchRequest,
@@ -241,3 +250,72 @@ def test_a_reader_that_believes_what_it_is_told_knows_everything(
         truth = now()
         learn(it.ask(request(first.session_id, epoch), truth))
         assert believed == {p: (d.high_watermark, d.error_code) for p, d in truth.items()}
+
+
+def slices_of(it: Told, asked: FetchRequest, now_ms: int = 0) -> Generator[None, None, Any]:
+    names = {ID: "t"}
+    wanted = partitions_asked(asked, names, False)
+    return it.sessions.open_in_slices(asked, names, False, now_ms, wanted)
+
+
+def finished(slices: Generator[None, None, Any]) -> tuple[Any, int]:
+    """What slices return, and how many there are."""
+    count = 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as stop:
+            return stop.value, count
+        count += 1
+
+
+MANY = range(10, 10 + 2 * PARTITIONS_PER_SLICE + 1)
+
+
+def test_very_many_partitions_come_and_go_in_slices() -> None:
+    one, other = Told(), Told()
+    for it in (one, other):
+        session = it.ask(request(0, 0, 0, 1)).session_id
+    for epoch, asked in enumerate(
+        (request(session, 1, *MANY), request(session, 2, 0, forget=tuple(MANY))), start=1
+    ):
+        opened, count = finished(slices_of(one, asked))
+        assert count >= 3
+        assert opened.reading.asked == other.open(asked).reading.asked
+        assert (opened.epoch, opened.is_superseded) == (epoch + 1, False)
+        for each in opened.reading.asked:
+            opened.reading.found[each] = data(each[1])
+        one.sessions.answer(opened, int)
+    assert told(one.ask(request(session, 3), {1: data(1, 7)})) == [1]
+
+
+def test_a_session_that_changes_in_slices_refuses_all_others() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0, 1)).session_id
+    slices = slices_of(it, request(session, 1, *MANY))
+    next(slices)
+    for epoch in (1, 2):
+        code = it.refusal(request(session, epoch))
+        assert code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    opened, _ = finished(slices)
+    assert len(opened.reading.asked) == 2 + len(MANY)
+    assert len(it.open(request(session, 2)).reading.asked) == 2 + len(MANY)
+
+
+def test_a_session_is_closed_where_its_reader_leaves_halfway() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0, 1)).session_id
+    slices = slices_of(it, request(session, 1, *MANY))
+    next(slices)
+    slices.close()
+    assert it.refusal(request(session, 2)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(it.sessions) == 0
+
+
+def test_a_session_that_is_closed_meanwhile_does_not_go_on() -> None:
+    it = Told()
+    session = it.ask(request(0, 0, 0, 1)).session_id
+    slices = slices_of(it, request(session, 1, *MANY))
+    next(slices)
+    it.open(request(session, -1))
+    assert finished(slices)[0] is ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -25,6 +25,8 @@ from kafkalite.core.protocol.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
@@ -220,6 +222,19 @@ def test_replicas_are_spread_evenly(brokers: int, partitions: int, seed: int) ->
     assert all(len(set(nodes)) == replicas for nodes in placed)
     led = [sum(nodes[0] == broker for nodes in placed) for broker in range(1, brokers + 1)]
     assert max(led) - min(led) <= 1
+
+
+def test_partitions_with_the_same_replicas_are_one_object() -> None:
+    """Thousands of partitions are not made one by one: an image, its record, and what it grows."""
+    machine = controller(2)
+    create(machine, topic("t", 9_999), assigned("u", *[(2, 1)] * 9_999))
+    changed = PartitionImage((1,), -1, 3, (), 1)
+    machine.replay([images.partition_record("t", 0, changed)])
+    run(machine, CreatePartitionsRequest((CreatePartitionsTopic("t", 10_000, None),), 0, False))
+    kinds = {name: set(map(id, t.partitions)) for name, t in machine.image.topics.items()}
+    assert (len(kinds["t"]), len(kinds["u"])) == (2 + 1 + 1, 1), "those made, the new, the changed"
+    assert machine.image.topics["t"].partitions[0].leader_epoch == 3
+    assert [p.replicas for p in machine.image.topics["u"].partitions] == [(2, 1)] * 9_999
 
 
 def test_producer_ids_are_given_out_once() -> None:

@@ -55,6 +55,24 @@ def test_each_topic_is_in_one_part(request_of_all: Any, field: str) -> None:
     assert replace(made[0], **{field: together}) == request_of_all
 
 
+@pytest.mark.parametrize(
+    "large",
+    [
+        CreateTopicsRequest(tuple(CreatableTopic(n, 3_000, 1, (), ()) for n in "abcde")),
+        CreatePartitionsRequest(
+            tuple(CreatePartitionsTopic(name, 3_000, None) for name in "abcde"), 1, False
+        ),
+    ],
+)
+def test_topics_of_very_many_partitions_are_few_in_a_part(large: Any) -> None:
+    made = list(parts(large))
+    assert [[topic.name for topic in part.topics] for part in made] == [  # type: ignore[union-attr]
+        ["a", "b"],
+        ["c", "d"],
+        ["e"],
+    ]
+
+
 def test_names_that_are_one_or_collide_are_in_one_part() -> None:
     made = [
         {topic.name for topic in part.topics}
