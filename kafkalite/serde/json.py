@@ -47,7 +47,12 @@ def json() -> Serde[Any]:
 
 
 def _reader_of(fields: frozenset[str]) -> Callable[[bytes], Any]:
-    """Reads objects with no fields but these, and everything else as it is."""
+    """Reads objects with no fields but these, and everything else as it is.
+
+    A field whose name is not ASCII makes it read them whole: msgspec would lose that field.
+    """
+    if not all(map(str.isascii, fields)):
+        return READER.decode
     kind = TypedDict("Fields", dict.fromkeys(sorted(fields), Any), total=False)  # type: ignore[misc]
     decode, decode_all = Decoder(kind).decode, READER.decode
 

@@ -148,3 +148,10 @@ def test_equal_values_give_equal_bytes() -> None:
     assert (repr(json()), repr(msgpack())) == ("json()", "msgpack()")
     assert json() == json()
     assert hash(msgpack()) == hash(msgpack())
+
+
+@pytest.mark.parametrize("name", ["amount", "größe", "日本"])
+def test_json_reads_the_fields_that_somebody_looks_at(name: str) -> None:
+    codec = json().open(SerdeContext(fields=frozenset({name})))
+    text = f'{{"x":0,"{name}":7}}'.encode()
+    assert codec.deserialize("t", [text])[0][name] == 7
