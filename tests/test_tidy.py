@@ -15,7 +15,7 @@ import pytest
 from kafkalite.compaction.retain import Cleaned
 from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
-from kafkalite.serde import avro_plan
+from kafkalite.serde import avro_plan, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
 from kafkalite.streams.local.operators import folding
 
@@ -34,6 +34,7 @@ FOLDING = ROOT / "kafkalite" / "streams" / "local" / "operators" / "_folding.pyi
 NATIVE_INTERFACE = (5, "3918166c2c25")  # its number; digest of `native_interface`
 FOLDING_INTERFACE = (4, "0a48a76832b4")  # its number; digest of its stub
 AVRO_INTERFACE = (8, "c1bef5c6bc1d")  # its number; digest of `avro_interface`
+JSON_INTERFACE = (1, "03682e64c419")  # its number; digest of `json_interface`
 SKIPS = re.compile(r"(pytest|mark|unittest)\.(skip|skipif|xfail|importorskip|SkipTest)\b")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -221,11 +222,18 @@ def avro_interface() -> str:
     """What Avro's native modules and the Python beside them agree on: the stubs, what the modules
     share, and the numbers, faults and columns of a plan."""
     agreed = [
-        path.read_text() for path in sorted(SERDE.glob("*.pyi")) + sorted(SERDE.glob("*.pxd"))
+        path.read_text()
+        for path in sorted(SERDE.glob("_avro*.pyi")) + sorted(SERDE.glob("_avro*.pxd"))
     ]
     agreed += [f"{number!r}" for numbers in (Op, Union, Kind) for number in numbers]
     agreed += [*FAULTS, *WRITE_FAULTS, *Column.__annotations__, *Plan.__annotations__]
     return "\n".join(agreed)
+
+
+def json_interface() -> str:
+    """What JSON's native modules and the Python beside them agree on: the stubs, the kinds."""
+    agreed = [path.read_text() for path in sorted(SERDE.glob("_json*.pyi"))]
+    return "\n".join([*agreed, *(kind.name for kind in json_kinds.Kind)])
 
 
 def takes(path: Path) -> set[str]:
@@ -278,6 +286,8 @@ def test_another_native_interface_has_another_number() -> None:
     assert found == NATIVE_INTERFACE, "raise it here, in records_pure.py and in _interface.pxd"
     found = (avro_plan.INTERFACE, digest(avro_interface()))
     assert found == AVRO_INTERFACE, "raise it here, in avro_plan.py and in _avro_columns.pxd"
+    found = (json_kinds.INTERFACE, digest(json_interface()))
+    assert found == JSON_INTERFACE, "raise it here, in json_kinds.py and in both _json_*.pyx"
     found = (folding.INTERFACE, digest(FOLDING.read_text()))
     assert found == FOLDING_INTERFACE, "raise it here, in folding.py and in _folding.pyx"
 

@@ -52,7 +52,7 @@ CODEC: Final = {  # of every serde
     "serialize": TASK + "serde, writing",
     "serialize_arrow": TASK + "serde, writing",
 }
-SERDES: Final = ("avro_codec", "primitives", "serde", "windowed")
+SERDES: Final = ("avro_codec", "json", "primitives", "serde", "windowed")
 REST: Final = "sockets, requests, asyncio", "the rest of its thread"
 
 

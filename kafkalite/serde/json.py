@@ -8,12 +8,16 @@ An integer of any size is read as it is; a number beyond the range of a float is
 some fields of the values will be looked at, the others are passed over: their syntax is checked,
 the range of their numbers and their text are not.
 
+Where nobody looks at objects, the texts of a large column become columns of their fields at once,
+and columns become texts (`json_form`): native code, for texts that are alike. The results are those
+of orjson and msgspec, to the byte.
+
 Fails  with SerdeError; the message names the type that has no form, or the byte that is no JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
 
@@ -21,10 +25,16 @@ import orjson
 from msgspec import DecodeError
 from msgspec.json import Decoder
 
+from kafkalite.core.columns import FEW
+from kafkalite.core.protocol.record_codec import Spans
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_columns import is_row
+from kafkalite.serde.json_form import NATIVE, JsonValues, columns_of, keys_of, texts_of
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext
 
 READER: Final = Decoder()
+FORM_RECORDS: Final = 300  # read together, below which objects cost less than Arrow's calls
+PAUSE: Final = 15  # columns read as objects, after one whose texts are not alike
 OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
@@ -34,8 +44,7 @@ class JsonSerde:
 
     def open(self, context: SerdeContext) -> Codec:
         """The codec."""
-        read = READER.decode if context.fields is None else _reader_of(context.fields)
-        return EachRecord("json()", _write, read)
+        return JsonCodec(context)
 
     def __repr__(self) -> str:
         return "json()"
@@ -46,13 +55,52 @@ def json() -> Serde[Any]:
     return JsonSerde()
 
 
-def _reader_of(fields: frozenset[str]) -> Callable[[bytes], Any]:
-    """Reads objects with no fields but these, and everything else as it is.
+class JsonCodec:
+    """An open JSON serde."""
 
-    A field whose name is not ASCII makes it read them whole: msgspec would lose that field.
-    """
-    if not all(map(str.isascii, fields)):
-        return READER.decode
+    takes_arrow = NATIVE
+
+    def __init__(self, context: SerdeContext) -> None:
+        fields = context.fields
+        if fields is not None and not all(map(str.isascii, fields)):
+            fields = None  # msgspec would lose a field whose name is not ASCII
+        self._read = READER.decode if fields is None else _reader_of(fields)
+        self._objects = EachRecord("json()", _write, self._read)
+        self._keys = None if fields is None else keys_of(fields)
+        is_known = fields is None or self._keys is not None
+        self._as_forms = NATIVE and context.forms and context.arrow and is_known
+        self._pause = 0  # columns that are read as objects, after one that had to be
+
+    def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
+        """The text of each value."""
+        if isinstance(column, ArrowForm) and len(column) >= FEW:
+            texts = texts_of(column.arrow())
+            if texts is not None:
+                return texts
+        return self._objects.serialize(topic, column)
+
+    def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
+        """The value of each text."""
+        if self._as_forms and isinstance(column, Spans) and len(column) >= FORM_RECORDS:
+            form = self._form(column)
+            if form is not None:
+                return form
+        return self._objects.deserialize(topic, column)
+
+    def _form(self, texts: Spans) -> ArrowForm | None:
+        """All values as columns; None where they are read as objects."""
+        if self._pause:
+            self._pause -= 1
+            return None
+        columns = columns_of(texts, self._keys)
+        if columns is None:
+            self._pause = PAUSE
+            return None
+        return ArrowForm(JsonValues(texts, columns, self._read))
+
+
+def _reader_of(fields: frozenset[str]) -> Callable[[bytes], Any]:
+    """Reads objects with no fields but these, and everything else as it is."""
     kind = TypedDict("Fields", dict.fromkeys(sorted(fields), Any), total=False)  # type: ignore[misc]
     decode, decode_all = Decoder(kind).decode, READER.decode
 

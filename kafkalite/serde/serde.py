@@ -31,7 +31,8 @@ class SerdeContext:
 
     `as_dicts`: records of Avro are to be dicts, not rows that look like dicts. `fields`: the only
     fields of the values read that anybody will look at, so a serde may leave out the others.
-    `forms`: a column that is read may be a `Form`, no list.
+    `forms`: a column that is read may be a `Form`, no list. `arrow`: nobody is going to look at
+    objects where such a form is an Arrow array as well.
     """
 
     registry: SchemaRegistry | None = None
@@ -39,6 +40,7 @@ class SerdeContext:
     as_dicts: bool = False
     fields: frozenset[str] | None = None
     forms: bool = False
+    arrow: bool = False
 
 
 class Codec(Protocol[T]):

@@ -30,6 +30,8 @@ NATIVE = {
         "_avro_rows",
         "_avro_values",
         "_avro_write",
+        "_json_read",
+        "_json_write",
     },
     "kafkalite/streams/local/operators/": {"_folding"},
 }

@@ -56,7 +56,7 @@ class Reader:
         self.reads_value = read.value
         self.key_codec = runtime.codec(node.key, is_key=True)
         self.value_codec = runtime.codec(
-            node.value, is_key=False, fields=read.fields, forms=HAS_ARROW
+            node.value, is_key=False, fields=read.fields, forms=HAS_ARROW, arrow=read.arrow
         )
         self.max_future_ms = _max_future(node, runtime)
         self.by_arrow = on_arrow(node.timestamp)

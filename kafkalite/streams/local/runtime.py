@@ -125,7 +125,7 @@ class Runtime:
     _asked: dict[p.Node, tuple[Needs, ...]] = field(default_factory=dict)  # of each parent
     _needs: dict[tuple[p.Node, p.Port], Needs] = field(default_factory=dict)
     _edges: dict[p.Node, list[Edge]] = field(default_factory=dict)
-    _codecs: dict[tuple[Serde, bool, frozenset[str] | None, bool], Codec] = field(
+    _codecs: dict[tuple[Serde, bool, frozenset[str] | None, bool, bool], Codec] = field(
         default_factory=dict
     )
 
@@ -246,13 +246,14 @@ class Runtime:
         is_key: bool,
         fields: frozenset[str] | None = None,
         forms: bool = False,
+        arrow: bool = False,
     ) -> Codec:
         """The serde, opened once per task; with `fields`, it may leave out others it reads.
 
-        With `forms` it may read columns that are no lists.
+        With `forms` it may read columns that are no lists; with `arrow` nobody wants their objects.
         """
-        context = SerdeContext(self.registry, is_key, fields=fields, forms=forms)
-        opened = (serde, is_key, fields, forms)
+        context = SerdeContext(self.registry, is_key, fields=fields, forms=forms, arrow=arrow)
+        opened = (serde, is_key, fields, forms, arrow)
         if opened not in self._codecs:
             self._codecs[opened] = serde.open(context)
         return self._codecs[opened]

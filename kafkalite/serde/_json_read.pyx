@@ -1,0 +1,574 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+# cython: cdivision=True, binding=False
+"""JSON texts of a batch into columns, one for each field, in the layout of Arrow's arrays.   [P]
+
+    {"id":1,"user":{"name":"a"}}        id: int64    user: struct of name: text
+
+All texts are objects of the same fields; a field has one type, or null. The reader refuses every
+other batch as a whole, and every text that is not JSON to the letter: then each text is read as an
+object, and its error, if there is one, is the error.
+
+Where only some fields are asked for, the others are passed over, and may differ from text to text.
+A field that is asked for stands in all texts or in none. Without a choice of fields, and in an
+object inside, all texts have the same fields in the same order, so a column of structs has the
+order of every object's keys.
+
+Owns   the columns, until they are copied out.
+Fails  with nothing but MemoryError: it gives None for a batch that it refuses.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from libc.math cimport isinf
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from kafkalite.core.protocol._varint cimport unlikely
+from kafkalite.serde._json_text cimport (
+    DEPTH_MAX,
+    is_digit,
+    past_space,
+    skip,
+    skip_number,
+    skip_word,
+    text_end,
+    unescape,
+)
+
+from kafkalite.serde.json_kinds import INTERFACE, Kind
+
+cdef enum:
+    INTERFACE_BUILT = 1  # raised together with json_kinds.INTERFACE
+
+if INTERFACE != INTERFACE_BUILT:
+    raise ImportError(f"built for interface {INTERFACE_BUILT}, the sources have {INTERFACE}")
+
+cdef enum:  # members of json_kinds.Kind, by place
+    NULL_KIND, INT_KIND, FLOAT_KIND, BOOL_KIND, TEXT_KIND, OBJECT_KIND
+
+KINDS = tuple(Kind)
+
+cdef enum:  # what a row has in a column
+    MISSING, NULL_THERE, VALUE_THERE
+
+cdef enum:
+    COLUMNS_MAX = 256
+    DIGITS_MAX = 19  # that 64 bits hold
+    EXPONENT_MAX = 100_000  # beyond it every number is 0 or infinite, whatever its digits
+    TEXT_ROOM = 4096
+
+cdef extern from "float.h":
+    int FLT_EVAL_METHOD  # 0: doubles are computed as doubles
+
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char *, char **, PyObject *) except? -1.0
+
+cdef double[23] POWERS  # of ten, exact as doubles
+cdef int power
+for power in range(23):
+    POWERS[power] = float(10 ** power)
+
+cdef struct Column:
+    const uint8_t *name
+    int64_t name_size
+    int kind
+    int first  # of its fields; -1: none
+    int last
+    int next  # field of the same object
+    int fields
+    bint is_open  # the first object adds its fields
+    int64_t present  # rows in which the field stands
+    uint8_t *there  # of each row
+    int64_t *numbers  # int64, doubles, offsets of 32 bits, or a byte for each bool
+    uint8_t *text
+    int64_t used
+    int64_t room
+    int64_t filled  # rows whose text has an end
+
+cdef struct Late:  # a float that takes Python's own parser
+    int column
+    int64_t row
+    const uint8_t *start
+    const uint8_t *end
+
+cdef struct Scan:
+    Column columns[COLUMNS_MAX]
+    int count
+    int64_t rows
+    bint is_choice  # the root's fields are those asked for
+    int chosen  # fields of the choice that each object has; -1: none was read
+    Late *late
+    int64_t late_count
+    int64_t late_room
+
+
+cdef int new_column(Scan *s, int parent, const uint8_t *name, int64_t size) noexcept nogil:
+    """Adds a field to an object; -1 where there is no room."""
+    cdef int made = s.count
+    cdef Column *column = &s.columns[made]
+    if made == COLUMNS_MAX:
+        return -1
+    column.there = <uint8_t *> calloc(s.rows + 1, 1)
+    if column.there == NULL:
+        return -1
+    s.count += 1
+    column.name, column.name_size = name, size
+    column.first = column.last = column.next = -1
+    if parent >= 0:
+        if s.columns[parent].first < 0:
+            s.columns[parent].first = made
+        else:
+            s.columns[s.columns[parent].last].next = made
+        s.columns[parent].last = made
+        s.columns[parent].fields += 1
+    return made
+
+
+cdef int becomes(Scan *s, Column *column, int kind) noexcept nogil:
+    """The first value of a column decides about its type; -1 for a second type."""
+    if column.kind != NULL_KIND:
+        return -1
+    if kind == OBJECT_KIND:
+        column.is_open = True
+    else:
+        column.numbers = <int64_t *> calloc(s.rows + 1, 1 if kind == BOOL_KIND else 8)
+        if column.numbers == NULL:
+            return -1
+    column.kind = kind
+    return 0
+
+
+cdef int later(Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Leaves a float to Python."""
+    cdef int64_t room
+    cdef Late *moved
+    if s.late_count == s.late_room:
+        room = max(256, s.late_room * 2)
+        moved = <Late *> realloc(s.late, room * sizeof(Late))
+        if moved == NULL:
+            return -1
+        s.late, s.late_room = moved, room
+    s.late[s.late_count] = Late(c, row, at, end)
+    s.late_count += 1
+    return 0
+
+
+cdef int put_int(Scan *s, int c, int64_t row, uint64_t digits, bint minus) noexcept nogil:
+    cdef Column *column = &s.columns[c]
+    if column.kind != INT_KIND and becomes(s, column, INT_KIND) < 0:
+        return -1
+    if digits > <uint64_t> 0x7FFFFFFFFFFFFFFF + minus:
+        return -1
+    column.numbers[row] = <int64_t> (0 - digits if minus else digits)
+    return 0
+
+
+cdef int put_float(
+    Scan *s, int c, int64_t row, uint64_t digits, int64_t exponent, bint minus
+) noexcept nogil:
+    """digits * 10 ** exponent, where both are exact as doubles; 1 where they are not."""
+    cdef double value
+    if FLT_EVAL_METHOD != 0 or digits > <uint64_t> 1 << 53 or exponent < -22 or exponent > 22:
+        return 1
+    value = <double> digits
+    value = value / POWERS[-exponent] if exponent < 0 else value * POWERS[exponent]
+    (<double *> s.columns[c].numbers)[row] = -value if minus else value
+    return 0
+
+
+cdef const uint8_t *read_float(
+    Scan *s, int c, int64_t row, const uint8_t *start, const uint8_t *end
+) noexcept nogil:
+    """A number with a fraction or an exponent."""
+    cdef Column *column = &s.columns[c]
+    cdef const uint8_t *stop = skip_number(start, end)
+    cdef const uint8_t *at = start
+    cdef uint64_t digits = 0
+    cdef int64_t exponent = 0, given = 0
+    cdef int significant = 0, status
+    cdef bint behind_point = False, below_one
+    if stop == NULL or (column.kind != FLOAT_KIND and becomes(s, column, FLOAT_KIND) < 0):
+        return NULL
+    at += start[0] == 45
+    while at < stop and at[0] | 32 != 101:
+        if at[0] == 46:
+            behind_point = True
+        else:
+            if significant < DIGITS_MAX:
+                digits = digits * 10 + at[0] - 48
+            significant += digits != 0
+            exponent -= behind_point
+        at += 1
+    if at < stop:
+        at += 1
+        below_one = at[0] == 45
+        at += at[0] == 45 or at[0] == 43
+        while at < stop:
+            given = min(given * 10 + at[0] - 48, EXPONENT_MAX)
+            at += 1
+        exponent += -given if below_one else given
+    status = 1
+    if significant <= DIGITS_MAX:
+        status = put_float(s, c, row, digits, exponent, start[0] == 45)
+    if status and later(s, c, row, start, stop) < 0:
+        return NULL
+    return stop
+
+
+cdef const uint8_t *read_number(
+    Scan *s, int c, int64_t row, const uint8_t *start, const uint8_t *end
+) noexcept nogil:
+    """An integer of 64 bits, or a float."""
+    cdef const uint8_t *at = start + (start[0] == 45)
+    cdef const uint8_t *first = at
+    cdef uint64_t digits = 0
+    while is_digit(at, end):
+        if at - first < DIGITS_MAX:
+            digits = digits * 10 + at[0] - 48
+        at += 1
+    if at == first or at >= end:
+        return NULL
+    if at[0] == 46 or at[0] | 32 == 101:
+        return read_float(s, c, row, start, end)
+    if at - first > DIGITS_MAX or (first[0] == 48 and at - first > 1):
+        return NULL
+    if put_int(s, c, row, digits, start[0] == 45) < 0:
+        return NULL
+    return at
+
+
+cdef int fit_text(Column *column, int64_t size) noexcept nogil:
+    cdef int64_t room
+    cdef uint8_t *moved
+    if unlikely(column.used + size > column.room):
+        room = max(column.used + size, column.room * 2, TEXT_ROOM)
+        moved = <uint8_t *> realloc(column.text, room)
+        if column.used + size > INT32_MAX or moved == NULL:
+            column.text = column.text if moved == NULL else moved
+            return -1
+        column.text, column.room = moved, room
+    return 0
+
+
+cdef inline void fill_ends(Column *column, int64_t rows) noexcept nogil:
+    """Rows without a text end where the text before them does."""
+    cdef int32_t *offsets = <int32_t *> column.numbers
+    while column.filled < rows:
+        column.filled += 1
+        offsets[column.filled] = <int32_t> column.used
+
+
+cdef const uint8_t *read_text(
+    Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end
+) noexcept nogil:
+    """A text that begins at `at`, behind its quote."""
+    cdef Column *column = &s.columns[c]
+    cdef bint is_plain
+    cdef const uint8_t *stop = text_end(at, end, &is_plain)
+    cdef uint8_t *made
+    if unlikely(stop == NULL):
+        return NULL
+    if unlikely(column.kind != TEXT_KIND) and becomes(s, column, TEXT_KIND) < 0:
+        return NULL
+    fill_ends(column, row)
+    if fit_text(column, stop - at) < 0:
+        return NULL
+    if is_plain:
+        if stop > at:
+            memcpy(column.text + column.used, at, stop - at)
+        column.used += stop - at
+    else:
+        made = unescape(at, stop, column.text + column.used)
+        if made == NULL:
+            return NULL
+        column.used = made - column.text
+    column.filled = row + 1
+    (<int32_t *> column.numbers)[row + 1] = <int32_t> column.used
+    return stop + 1
+
+
+cdef const uint8_t *read_word(
+    Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end
+) noexcept nogil:
+    """true, false or null."""
+    cdef Column *column = &s.columns[c]
+    cdef const uint8_t *stop = skip_word(at, end)
+    if stop == NULL:
+        return NULL
+    if at[0] == 110:
+        column.there[row] = NULL_THERE
+        return stop
+    if column.kind != BOOL_KIND and becomes(s, column, BOOL_KIND) < 0:
+        return NULL
+    (<uint8_t *> column.numbers)[row] = at[0] == 116
+    return stop
+
+
+cdef const uint8_t *read_value(
+    Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end, int depth
+) noexcept nogil:
+    """A value into its column."""
+    cdef Column *column = &s.columns[c]
+    if at >= end or column.there[row] != MISSING:  # a key that stands twice
+        return NULL
+    column.there[row] = VALUE_THERE
+    column.present += 1
+    if at[0] == 34:
+        return read_text(s, c, row, at + 1, end)
+    if at[0] == 45 or is_digit(at, end):
+        return read_number(s, c, row, at, end)
+    if at[0] == 123:
+        if column.kind != OBJECT_KIND and becomes(s, column, OBJECT_KIND) < 0:
+            return NULL
+        return read_object(s, c, row, at + 1, end, depth + 1)
+    return read_word(s, c, row, at, end)
+
+
+cdef const uint8_t *read_key(
+    Scan *s, int c, int *field, const uint8_t *at, const uint8_t *end
+) noexcept nogil:
+    """Which field a key names, `field` being the next in order; -1: nobody wants it."""
+    cdef Column *column
+    cdef bint is_plain, is_choice = c == 0 and s.is_choice
+    cdef const uint8_t *start = at + 1
+    cdef int next_field = field[0]
+    if at >= end or at[0] != 34:
+        return NULL
+    if next_field >= 0:
+        column = &s.columns[next_field]
+        at = start + column.name_size
+        if at < end and at[0] == 34 and memcmp(start, column.name, column.name_size) == 0:
+            return at + 1
+        if not is_choice:
+            return NULL
+    at = text_end(start, end, &is_plain)
+    if at == NULL or not is_plain:
+        return NULL
+    field[0] = s.columns[c].first
+    while field[0] >= 0:
+        column = &s.columns[field[0]]
+        if at - start == column.name_size and memcmp(start, column.name, at - start) == 0:
+            break
+        field[0] = column.next
+    if is_choice:
+        return at + 1
+    if field[0] >= 0 or not s.columns[c].is_open:
+        return NULL
+    field[0] = new_column(s, c, start, at - start)
+    return at + 1 if field[0] >= 0 else NULL
+
+
+cdef const uint8_t *read_object(
+    Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end, int depth
+) noexcept nogil:
+    """An object that begins before `at`; NULL where it is refused."""
+    cdef bint is_choice = c == 0 and s.is_choice
+    cdef int field, seen = 0, expected = -1 if s.columns[c].is_open else s.columns[c].first
+    if depth > DEPTH_MAX:
+        return NULL
+    at = past_space(at, end)
+    if at < end and at[0] == 125:
+        return at + 1 if is_choice and s.chosen <= 0 else NULL
+    while True:
+        field = expected
+        at = read_key(s, c, &field, at, end)
+        if unlikely(at == NULL):
+            return NULL
+        at = past_space(at, end)
+        if at >= end or at[0] != 58:
+            return NULL
+        at = past_space(at + 1, end)
+        if field < 0:
+            at = skip(at, end, depth)
+        else:
+            at = read_value(s, field, row, at, end, depth)
+            seen += 1
+            if not s.columns[c].is_open:
+                expected = s.columns[field].next
+        if unlikely(at == NULL):
+            return NULL
+        at = past_space(at, end)
+        if at >= end:
+            return NULL
+        if at[0] == 125:
+            break
+        if at[0] != 44:
+            return NULL
+        at = past_space(at + 1, end)
+        if not is_choice and expected < 0 and not s.columns[c].is_open:
+            return NULL
+    if is_choice:
+        if s.chosen < 0:
+            s.chosen = seen
+        return at + 1 if seen == s.chosen else NULL
+    s.columns[c].is_open = False
+    return at + 1 if seen == s.columns[c].fields else NULL
+
+
+cdef bint read_all(
+    Scan *s, const uint8_t *data, const int64_t *starts, const int64_t *ends
+) noexcept nogil:
+    """Reads every text; false where one is refused."""
+    cdef int64_t row
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef int c
+    for row in range(s.rows):
+        if starts[row] < 0:
+            s.columns[0].there[row] = NULL_THERE
+            continue
+        s.columns[0].there[row] = VALUE_THERE
+        s.columns[0].present += 1
+        end = data + ends[row]
+        at = past_space(data + starts[row], end)
+        if at >= end or at[0] != 123:
+            return False
+        at = read_object(s, 0, row, at + 1, end, 1)
+        if at == NULL or past_space(at, end) != end:
+            return False
+    for c in range(1, s.count):
+        if s.columns[c].kind == TEXT_KIND:
+            fill_ends(&s.columns[c], s.rows)
+    return True
+
+
+cdef bint read_late(Scan *s) except -1:
+    """The floats that were left; false where one is beyond the range of a double."""
+    cdef int64_t i
+    cdef Late *late
+    cdef bytes text
+    cdef double value
+    for i in range(s.late_count):
+        late = &s.late[i]
+        text = PyBytes_FromStringAndSize(<const char *> late.start, late.end - late.start)
+        value = PyOS_string_to_double(PyBytes_AS_STRING(text), NULL, NULL)
+        if isinf(value):
+            return False
+        (<double *> s.columns[late.column].numbers)[late.row] = value
+    return True
+
+
+cdef bytes bits_of(const uint8_t *entries, int64_t rows, uint8_t truth):
+    """A bitmap, lowest bit first: 1 where an entry is `truth`."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, (rows + 7) >> 3)
+    cdef uint8_t *out = <uint8_t *> PyBytes_AS_STRING(made)
+    cdef int64_t row
+    memset(out, 0, (rows + 7) >> 3)
+    for row in range(rows):
+        out[row >> 3] |= <uint8_t> ((entries[row] == truth) << (row & 7))
+    return made
+
+
+cdef tuple column_of(Scan *s, int c):
+    """A column as Python has it: see `read_columns`."""
+    cdef Column *column = &s.columns[c]
+    cdef int64_t row, rows = s.rows, nulls = 0
+    cdef int part = column.first
+    cdef list parts = []
+    data = content = None
+    for row in range(rows):
+        nulls += column.there[row] != VALUE_THERE
+    if column.kind == BOOL_KIND:
+        data = bits_of(<const uint8_t *> column.numbers, rows, 1)
+    elif column.kind == TEXT_KIND:
+        data = PyBytes_FromStringAndSize(<const char *> column.numbers, (rows + 1) * 4)
+        content = PyBytes_FromStringAndSize(<const char *> column.text, column.used)
+    elif column.kind == INT_KIND or column.kind == FLOAT_KIND:
+        data = PyBytes_FromStringAndSize(<const char *> column.numbers, rows * 8)
+    while part >= 0:
+        if c != 0 or not s.is_choice or s.columns[part].present:
+            parts.append(column_of(s, part))
+        part = s.columns[part].next
+    name = PyBytes_FromStringAndSize(<const char *> column.name, column.name_size).decode()
+    valid = bits_of(column.there, rows, VALUE_THERE) if nulls else None
+    return name, KINDS[column.kind], nulls, valid, data, content, parts
+
+
+cdef bint chosen_alike(const Scan *s) noexcept nogil:
+    """Whether each field stands in all objects or in none, and one of them in all."""
+    cdef int c = s.columns[0].first
+    cdef bint some = False
+    while c >= 0:
+        if s.columns[c].present:
+            some = True
+            if s.is_choice and s.columns[c].present != s.columns[0].present:
+                return False
+        c = s.columns[c].next
+    return some
+
+
+def read_columns(data, starts, ends, fields):
+    """The column of all texts, a struct; None where the batch is refused.
+
+    A text lies in `data` from its start to its end; a start of -1 is a null. `fields` are the names
+    that are wanted, as bytes; None: all of them. A column is a tuple: its name, its Kind, how many
+    rows are null, and as bytes the bits of validity (None: no nulls), the data, and the content of
+    texts; then the columns of its fields.
+    """
+    cdef Py_buffer texts, first, last
+    cdef Scan *s = NULL
+    cdef bytes name
+    cdef int c
+    cdef bint is_read
+    PyObject_GetBuffer(data, &texts, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(starts, &first, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(ends, &last, PyBUF_SIMPLE)
+            try:
+                check_spans(&texts, &first, &last)
+                s = <Scan *> calloc(1, sizeof(Scan))
+                if s == NULL:
+                    raise MemoryError
+                s.rows = first.len // 8
+                s.is_choice, s.chosen = fields is not None, -1
+                if new_column(s, -1, NULL, 0) < 0:
+                    raise MemoryError
+                s.columns[0].kind, s.columns[0].is_open = OBJECT_KIND, fields is None
+                for name in fields or ():
+                    c = new_column(
+                        s, 0, <const uint8_t *> PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
+                    )
+                    if c < 0:
+                        return None
+                with nogil:
+                    is_read = read_all(
+                        s, <const uint8_t *> texts.buf,
+                        <const int64_t *> first.buf, <const int64_t *> last.buf,
+                    )
+                if not is_read or not chosen_alike(s) or not read_late(s):
+                    return None
+                return column_of(s, 0)
+            finally:
+                PyBuffer_Release(&last)
+        finally:
+            PyBuffer_Release(&first)
+    finally:
+        PyBuffer_Release(&texts)
+        free_scan(s)
+
+
+cdef int check_spans(const Py_buffer *texts, const Py_buffer *first, const Py_buffer *last) except -1:
+    cdef int64_t row
+    cdef const int64_t *starts = <const int64_t *> first.buf
+    cdef const int64_t *ends = <const int64_t *> last.buf
+    if first.len != last.len or first.len % 8:
+        raise ValueError(f"{first.len} bytes of starts and {last.len} of ends")
+    for row in range(first.len // 8):
+        if starts[row] != -1 and not 0 <= starts[row] <= ends[row] <= texts.len:
+            raise ValueError(f"text {row}: [{starts[row]}, {ends[row]}) of {texts.len} bytes")
+    return 0
+
+
+cdef void free_scan(Scan *s) noexcept:
+    cdef int c
+    if s == NULL:
+        return
+    for c in range(s.count):
+        free(s.columns[c].there)
+        free(s.columns[c].numbers)
+        free(s.columns[c].text)
+    free(s.late)
+    free(s)

@@ -1,0 +1,22 @@
+"""What the native modules of JSON and the Python beside them agree on.                       [P]
+
+Owns   the kinds of columns, and the number that is raised when one of them changes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+INTERFACE: Final = 1  # raised together with INTERFACE_BUILT in _json_read.pyx and _json_write.pyx
+
+
+class Kind(Enum):
+    """The values of a column. The native modules count them in this order."""
+
+    NULL = "null in every row"
+    INT = "int64; written of int32, too"
+    FLOAT = "double; written as orjson prints it"
+    BOOL = "true or false"
+    TEXT = "UTF-8"
+    OBJECT = "an object whose fields are columns"
