@@ -18,6 +18,7 @@ from kafkalite.core.protocol import records_pure
 from kafkalite.serde import avro_plan, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
 from kafkalite.streams.local.operators import folding
+from kafkalite.streams.local.state import row_table
 
 pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all sources, once
 
@@ -31,8 +32,10 @@ STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
 COMPACTION = ROOT / "kafkalite" / "compaction"
 SERDE = ROOT / "kafkalite" / "serde"
 FOLDING = ROOT / "kafkalite" / "streams" / "local" / "operators" / "_folding.pyi"
+ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi"
 NATIVE_INTERFACE = (5, "3918166c2c25")  # its number; digest of `native_interface`
 FOLDING_INTERFACE = (4, "0a48a76832b4")  # its number; digest of its stub
+ROW_TABLE_INTERFACE = (1, "883a742b3ae8")  # its number; digest of its stub
 AVRO_INTERFACE = (8, "c1bef5c6bc1d")  # its number; digest of `avro_interface`
 JSON_INTERFACE = (1, "03682e64c419")  # its number; digest of `json_interface`
 SKIPS = re.compile(r"(pytest|mark|unittest)\.(skip|skipif|xfail|importorskip|SkipTest)\b")
@@ -206,7 +209,8 @@ def test_functions_fit_a_reader() -> None:
 def native_interface() -> str:
     """What native modules and the Python beside them agree on: the stubs, the signatures that they
     refer to, the records that the cleaner reads and makes, the memory that it shares."""
-    stubs = [path for path in STUBS if SERDE not in path.parents and path != FOLDING]
+    own = (FOLDING, ROW_TABLE)
+    stubs = [path for path in STUBS if SERDE not in path.parents and path not in own]
     agreed = [path.read_text() for path in stubs + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
         f"{node.name}({ast.unparse(node.args)})"
@@ -290,6 +294,8 @@ def test_another_native_interface_has_another_number() -> None:
     assert found == JSON_INTERFACE, "raise it here, in json_kinds.py and in both _json_*.pyx"
     found = (folding.INTERFACE, digest(FOLDING.read_text()))
     assert found == FOLDING_INTERFACE, "raise it here, in folding.py and in _folding.pyx"
+    found = (row_table.INTERFACE, digest(ROW_TABLE.read_text()))
+    assert found == ROW_TABLE_INTERFACE, "raise it here, in row_table.py and in _row_table.pyx"
 
 
 def test_core_knows_nothing_of_what_stands_on_it() -> None:

@@ -34,6 +34,7 @@ NATIVE = {
         "_json_write",
     },
     "kafkalite/streams/local/operators/": {"_folding"},
+    "kafkalite/streams/local/state/": {"_row_table"},
 }
 
 

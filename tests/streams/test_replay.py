@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.streams.local.replay import DELETIONS_STAY_MS, Replay
 from kafkalite.streams.local.state.kept import Kept
 from kafkalite.streams.local.state.memory import MemoryBackend
+from kafkalite.streams.local.state.row_table import RowTable
 from kafkalite.streams.sizes import size_in_bytes
 
 CHANGELOG = TopicPartition("app-n-changelog", 3)
@@ -18,6 +20,19 @@ CHANGELOG = TopicPartition("app-n-changelog", 3)
 
 class Disk(MemoryBackend):
     is_durable = True
+
+
+class Slow(Disk):
+    """A disk that takes a row at each step."""
+
+    def loading(self) -> RowTable:
+        return RowTable(keeps_deletions=True)
+
+    def load(self, rows: RowTable, metadata: Mapping[str, bytes]) -> Iterator[None]:
+        for some in rows.in_order(b"", 1):
+            self.put_many(dict(some))
+            yield
+        self.put_many({}, metadata)
 
 
 class Task:
@@ -128,6 +143,51 @@ def test_what_is_deleted_while_it_is_read_is_read_anew() -> None:
     assert task.keys() == [b"b"]
     task.open()
     assert begin(task).start == 30
+
+
+def test_a_replay_is_over_once_its_rows_are_written() -> None:
+    task = Task(Slow())
+    replay = begin(task)
+    replay.take(Columns([b"a", b"b", b"a"], [b"1", b"2", None], [5, 6, 7]))
+    assert not replay.reached(30, 1_000)
+    assert replay.is_writing
+    assert not replay.reached(30, 1_000)
+    assert (task.keys(), task.disk.metadata("offset")) == ([b"b"], None)
+    assert replay.reached(30, 1_000)
+    assert task.disk.metadata("offset") == b"30"
+    task.open()
+    assert begin(task).start == 30
+
+
+def test_a_replay_with_much_in_memory_writes_it_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kafkalite.streams.local.state.kept.LOAD_BYTES_MAX", 1)
+    task = Task(Slow())
+    replay = begin(task)
+    replay.take(Columns([b"a", b"b"], [b"1", b"2"], [5, 6]))
+    steps = 0
+    while not replay.reached(2, 1_000) and replay.is_writing:
+        steps += 1
+    assert (steps, task.disk.metadata("offset")) == (2, b"2")
+    replay.take(Columns([b"a"], [None], [7]))
+    while not replay.reached(30, 1_000):
+        pass
+    assert (task.keys(), task.disk.metadata("offset")) == ([b"b"], b"30")
+
+
+def test_a_replay_that_starts_over_forgets_what_it_was_about_to_write() -> None:
+    task = Task(Slow())
+    replay = begin(task)
+    replay.take(Columns([b"a", b"b"], [b"1", b"2"], [5, 6]))
+    assert not replay.reached(30, 1_000)
+    replay.start_over(12)
+    replay.take(Columns([b"c"], [b"3"], [5]))
+    assert not replay.reached(20, 1_000)  # its end is to be reached again
+    replay.settle()
+    while not replay.reached(30, 1_000):
+        pass
+    assert task.keys() == [b"c"]
 
 
 def test_a_restore_that_broke_off_goes_on_where_it_wrote_last(

@@ -49,6 +49,15 @@ class BackendMachine(RuleBasedStateMachine):
         self._delete(start, end)
         self._put(rows)
 
+    @rule(rows=ROWS, entries=st.dictionaries(NAMES, st.binary(max_size=3)))
+    def load(self, rows: dict[bytes, bytes | None], entries: dict[str, bytes]) -> None:
+        table = self.backend.loading()
+        table.update(list(rows), list(rows.values()))
+        for _ in self.backend.load(table, entries):
+            pass
+        self._put(rows)
+        self.entries |= entries
+
     @rule(start=KEYS, end=ENDS)
     def delete_range(self, start: bytes, end: bytes | None) -> None:
         self.backend.delete_range(start, end)
@@ -130,6 +139,7 @@ class BulkRocksMachine(RocksMachine):
     def __init__(self) -> None:
         self.patched = pytest.MonkeyPatch()
         self.patched.setattr(rocks, "BULK_ROWS", 2)
+        self.patched.setattr(rocks, "STEP_ROWS", 2)
         super().__init__()
 
     def teardown(self) -> None:

@@ -57,7 +57,9 @@ class Follower:
     def remove(self, life: Life) -> None:
         """The task is followed no more; what was read of it is written."""
         for replay in self._lives.pop(life, ()):
+            replay.settle()
             self._write(replay.changelog)
+            replay.settle()
             del self._replays[replay.changelog]
             self._fresh.discard(replay.changelog)
         if self._consumer is not None:
@@ -75,6 +77,10 @@ class Follower:
         consumer = await self._reader()
         until = self._clock() + budget_ms / 1000
         had_some = False
+        for replay in self._replays.values():  # rows come before records: memory has a bound
+            while replay.write_on():
+                if self._clock() >= until:
+                    return True
         while polled := await self._poll(consumer):
             had_some = True
             for tp, columns in polled.items():
@@ -127,9 +133,9 @@ class Follower:
                 self._write(tp)
 
     def _write(self, tp: TopicPartition) -> None:
-        if tp in self._changed:
+        replay = self._replays[tp]
+        if tp in self._changed and not replay.is_writing:  # else it has its turn later
             self._changed.discard(tp)
-            replay = self._replays[tp]
             replay.passed(replay.start, self._now_ms(), writes=True)
 
     def _lag(self, replay: Replay) -> int:

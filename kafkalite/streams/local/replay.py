@@ -19,7 +19,7 @@ Source Kafka Streams' ProcessorStateManager, StoreChangelogReader.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from kafkalite.core.types import Columns, TopicPartition
@@ -50,6 +50,7 @@ class Replay:
     start: int
     end: int
     thrown_away: str | None = None  # why the rows on disk were of no use
+    _is_read: bool = field(default=False, init=False)  # to its end
 
     @classmethod
     def begin(
@@ -78,14 +79,31 @@ class Replay:
         self.task.restore(self.store, columns)
 
     def reached(self, position: int, now_ms: int) -> bool:
-        """Notes how far the reader has come; whether the replay is over."""
-        is_over = position >= self.end
-        self.task.kept(self.store).loaded_to(position, now_ms, is_end=is_over)
-        return is_over
+        """Notes how far the reader has come, and writes some of the rows that are to be written;
+        whether the replay is over."""
+        kept = self.task.kept(self.store)
+        if not (self._is_read or kept.is_writing):
+            self._is_read = position >= self.end
+            kept.loaded_to(position, now_ms, is_end=self._is_read)
+        return not kept.write_on() and self._is_read
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether rows are on their way into the store. Nothing may be taken meanwhile."""
+        return self.task.kept(self.store).is_writing
+
+    def write_on(self) -> bool:
+        """Writes some of them; whether there are more."""
+        return self.task.kept(self.store).write_on()
+
+    def settle(self) -> None:
+        """Writes the rest of them."""
+        while self.write_on():
+            pass
 
     def passed(self, position: int, now_ms: int, *, writes: bool) -> None:
         """Notes how far the reader of a replay without end has come. With `writes` the rows are
-        written, so that a replay that begins later begins there."""
+        written by `write_on`, so that a replay that begins later begins there."""
         self.start = position
         self.task.kept(self.store).loaded_to(position, now_ms, is_end=writes)
 
@@ -95,7 +113,7 @@ class Replay:
         identity = kept.identity
         kept.clear()
         kept.identify(identity or b"")
-        self.start = beginning
+        self.start, self._is_read = beginning, False
 
 
 def _why_useless(

@@ -16,6 +16,7 @@ Fails  with BrokerUnavailable, naming the topic and both offsets, when a changel
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -111,6 +112,7 @@ async def make_reader(client: Client) -> Consumer:
         records_max=BATCH_RECORDS,
         max_partition_fetch_bytes=FETCH_BYTES,
         allow_auto_create_topics=False,
+        as_forms=True,
     )
     await consumer.start()
     return consumer
@@ -155,22 +157,11 @@ class Restore:
         consumer = self._consumer or await self._start()
         until = self._clock() + budget_ms / 1000
         while self._settle(consumer):
-            left_ms = (until - self._clock()) * 1000
-            try:
-                polled = await consumer.poll(max(0, left_ms))
-            except ApiError as error:
-                if error.error_code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-                    raise
-                if not await self._start_over(consumer):
-                    raise
-                continue
-            for tp, columns in polled.items():
-                self._replays[tp].take(columns)
-                self.records += len(columns)
-            if polled:
-                self._progress_at, self._checked_after = self._clock(), 0.0
+            if any(replay.is_writing for replay in self._replays.values()):
+                await asyncio.sleep(0)  # `_settle` writes the rows, some at each call
+                self._progress_at = self._clock()
             else:
-                await self._look_into_silence(consumer)
+                await self._read(consumer, until)
             if self._clock() >= until:
                 break
         behind = sum(
@@ -180,6 +171,24 @@ class Restore:
         if not self._replays:
             await self._check_topics()
         return Restored(self.records, behind, not self._replays)
+
+    async def _read(self, consumer: Consumer, until: float) -> None:
+        left_ms = (until - self._clock()) * 1000
+        try:
+            polled = await consumer.poll(max(0, left_ms))
+        except ApiError as error:
+            if error.error_code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            if not await self._start_over(consumer):
+                raise
+            return
+        for tp, columns in polled.items():
+            self._replays[tp].take(columns)
+            self.records += len(columns)
+        if polled:
+            self._progress_at, self._checked_after = self._clock(), 0.0
+        else:
+            await self._look_into_silence(consumer)
 
     async def close(self) -> None:
         """Disconnects."""

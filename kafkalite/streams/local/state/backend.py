@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from kafkalite.errors import ProcessingError
+from kafkalite.streams.local.state.row_table import RowTable
 
 NO_METADATA: Final[Mapping[str, bytes]] = {}
 Range = tuple[bytes, bytes | None]  # keys from the first up to, not with, the second; None: no end
@@ -49,6 +50,13 @@ class Backend(Protocol):
         After a crash the metadata is never newer than the rows: either all of a call is there, or
         the metadata are those of an earlier call.
         """
+
+    def loading(self) -> RowTable:
+        """A table for the rows of a restore, which go to the backend by `load`."""
+
+    def load(self, rows: RowTable, metadata: Mapping[str, bytes]) -> Iterator[None]:
+        """Puts what the table has, deletions too, then the metadata: a bit at each step. Nothing
+        else may be called meanwhile, and the table must not change."""
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The rows with start <= key < end, ascending. Nothing may be put meanwhile."""

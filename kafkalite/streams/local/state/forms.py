@@ -26,9 +26,11 @@ from typing import Final, Protocol
 
 import msgpack
 
+from kafkalite.core.columns import negated
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import SerdeError
 from kafkalite.streams.local.state.backend import Range, after
+from kafkalite.streams.local.state.row_table import RowTable, load
 
 FORMAT: Final = 1
 START: Final = struct.Struct(">q")
@@ -41,6 +43,10 @@ LENGTH: Final = struct.Struct(">I")
 
 class KeyForm(Protocol):
     """How the keys of one kind of store are turned."""
+
+    @property
+    def note_key(self) -> bytes | None:
+        """The key of the operator's note in the changelog; None where there is none."""
 
     def to_backend(self, record_keys: Sequence[bytes]) -> Sequence[bytes]:
         """The backend's keys of the changelog's."""
@@ -60,6 +66,8 @@ class KeyForm(Protocol):
 
 class TableKeys:
     """Rows by key."""
+
+    note_key = None
 
     def to_backend(self, record_keys: Sequence[bytes]) -> Sequence[bytes]:
         """They are the same."""
@@ -85,6 +93,8 @@ class TableKeys:
 
 class WindowKeys:
     """Rows by the start of their window, then by key."""
+
+    note_key = NOTE_KEY
 
     def to_backend(self, record_keys: Sequence[bytes]) -> Sequence[bytes]:
         """The start comes first."""
@@ -164,3 +174,29 @@ def read_rows(keys: Sequence[bytes], rows: Sequence[bytes]) -> Found:
         headers.append(tuple((name, content) for name, content in packed))
         values.append(row[start + length :])
     return Found(keys, values, stamps, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What records of a changelog tell besides rows."""
+
+    newest: int  # timestamp of a row; -1: there was none
+    note: bytes | None = None  # the last one
+
+
+def load_records(table: RowTable, form: KeyForm, columns: Columns) -> Loaded:
+    """Puts records of a changelog into a table; the later of one key replaces the earlier.
+
+    Records that were fetched as spans become no objects; others go through lists.
+    """
+    if (found := load(table, columns, form.note_key)) is not None:
+        newest, note_at = found
+        return Loaded(newest, None if note_at < 0 else columns.values[note_at])
+    form.check(columns.keys)
+    note: bytes | None = None
+    if form.note_key is not None and form.note_key in columns.keys:
+        is_note = [key == form.note_key for key in columns.keys]
+        note = columns.where(is_note).values[-1]
+        columns = columns.where(negated(is_note))
+    table.update(form.to_backend(columns.keys), write_rows(columns))
+    return Loaded(max(columns.timestamps, default=-1), note)

@@ -15,14 +15,13 @@ Fails  with SerdeError for a record that is no row, with StateDamaged where the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kafkalite.core.types import Columns
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import (
     FORMAT,
-    NOTE_KEY,
     NOTHING_FOUND,
     START,
     START_BYTES,
@@ -30,9 +29,11 @@ from kafkalite.streams.local.state.forms import (
     KeyForm,
     TableKeys,
     WindowKeys,
+    load_records,
     read_rows,
     write_rows,
 )
+from kafkalite.streams.local.state.row_table import RowTable
 
 ENTRIES: Final = {
     "format": "of rows and keys, see forms.py",
@@ -43,8 +44,7 @@ ENTRIES: Final = {
     "note": "of the store's operator",
 }
 LOAD_BYTES_MAX: Final = 32 << 20  # of a restore, held back so that rows are written once, sorted
-SAMPLED_EVERY: Final = 64
-LOADED_ROW_BYTES: Final = 150  # about what a row takes in a dict besides its bytes
+OVER: Final = object()
 
 
 class Kept:
@@ -54,8 +54,8 @@ class Kept:
         self._backend = backend
         self._form: KeyForm = WindowKeys() if has_windows else TableKeys()
         self._has_windows = has_windows
-        self._loaded: dict[bytes, bytes | None] = {}
-        self._loaded_row_bytes = LOADED_ROW_BYTES
+        self._loaded: RowTable | None = None
+        self._writing: Iterator[None] | None = None  # of what was loaded before
         self._pending: dict[bytes, bytes | None] = {}
         self._dropped: set[int] = set()  # windows of which the backend still has rows
         self._pending_newest = self.newest = self._number("newest", -1)
@@ -103,35 +103,54 @@ class Kept:
 
     def load(self, columns: Columns) -> None:
         """Takes records of the changelog over; the later of one key replaces the earlier."""
-        self._form.check(columns.keys)
-        rows = write_rows(columns)
-        loaded = self._loaded
-        loaded.update(zip(self._form.to_backend(columns.keys), rows, strict=True))
-        if self._has_windows and NOTE_KEY in loaded:
-            (self._note,) = read_rows([NOTE_KEY], [loaded.pop(NOTE_KEY) or b""]).values
-            columns = columns.where([key != NOTE_KEY for key in columns.keys])
-        self.newest = self._pending_newest = max(self.newest, max(columns.timestamps, default=-1))
-        sample = rows[::SAMPLED_EVERY]
-        size = sum(map(len, filter(None, sample))) // len(sample)
-        self._loaded_row_bytes = max(self._loaded_row_bytes, LOADED_ROW_BYTES + size)
+        told = load_records(self._loading(), self._form, columns)
+        self._note = self._note if told.note is None else told.note
+        self.newest = self._pending_newest = max(self.newest, told.newest)
 
     def loaded_to(self, offset: int, now_ms: int, *, is_end: bool = False) -> None:
-        """All records below `offset` have been loaded; the end of the restore writes them."""
+        """All records below `offset` have been loaded; the end of the restore writes them.
+
+        Rows are written by `write_on`, which must have said that it is done.
+        """
+        assert self._writing is None, f"{self}: rows are on their way already"
         self._offset = offset
-        is_full = len(self._loaded) * self._loaded_row_bytes >= LOAD_BYTES_MAX
-        if is_end or (is_full and self.is_durable):
-            loaded, self._loaded = self._loaded, {}
-            self._backend.put_many(loaded, self._entries(now_ms))
+        is_full = self.is_durable and self._loading().bytes_held >= LOAD_BYTES_MAX
+        if is_end or is_full:
+            self._begin_to_write(self._entries(now_ms))
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether `write_on` has something to do."""
+        return self._writing is not None
+
+    def write_on(self) -> bool:
+        """Writes some of what was loaded; whether there is more."""
+        if self._writing is not None and next(self._writing, OVER) is OVER:
+            self._writing = None
+        return self._writing is not None
 
     def settle(self) -> None:
         """Writes what a restore has left in memory."""
-        if self._loaded:
-            loaded, self._loaded = self._loaded, {}
-            self._backend.put_many(loaded)
+        while self.write_on():
+            pass
+        if self._loaded is not None:
+            self._begin_to_write({})
+            while self.write_on():
+                pass
+
+    def _loading(self) -> RowTable:
+        """What rows are loaded into."""
+        if self._loaded is None:
+            self._loaded = self._backend.loading()
+        return self._loaded
+
+    def _begin_to_write(self, entries: dict[str, bytes]) -> None:
+        self._writing = self._backend.load(self._loading(), entries)
+        self._loaded = None
 
     def clear(self) -> None:
         """Throws everything away."""
-        self._loaded = {}
+        self._loaded = self._writing = None
         self._pending, self._dropped = {}, set()
         self._offset = self.newest = self._pending_newest = -1
         self._note = None

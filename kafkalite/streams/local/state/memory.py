@@ -1,4 +1,4 @@
-"""Rows in a dict.                                                                        [P]
+"""Rows in a table of this process.                                                       [P]
 
 Keys are sorted when somebody asks for an order, and again only after new ones came.
 
@@ -11,9 +11,9 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
 from kafkalite.streams.local.state.backend import NO_METADATA, Range
+from kafkalite.streams.local.state.row_table import RowTable
 
-ROW_BYTES = 150  # about what a dict and two objects take on top of the bytes
-SAMPLED_ROWS = 100
+READ_ROWS = 1_000  # at a time, where many are read
 
 
 class MemoryBackend:
@@ -25,18 +25,18 @@ class MemoryBackend:
         return "memory"
 
     def __init__(self) -> None:
-        self._rows: dict[bytes, bytes] = {}
+        self._rows = RowTable()
         self._metadata: dict[str, bytes] = {}
         self._sorted: list[bytes] | None = None  # every key, and perhaps some that are gone
 
     @property
     def is_empty(self) -> bool:
         """Whether there is no row."""
-        return not self._rows
+        return not len(self._rows)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, None where there is none."""
-        return list(map(self._rows.get, keys))
+        return self._rows.get(keys)
 
     def put_many(
         self,
@@ -47,34 +47,38 @@ class MemoryBackend:
         """Deletes the rows in `cleared`, then puts `rows`; a value of None deletes the row."""
         for start, end in cleared:
             self.delete_range(start, end)
-        count = len(self._rows)
-        if not count:
-            self._rows = dict(rows)  # type: ignore[arg-type]  # what is None goes below
-        else:
-            self._rows.update(rows)  # type: ignore[arg-type]
-        if len(self._rows) > count:
+        if not all(value is None for value in rows.values()):
             self._sorted = None
-        if not all(rows.values()):
-            for key, value in rows.items():
-                if value is None:
-                    self._rows.pop(key, None)
+        self._rows.update(list(rows), list(rows.values()))
         self._metadata |= metadata
+
+    def loading(self) -> RowTable:
+        """The rows themselves: what a restore reads is there at once."""
+        self._sorted = None
+        return self._rows
+
+    def load(self, rows: RowTable, metadata: Mapping[str, bytes]) -> Iterator[None]:
+        """The rows are here already."""
+        self._metadata |= metadata
+        yield from ()
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The rows with start <= key < end, ascending."""
-        rows = self._rows
-        for key in self._keys(start, end):
-            if key in rows:
-                yield key, rows[key]
+        keys = self._keys(start, end)
+        for first in range(0, len(keys), READ_ROWS):
+            some = keys[first : first + READ_ROWS]
+            for key, row in zip(some, self._rows.get(some), strict=True):
+                if row is not None:
+                    yield key, row
 
     def delete_range(self, start: bytes = b"", end: bytes | None = None) -> None:
         """Deletes the rows with start <= key < end."""
-        for key in self._keys(start, end):
-            self._rows.pop(key, None)
+        keys = self._keys(start, end)
+        self._rows.update(keys, [None] * len(keys))
 
     def prefixes(self, length: int) -> list[bytes]:
         """The different first `length` bytes of the keys, ascending."""
-        return sorted({key[:length] for key in self._rows})
+        return sorted(self._rows.prefixes(length))
 
     def metadata(self, name: str) -> bytes | None:
         """An entry of the metadata."""
@@ -87,12 +91,8 @@ class MemoryBackend:
         self._sorted = None
 
     def approximate_bytes(self) -> int:
-        """The number of rows times the size of the first ones."""
-        sample = list(zip(self._rows.items(), range(SAMPLED_ROWS), strict=False))
-        if not sample:
-            return 0
-        size = sum(len(key) + len(value) for (key, value), _ in sample) // len(sample)
-        return len(self._rows) * (size + ROW_BYTES)
+        """The memory of the table."""
+        return self._rows.bytes_held
 
     def close(self) -> None:
         """Lets go of the rows."""
@@ -100,7 +100,7 @@ class MemoryBackend:
 
     def _keys(self, start: bytes, end: bytes | None) -> list[bytes]:
         if self._sorted is None:
-            self._sorted = sorted(self._rows)
+            self._sorted = sorted(self._rows.keys())
         first = bisect_left(self._sorted, start)
         last = len(self._sorted) if end is None else bisect_left(self._sorted, end)
         return self._sorted[first:last]

@@ -1,0 +1,168 @@
+# cython: language_level=3
+"""A record of the table of rows: how its key is hashed, and how records are sorted.          [P]
+
+All there is to it is here: no module belongs to this file. `_row_table.pyx` says what a record is.
+"""
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t
+from libc.stdlib cimport qsort
+from libc.string cimport memcmp, memcpy, memset
+
+cdef extern from *:
+    """
+    #define row_prefetched(place) __builtin_prefetch(place)
+    static uint64_t row_mixed(uint64_t a, uint64_t b) {
+        __uint128_t product = (__uint128_t) a * b;
+        return (uint64_t) product ^ (uint64_t) (product >> 64);
+    }
+    static uint64_t row_big_endian(uint64_t word) { return __builtin_bswap64(word); }
+    static int row_is_little(void) { const uint16_t one = 1; return *(const uint8_t *) &one; }
+    """
+    void prefetched "row_prefetched"(const void *) noexcept nogil
+    uint64_t mixed "row_mixed"(uint64_t a, uint64_t b) noexcept nogil
+    uint64_t swapped "row_big_endian"(uint64_t word) noexcept nogil
+    bint is_little "row_is_little"() noexcept nogil
+
+
+cdef enum:
+    DEAD = 1  # in a record's stride, which is even
+
+
+cdef struct Head:
+    uint32_t stride  # to the next record of the chunk
+    uint32_t key_size
+    int32_t row_size
+
+
+cdef struct Sorting:
+    uint64_t word  # of the key, behind what all keys begin with
+    Head *record
+
+
+cdef inline uint64_t hash_of(const char *data, Py_ssize_t length, uint64_t seed) noexcept nogil:
+    """A hash that no sender of keys can foresee."""
+    cdef uint64_t h = mixed(seed, <uint64_t> length ^ 0x9E3779B97F4A7C15ULL)
+    cdef uint64_t word
+    while length >= 8:
+        memcpy(&word, data, 8)
+        h = mixed(h ^ word, seed)
+        data += 8
+        length -= 8
+    if length:
+        word = 0
+        memcpy(&word, data, length)
+        h = mixed(h ^ word, seed)
+    return h ^ h >> 32
+
+
+cdef inline const char *key_of(const Head *record) noexcept nogil:
+    return <const char *> (record + 1)
+
+
+cdef inline char *row_of(const Head *record) noexcept nogil:
+    return <char *> (record + 1) + record.key_size
+
+
+cdef struct Text:  # one of two parts
+    const char *first
+    Py_ssize_t first_size
+    const char *second
+    Py_ssize_t second_size
+
+
+cdef inline Text text_of(const char *data, Py_ssize_t size) noexcept nogil:
+    cdef Text made
+    made.first, made.first_size, made.second, made.second_size = data, size, data, 0
+    return made
+
+
+cdef inline uint64_t stride_of(Py_ssize_t key_size, Py_ssize_t row_size) noexcept nogil:
+    return (sizeof(Head) + key_size + row_size + 3) & ~<uint64_t> 3
+
+
+cdef inline bint is_dead(const Head *record) noexcept nogil:
+    return record.stride & DEAD
+
+
+cdef inline Head *behind(const Head *record) noexcept nogil:
+    return <Head *> (<char *> record + (record.stride & ~<uint32_t> DEAD))
+
+
+cdef inline int compared(const char *a, Py_ssize_t n, const char *b, Py_ssize_t m) noexcept nogil:
+    cdef int order = memcmp(a, b, min(n, m))
+    return order if order else (n > m) - (n < m)
+
+
+cdef inline int by_key(const void *one, const void *other) noexcept nogil:
+    cdef const Head *a = (<const Sorting *> one).record
+    cdef const Head *b = (<const Sorting *> other).record
+    return compared(key_of(a), a.key_size, key_of(b), b.key_size)
+
+
+cdef inline Py_ssize_t common_size(const Sorting *items, Py_ssize_t count) noexcept nogil:
+    """How many bytes all keys begin with."""
+    cdef const Head *one = items[0].record
+    cdef const Head *record
+    cdef Py_ssize_t i, k, common = one.key_size
+    for i in range(1, count):
+        record = items[i].record
+        common = min(common, <Py_ssize_t> record.key_size)
+        if memcmp(key_of(one), key_of(record), common) == 0:
+            continue
+        k = 0
+        while key_of(one)[k] == key_of(record)[k]:
+            k += 1
+        common = k
+    return common
+
+
+cdef inline uint64_t word_of(const Head *record, Py_ssize_t at) noexcept nogil:
+    """Eight bytes of a key from `at` on, with zeros behind its end, as a number in their order."""
+    cdef uint64_t word = 0
+    memcpy(&word, key_of(record) + at, min(<Py_ssize_t> 8, <Py_ssize_t> record.key_size - at))
+    return swapped(word) if is_little() else word
+
+
+cdef inline void by_word(Sorting *items, Sorting *other, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t[8][256] places
+    cdef Py_ssize_t i, k, digit, at, size
+    cdef Sorting *source = items
+    cdef Sorting *target = other
+    memset(places, 0, sizeof(places))
+    for i in range(count):
+        for k in range(8):
+            places[k][items[i].word >> 8 * k & 255] += 1
+    for k in range(8):
+        if places[k][items[0].word >> 8 * k & 255] == count:
+            continue  # all are alike here
+        at = 0
+        for digit in range(256):
+            size = places[k][digit]
+            places[k][digit] = at
+            at += size
+        for i in range(count):
+            digit = source[i].word >> 8 * k & 255
+            target[places[k][digit]] = source[i]
+            places[k][digit] += 1
+        source, target = target, source
+    if source != items:
+        memcpy(items, source, count * sizeof(Sorting))
+
+
+cdef inline void sort(Sorting *items, Sorting *other, Py_ssize_t count) noexcept nogil:
+    """Sorts records by their keys: by eight bytes behind what all of them begin with, a byte at a
+    time from the last; then those that are alike there. `other` is room for as many."""
+    cdef Py_ssize_t common, i, first
+    if count < 2:
+        return
+    common = common_size(items, count)
+    for i in range(count):
+        items[i].word = word_of(items[i].record, common)
+    by_word(items, other, count)
+    first = 0
+    for i in range(1, count + 1):
+        if i < count and items[i].word == items[first].word:
+            continue
+        if i - first > 1:
+            qsort(items + first, i - first, sizeof(Sorting), by_key)
+        first = i
