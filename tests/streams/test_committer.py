@@ -15,7 +15,7 @@ from kafkalite.clients.consumer.consumer import Consumer, GroupMetadata, OffsetA
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.embedded import EmbeddedBroker
-from kafkalite.errors import ApiError
+from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.streams import Streams, string
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.committer import (
@@ -30,6 +30,7 @@ from kafkalite.streams.local.committer import (
     transactional_id,
 )
 from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.member_producer import MemberProducer
 from kafkalite.streams.local.restore import Restore, look_up
 from kafkalite.streams.local.task import Task
 
@@ -134,9 +135,44 @@ def test_what_an_earlier_process_of_this_name_left_open_is_ended_first(is_known:
             self.is_started = True
 
     outputs, consumer, state = Started(), Started(), Started()
-    committer = AtLeastOnce(outputs, consumer, state, is_known=is_known)  # type: ignore[arg-type]
+    committer = AtLeastOnce(lambda: outputs, consumer, state, is_known=is_known)  # type: ignore[arg-type]
     asyncio.run(committer.start())
     assert state.is_started is is_known
+
+
+@pytest.mark.parametrize("is_member", [True, False])
+def test_outputs_that_waited_beyond_a_session_leave_once_the_group_says_so(
+    address: str, is_member: bool
+) -> None:
+    """The worker may have been paused since, and its successor have written newer results."""
+    topic = f"waited-{is_member}"
+
+    class Member:
+        is_in_doubt = True
+        asked = 0
+
+        async def confirm_membership(self) -> None:
+            self.asked += 1
+            await asyncio.sleep(0.01)
+            if not is_member:
+                raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "it was silent for too long")
+            self.is_in_doubt = False
+
+    async def scenario() -> None:
+        await make_topics(address, topic)
+        member = Member()
+        async with Client(address) as client, MemberProducer(client, member) as producer:  # type: ignore[arg-type]
+            for key in (b"a", b"b"):
+                await producer.send_columns(topic, row(key))
+            if is_member:
+                await producer.flush()
+            else:
+                with pytest.raises(ApiError, match="UNKNOWN_MEMBER_ID"):
+                    await producer.flush()
+        assert member.asked == 1
+        assert await read(address, topic) == ([b"a", b"b"] if is_member else [])
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])

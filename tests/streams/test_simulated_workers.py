@@ -68,7 +68,7 @@ class InlineThread:
     def where(self) -> str:
         return "nothing"
 
-    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+    def submit(self, call: Callable[[], Any], *, wait_seconds: float = 0.0) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()
         try:
             future.set_result(call())

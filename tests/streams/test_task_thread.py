@@ -45,6 +45,44 @@ def test_calls_run_in_their_order_in_one_thread_that_is_not_the_loops() -> None:
     asyncio.run(scenario())
 
 
+def test_a_short_call_is_over_without_a_turn_of_the_loop() -> None:
+    async def scenario() -> None:
+        thread = started()
+        short = thread.submit(threading.get_ident, wait_seconds=60)
+        assert short.result() != threading.get_ident()
+        failing = thread.submit(lambda: int("x"), wait_seconds=60)
+        assert isinstance(failing.exception(), ValueError)
+        await thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_takes_longer_is_not_waited_for_in_place() -> None:
+    goes_on = threading.Event()
+
+    async def scenario() -> None:
+        thread = started()
+        long = thread.submit(lambda: goes_on.wait(60), wait_seconds=0.001)
+        assert not long.done()
+        goes_on.set()
+        assert await long
+        await thread.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_ends_when_the_wait_does_is_heard_of() -> None:
+    async def scenario() -> None:
+        thread = started()
+        for number in range(2_000):
+            ended = thread.submit(lambda n=number: n, wait_seconds=1e-6)  # type: ignore[misc]
+            async with asyncio.timeout(60):
+                assert await ended == number
+        await thread.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_a_call_raises_comes_out_of_its_future_and_the_next_one_runs() -> None:
     async def scenario() -> None:
         thread = started()

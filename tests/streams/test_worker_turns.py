@@ -21,12 +21,12 @@ from kafkalite.streams.local import worker as worker_module
 from kafkalite.streams.local.assignor import TaskAssignor
 from kafkalite.streams.local.committer import AtLeastOnce
 from kafkalite.streams.local.replay import Replay
-from kafkalite.streams.local.rounds import LAG_WAIT_MS_MAX
+from kafkalite.streams.local.rounds import LAG_WAIT_MS_MAX, REST_SECONDS
 from kafkalite.streams.local.starter import TaskStarter
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.local.task_inputs import TaskInputs
 from kafkalite.streams.local.task_manager import Life
-from kafkalite.streams.local.worker import Worker, WorkerConfig
+from kafkalite.streams.local.worker import POLL_MS, Worker, WorkerConfig
 
 
 class Producer:
@@ -47,6 +47,9 @@ class Producer:
 
     async def flush(self) -> None:
         self.events.append("flush")
+
+    async def close(self, *, flush: bool) -> None:
+        """Of what was sent nothing waits here."""
 
 
 class Consumer:
@@ -132,7 +135,8 @@ class Turns(Worker):
         self.producer = Producer()
         self.consumer: Any = Consumer(self.producer)
         self._consumer = self.consumer
-        self._committer = AtLeastOnce(self.producer, self._consumer, None)  # type: ignore[arg-type]
+        producer: Any = self.producer
+        self._committer = AtLeastOnce(lambda: producer, self._consumer, None)
         subs = self._sub_topologies.values()
         self._sources = {s.id: tuple(t for src in s.sources for t in src.topics) for s in subs}
         counts = {topic: 1 for topics in self._sources.values() for topic in topics}
@@ -140,6 +144,7 @@ class Turns(Worker):
         self._inputs = TaskInputs("app", list(subs), self._sources, counts)
         self._assignor = TaskAssignor(self._sources)
         self._rounds.begin(self.consumer)
+        self._polling.begin(self.consumer)
         inline: Any = Inline()
         self._starter = self.starter = Starter(
             "app",
@@ -256,6 +261,75 @@ class TestCommit:
         asyncio.run(scenario())
 
 
+class TestRound:
+    def test_a_task_without_records_has_no_turn_until_it_is_to_look_at_the_clock(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 100.0
+        looks: list[str] = []
+        clock = SimpleNamespace(monotonic=lambda: now, time_ns=lambda: 0)
+        monkeypatch.setattr(worker_module, "time", clock)
+        monkeypatch.setattr(Task, "tick", lambda task, _: looks.append(str(task)))
+
+        async def scenario() -> None:
+            nonlocal now
+            turns = Turns(passing(), **{"in": 2})
+            await turns.assign(("in", 0), ("in", 1))
+            assert not await turns._rounds.run()
+            assert looks == ["0_0", "0_1"]
+            for offset in range(3):
+                turns.receive("in", offset, first=offset, partition=1)
+                assert await turns._rounds.run()
+            assert looks[2:] == ["0_1"] * 3
+            assert not await turns._rounds.run()
+            now += REST_SECONDS
+            assert not await turns._rounds.run()
+            assert looks[5:] == ["0_0", "0_1"]
+
+        asyncio.run(scenario())
+
+    def test_small_outputs_of_several_tasks_leave_together(self) -> None:
+        async def scenario() -> None:
+            turns = Turns(passing(), **{"in": 3})
+            await turns.assign(*(("in", p) for p in range(3)))
+            for p in range(3):
+                turns.receive("in", p, partition=p)
+            assert await turns._rounds.run() == 3
+            (out,) = turns.producer.sent["out"]
+            assert out.timestamps == [0, 1, 2]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("until_caught_up", [False, True])
+    def test_a_worker_that_has_run_all_it_has_waits_for_records_at_once(
+        self, until_caught_up: bool
+    ) -> None:
+        """Not after a round for nothing, unless it waits for the end."""
+        waits: list[float] = []
+
+        async def scenario() -> None:
+            turns = Turns(passing())
+            await turns.assign(IN)
+            turns._has_assignment = False  # nobody asks brokers for the end
+
+            async def poll(timeout_ms: float) -> dict[TopicPartition, Columns]:
+                waits.append(timeout_ms)
+                if len(waits) == 3:
+                    turns.stop()
+                if len(waits) > 1:
+                    return {}
+                return {IN: Columns([b"k"], [b"v"], [1], range(1))}
+
+            turns.consumer.poll = poll
+            turns._commit_interval_ms = 1_000
+            turns._holdings = SimpleNamespace(turn=lambda: None)  # type: ignore[assignment]
+            await turns._loop(until_caught_up)
+
+        asyncio.run(scenario())
+        assert waits[0] == waits[2] == POLL_MS
+        assert (waits[1] == 0) is until_caught_up
+
+
 class TestStop:
     def test_when_all_is_over_the_group_may_take_the_tasks_without_another_flush(self) -> None:
         async def scenario() -> None:
@@ -317,7 +391,7 @@ class TestStop:
             turns.receive("in", 2, 9, partition=1)
             await turns._rounds.run()
             sent = turns.producer.sent["app-all-repartition"]
-            assert [columns.timestamps for columns in sent] == [[1, 9], [2, 9]]
+            assert [columns.timestamps for columns in sent] == [[1, 9, 2, 9]]
 
         asyncio.run(scenario())
 

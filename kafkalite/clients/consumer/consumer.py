@@ -532,6 +532,11 @@ class Consumer(Lifetime):
         await self._grouped("confirm_membership").confirm()
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether others may have this member's partitions: the group was silent for a session."""
+        return self._group is None or self._group.is_in_doubt
+
+    @property
     def is_rebalancing(self) -> bool:
         """Whether a join is under way: commits may be refused until a poll has ended it."""
         return self._group is not None and self._group.is_joining

@@ -90,6 +90,13 @@ class GroupMember:
         """Whether a join is under way, or has ended without anyone looking at it yet."""
         return self._joining is not None
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether others may have the member's partitions: the group was silent for a session."""
+        membership = self.membership
+        is_member = membership.group_metadata.generation_id != NO_GENERATION
+        return not is_member or membership.is_session_over(self._now_ms())
+
     def polled(self) -> None:
         """The user polls. ApiError if the group has refused the member."""
         self.membership.polled(self._now_ms())

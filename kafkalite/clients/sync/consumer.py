@@ -93,6 +93,11 @@ class Consumer(Twin[asynchronous.Consumer]):
         return self.read(lambda consumer: consumer.paused)
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether others may have this member's partitions: the group was silent for a session."""
+        return self.read(lambda consumer: consumer.is_in_doubt)
+
+    @property
     def is_rebalancing(self) -> bool:
         """Whether a join is under way: commits may be refused until a poll has ended it."""
         return self.read(lambda consumer: consumer.is_rebalancing)

@@ -24,7 +24,7 @@ Source KIP-98, KIP-447 (one producer a worker, fenced by the group's metadata), 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Literal, Protocol
 
@@ -37,6 +37,7 @@ from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, KafkaliteError
 from kafkalite.streams.local.batch import Output
+from kafkalite.streams.local.member_producer import MemberProducer
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Changes = Sequence[tuple[int, Output]]  # by partition, what a changelog is to hear
@@ -178,13 +179,14 @@ class AtLeastOnce:
 
     def __init__(
         self,
-        outputs: Producer,
+        make_outputs: Callable[[], Producer],
         consumer: Consumer,
         state: ExactlyOnce | None,
         *,
         is_known: bool = False,
     ) -> None:
-        self._outputs = outputs
+        self._make_outputs = make_outputs
+        self._outputs = make_outputs()
         self._consumer = consumer
         self._state = state
         self._is_started = False
@@ -226,7 +228,11 @@ class AtLeastOnce:
         return (self._state or self._outputs).end_offset(changelog)
 
     async def abort(self) -> None:
-        """Aborts the changelogs; outputs leave all the same, and will be made again."""
+        """Aborts the changelogs, and drops outputs that wait: they will be made again."""
+        if self._is_started:
+            self._is_started = False
+            await self._outputs.close(flush=False)
+            self._outputs = self._make_outputs()
         if self._state is not None:
             await self._state.abort()
 
@@ -295,7 +301,7 @@ def make_committer(
     if guarantee == "exactly_once":
         assert whole is not None, "exactly once needs transactions"
         return whole
-    return AtLeastOnce(Producer(client, linger_ms=0), consumer, whole, is_known=is_known)
+    return AtLeastOnce(lambda: MemberProducer(client, consumer), consumer, whole, is_known=is_known)
 
 
 async def abort_orphans(client: Client, application_id: str, living: Collection[str]) -> list[str]:

@@ -22,7 +22,7 @@ from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.local.state.limit import MemoryLimit
-from kafkalite.streams.local.task import Output, Task, TaskCommit
+from kafkalite.streams.local.task import Output, Task, TaskCommit, join
 from kafkalite.streams.local.task_manager import Life
 
 R = TypeVar("R")
@@ -66,6 +66,7 @@ class Clocks:
 class Turn:
     """What one task gets to do in a round."""
 
+    life: Life
     task: Task
     idle: Mapping[str, bool]  # by topic
     fetched: Sequence[tuple[str, Columns]]
@@ -98,6 +99,8 @@ class Rounds:
         self._pace: dict[int, Pace] = defaultdict(Pace)  # by sub-topology
         self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
         self._received_at: dict[TopicPartition, float] = {}
+        self._full: set[TopicPartition] = set()  # paused until their inboxes are low
+        self._lives_of: dict[int, list[Life]] = defaultdict(list)  # by sub-topology
         self._looked_at: dict[int, float] = {}  # when the tasks of a sub-topology last had a turn
 
     def begin(self, consumer: Source) -> None:
@@ -110,13 +113,16 @@ class Rounds:
         self.tasks = dict(sorted(self.tasks.items(), key=lambda entry: entry[0].task_id))
         for tp in life.partitions:
             self.inboxes[tp] = Inbox(self._buffered_records_max)
+        self._group_lives()
         self._consumer.resume(life.partitions)
 
     def remove(self, life: Life) -> Task | None:
         """The task runs no more; None if it did not."""
         if (task := self.tasks.pop(life, None)) is not None:
+            self._group_lives()
             for tp in life.partitions:
                 del self.inboxes[tp]
+                self._full.discard(tp)
                 self._waiting_since.pop(tp, None)
                 self._received_at.pop(tp, None)
         return task
@@ -129,6 +135,7 @@ class Rounds:
         inbox.put(columns)
         self._received_at[partition] = self._clocks.monotonic()
         if inbox.is_full:
+            self._full.add(partition)
             self._consumer.pause([partition])
 
     @property
@@ -140,22 +147,25 @@ class Rounds:
         """One round; how many records it processed."""
         done = 0
         for sub in self._subs:
-            if (lives := self._lives_of(sub)) and self._is_due(sub, lives):
-                turns = self._turns(sub, lives)
+            if (lives := self._lives_of.get(sub.id)) and (turns := self._turns(sub, lives)):
                 done += await self._in_thread(partial(self._work, turns, self._pace[sub.id]))
-                await self.send_made(lives)
+                await self.send_made([turn.life for turn in turns])
         return done
 
     async def rest(self) -> bool:
         """Lets tasks tell their readers that they are idle; whether any had something to tell."""
         lives = list(self.tasks)
-        turns = [Turn(self.tasks[life], self._idle(life), ()) for life in lives]
+        turns = [Turn(life, self.tasks[life], self._idle(life), ()) for life in lives]
         await self._in_thread(partial(_note_idle, turns))
         return await self.send_made(lives)
 
     async def send_made(self, lives: Iterable[Life]) -> bool:
-        """Sends what these tasks have made, if they still run; whether that was anything."""
-        outputs = [o for life in lives if life in self.tasks for o in self.tasks[life].drain()]
+        """Sends what these tasks have made, if they still run; whether that was anything.
+
+        What several tasks have for one topic goes out together.
+        """
+        running = [self.tasks[life] for life in lives if life in self.tasks]
+        outputs = join([output for task in running for output in task.drain()])
         if outputs:
             await self._send(outputs)
         return bool(outputs)
@@ -203,28 +213,42 @@ class Rounds:
 
     # ---- one sub-topology ----
 
-    def _lives_of(self, sub: SubTopology) -> list[Life]:
-        return [life for life in self.tasks if life.task_id.sub_topology == sub.id]
+    def _group_lives(self) -> None:
+        """The running tasks by sub-topology, in order."""
+        self._lives_of.clear()
+        for life in self.tasks:
+            self._lives_of[life.task_id.sub_topology].append(life)
 
-    def _is_due(self, sub: SubTopology, lives: Sequence[Life]) -> bool:
-        """Whether its tasks have records, or have not looked at the clock for a while."""
+    def _must_look(self, sub: SubTopology) -> bool:
+        """Whether its tasks have not looked at the clock for a while."""
         now = self._clocks.monotonic()
-        waits = any(self.inboxes[tp].records for life in lives for tp in life.partitions)
-        is_due = waits or now - self._looked_at.get(sub.id, -1.0) >= REST_SECONDS
-        if is_due:
-            self._looked_at[sub.id] = now
-        return is_due
+        if now - self._looked_at.get(sub.id, -1.0) < REST_SECONDS:
+            return False
+        self._looked_at[sub.id] = now
+        return True
 
     def _turns(self, sub: SubTopology, lives: Sequence[Life]) -> list[Turn]:
-        """What each task gets: those that feed a repartition topic keep together."""
+        """What each task gets: those that feed a repartition topic keep together.
+
+        Tasks without records get a turn now and then, to look at the clock.
+        """
         groups = [lives] if sub.feeds_repartition else [[life] for life in lives]
         pace = self._pace[sub.id]
-        idle = {life: self._idle(life) for life in lives}  # before records are taken out
+        must_look = self._must_look(sub)
+        idle = {  # before records are taken out
+            life: self._idle(life) for life in lives if must_look or self._has_fetched(life)
+        }
+        if not idle:
+            return []
         return [
-            Turn(self.tasks[life], idle[life], fetched)
+            Turn(life, self.tasks[life], idle[life], fetched)
             for group in groups
             for life, fetched in self._take(group, pace).items()
+            if fetched or must_look
         ]
+
+    def _has_fetched(self, life: Life) -> bool:
+        return any(self.inboxes[tp].records for tp in life.partitions)
 
     def _take(self, group: Sequence[Life], pace: Pace) -> dict[Life, list[tuple[str, Columns]]]:
         """Records up to the time to which all inputs of the group have some."""
@@ -239,7 +263,8 @@ class Rounds:
                 if tp in fronts:
                     batches = inboxes[tp].take(until, fronts[tp][1])
                     taken[life] += [(tp.topic, columns) for columns in batches]
-                if inboxes[tp].is_low:
+                if tp in self._full and inboxes[tp].is_low:
+                    self._full.discard(tp)
                     self._consumer.resume([tp])
         return taken
 

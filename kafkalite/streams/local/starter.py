@@ -139,6 +139,9 @@ class TaskStarter:
 
     async def advance(self) -> list[Life]:
         """Restores a bit; the tasks that are done."""
+        if not self.is_restoring:
+            self._reported_at = self._clock()
+            return []
         done = [life for life in self._queue if not self._made[life][1]]
         self._queue = [life for life in self._queue if life not in done]
         while self._queue and len(self._restores) < RESTORES_MAX:

@@ -51,7 +51,7 @@ from kafkalite.streams.local.watermarks import (
     reached_by_all,
 )
 
-__all__ = ["Output", "Task", "TaskCommit", "TaskState"]
+__all__ = ["Output", "Task", "TaskCommit", "TaskState", "join"]
 
 NOTE_VERSION: Final = 1
 JOINED_RECORDS: Final = 1_000  # outputs smaller than this leave together
@@ -456,7 +456,13 @@ def join(outputs: list[Output]) -> list[Output]:
 
 
 def _are_alike(one: Output, other: Output) -> bool:
-    return one.sink == other.sink and (one.partitions is None) == (other.partitions is None)
+    """Whether two may be one. A stamped piece stays alone: it begins with its task's marker."""
+    return (
+        one.sink == other.sink
+        and (one.partitions is None) == (other.partitions is None)
+        and one.partition is None
+        and other.partition is None
+    )
 
 
 def _joined(parts: list[Output]) -> Output:

@@ -7,6 +7,9 @@ thread.
     loop      submit ──> a future ... heartbeats, fetches, rebalances ... its result
     thread             call
 
+The loop may wait for a call in place, for a moment: a short call is over then without a turn of the
+loop, and the two threads do not compete for the GIL.
+
 A C function that does not release the GIL stops the loop, too: such a call must be shorter than the
 group's session.
 
@@ -21,7 +24,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from queue import SimpleQueue
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -34,14 +38,32 @@ OURS: Final = "kafkalite."
 CLOSE_SECONDS_MAX: Final = 5.0
 
 
+@dataclass(slots=True, eq=False)
+class Handed:
+    """A call that the thread is to run, and its end."""
+
+    call: Callable[[], Any]
+    future: asyncio.Future[Any]
+    is_awaited: bool = False  # in place: the loop looks into `end`, and needs no callback
+    end: SimpleQueue[tuple[Any, BaseException | None]] = field(default_factory=SimpleQueue)
+
+    def await_in_place(self, seconds: float) -> None:
+        """Blocks the loop until the call has ended, at most so long."""
+        try:
+            _settle(self.future, *self.end.get(timeout=seconds))
+        except Empty:
+            self.is_awaited = False
+            if not self.end.empty():  # the call ended before the thread could see the flag
+                _settle(self.future, *self.end.get())
+
+
 class TaskThread:
     """Runs calls for the event loop in which it is started."""
 
     def __init__(self, spawn: Spawn, clock: Callable[[], float]) -> None:
         self._spawn = spawn
         self._clock = clock
-        self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None]
-        self._calls = SimpleQueue()
+        self._calls: SimpleQueue[Handed | None] = SimpleQueue()
         self._busy_since: float | None = None
         self._thread_id = 0
         self._is_running = False
@@ -61,11 +83,17 @@ class TaskThread:
             self._calls.put(None)
             await asyncio.wait([last], timeout=CLOSE_SECONDS_MAX)
 
-    def submit(self, call: Callable[[], R]) -> asyncio.Future[R]:
-        """Runs `call` behind all others; the future gets what comes of it."""
+    def submit(self, call: Callable[[], R], *, wait_seconds: float = 0.0) -> asyncio.Future[R]:
+        """Runs `call` behind all others; the future gets its result.
+
+        With `wait_seconds` the loop waits in place, at most so long, for a call that is short.
+        """
         assert self._is_running, "the task thread is not running"
         future: asyncio.Future[R] = self._loop.create_future()
-        self._calls.put((call, future))
+        handed = Handed(call, future, is_awaited=wait_seconds > 0)
+        self._calls.put(handed)
+        if wait_seconds > 0:
+            handed.await_in_place(wait_seconds)
         return future
 
     @property
@@ -82,16 +110,19 @@ class TaskThread:
     def _run(self) -> None:
         frame = sys._getframe()
         self._thread_id = next(i for i, f in sys._current_frames().items() if f is frame)
-        while (todo := self._calls.get()) is not None:
-            call, future = todo
+        while (handed := self._calls.get()) is not None:
             self._busy_since = self._clock()
+            end: tuple[Any, BaseException | None]
             try:
-                result, error = call(), None
+                end = handed.call(), None
             except BaseException as raised:
-                result, error = None, raised
+                end = None, raised
             self._busy_since = None
+            handed.end.put(end)
+            if handed.is_awaited:
+                continue
             try:
-                self._loop.call_soon_threadsafe(_settle, future, result, error)
+                self._loop.call_soon_threadsafe(_settle, handed.future, *end)
             except RuntimeError:  # the loop is closed: nobody waits
                 return
 

@@ -33,11 +33,12 @@ from typing import Final, TypeVar
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import OffsetAndMetadata
-from kafkalite.core.types import TopicPartition
+from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, KafkaliteError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.assignor import TaskAssignor, tasks_of
 from kafkalite.streams.local.caught_up import is_behind, look_at_ends
+from kafkalite.streams.local.commit_times import CommitTimes
 from kafkalite.streams.local.committer import Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
@@ -47,8 +48,8 @@ from kafkalite.streams.local.membership import (
     find_transactional_id,
     make_consumer,
     next_config,
-    poll,
 )
+from kafkalite.streams.local.polling import Polling, observed
 from kafkalite.streams.local.rounds import Clocks, Rounds
 from kafkalite.streams.local.settings import COMMIT_INTERVAL_MS, DEFAULTS, WorkerConfig
 from kafkalite.streams.local.starter import TaskStarter
@@ -85,7 +86,6 @@ R = TypeVar("R")
 log: Final = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
-BUSY_SECONDS: Final = 0.1  # how often the worker polls while a task runs
 CAUGHT_UP_CHECK_MS: Final = 50
 METADATA_MAX_AGE_MS: Final = 30_000  # how late partitions that are added may be noticed
 ASK_SECONDS: Final = 10.0  # between two rebalances that warm-ups ask for
@@ -149,6 +149,9 @@ class Worker:
         self._places = Places(config.state_dir, plan.application_id)
         self._flows: dict[str, Flow] = {}
         self._thread = TaskThread(_spawn, time.monotonic)
+        self._polling = Polling(
+            plan.application_id, self._thread, self._receive, config.max_poll_interval_ms
+        )
         self._rounds = Rounds(
             subs,
             self._in_thread,
@@ -167,7 +170,6 @@ class Worker:
         self._manager = TaskManager()
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # of tasks that run
         self._has_assignment = False  # perhaps of no task
-        self._may_poll = True
         self._is_over = False
         self._ask_at = 0.0  # when the group may be asked for the tasks of warm-ups
 
@@ -288,6 +290,7 @@ class Worker:
             is_known=config.group_instance_id is not None,
         )
         self._rounds.begin(self._consumer)
+        self._polling.begin(self._consumer)
         self._starter = TaskStarter(
             self.plan.application_id,
             self._client,
@@ -348,23 +351,25 @@ class Worker:
     # The loop
 
     async def _loop(self, until_caught_up: bool) -> None:
-        committed_at = checked_at = time.monotonic()
+        checked_at = time.monotonic()
+        commits = CommitTimes(self._commit_interval_ms / 1000, checked_at)
         worked, has_followed = 0, False
         while not self.is_stopping:
             try:
-                is_busy = worked or has_followed or self._starter.is_restoring
-                await self._poll(0 if is_busy else POLL_MS)
+                # Who waits for the end looks for it as soon as nothing is left to do.
+                goes_on = worked and (until_caught_up or self._rounds.has_records)
+                is_busy = goes_on or has_followed or self._starter.is_restoring
+                now = time.monotonic()
+                await self._polling.poll(0 if is_busy else commits.wait_ms(now, POLL_MS))
                 worked = await self._rounds.run()
                 self.progress.records += worked
+                commits.processed(worked)
                 await self._start_tasks()
                 has_followed = await self._follow()
                 self._upkeep.turn()
                 self._holdings.turn()
+                await self._commit_if_due(commits)
                 at = time.monotonic()
-                is_due = (at - committed_at) * 1000 >= self._commit_interval_ms
-                if is_due or self._rounds.has_too_much_state:
-                    await self._commit()
-                    committed_at = time.monotonic()
                 idle = until_caught_up and not worked and self._has_assignment
                 if idle and (at - checked_at) * 1000 >= CAUGHT_UP_CHECK_MS:
                     checked_at = at
@@ -373,44 +378,20 @@ class Worker:
             except (ApiError, BrokerUnavailable) as error:
                 await self._begin_anew(error)
 
-    async def _poll(self, timeout_ms: float) -> None:
-        """Records into inboxes, and what the group has decided."""
-        self._may_poll = False
-        try:
-            polled = await poll(self._consumer, timeout_ms)
-        finally:
-            self._may_poll = True
-        for partition, columns in polled.items():
-            self._rounds.receive(partition, columns)
+    async def _commit_if_due(self, times: CommitTimes) -> None:
+        if times.due_in(time.monotonic()) > 0 and not self._rounds.has_too_much_state:
+            return
+        if self._consumer.is_rebalancing:
+            times.put_off(time.monotonic())
+            return
+        wrote = await self._commit()
+        times.committed(time.monotonic(), wrote=wrote)
+
+    def _receive(self, partition: TopicPartition, columns: Columns) -> None:
+        self._rounds.receive(partition, columns)
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
-        """Runs `call` in the task thread, and polls meanwhile unless a poll led here.
-
-        A call that takes longer than `max_poll_interval_ms` is said to be stuck, and the worker
-        polls no more until it ends: after another such time the member leaves its group.
-        """
-        running = self._thread.submit(call)
-        is_stuck = False
-        try:
-            while not (await asyncio.wait({running}, timeout=BUSY_SECONDS))[0]:
-                if not is_stuck and self._thread.busy_seconds * 1000 > self._poll_interval_ms:
-                    is_stuck = True
-                    log.error(
-                        "%s: stuck for %g s in %s",
-                        self.plan.application_id,
-                        self._poll_interval_ms / 1000,
-                        self._thread.where(),
-                    )
-                if self._may_poll and not is_stuck:
-                    await self._poll(0)
-        except BaseException:
-            running.add_done_callback(_observed)
-            raise
-        return running.result()
-
-    @property
-    def _poll_interval_ms(self) -> int:
-        return self.config.max_poll_interval_ms
+        return await self._polling.in_thread(call)
 
     async def _start_tasks(self) -> None:
         """Takes tasks that are new here a step further."""
@@ -460,21 +441,20 @@ class Worker:
             self._upkeep.sends(output)
             await self._committer.send(output)
 
-    async def _commit(self, *, is_last: bool = False) -> None:
-        """Commits what all tasks have made, with the offsets that it came from.
+    async def _commit(self, *, is_last: bool = False) -> bool:
+        """Commits what all tasks have made, with the offsets that it came from; whether there was
+        something to commit.
 
         Not while a join is under way: its generation would be refused before it is known here.
         """
         if self._consumer.is_rebalancing and not is_last:
-            return
-        may_poll, self._may_poll = self._may_poll, False
-        try:
-            await self._commit_all()
-        finally:
-            self._may_poll = may_poll
+            return False
+        with self._polling.held():
+            wrote = await self._commit_all()
         await self._do(self._manager.committed())
+        return wrote
 
-    async def _commit_all(self) -> None:
+    async def _commit_all(self) -> bool:
         commits = await self._rounds.commit(self._manager.lives(RUNNING, SUSPENDED))
         for _, commit in commits:
             await self._send(commit.outputs)
@@ -485,10 +465,12 @@ class Worker:
             entry for life, each in commits for entry in self._rounds.offsets(life, each)
         )
         moved = {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
-        self.progress.commits += await self._committer.commit(changes, offsets, moved)
+        wrote = await self._committer.commit(changes, offsets, moved)
+        self.progress.commits += wrote
         self._committed |= moved
         await self._rounds.checkpoint(commits, self._committer.end_offset)
         self._upkeep.committed(moved)
+        return wrote
 
     # What the group decides, and what follows
 
@@ -557,7 +539,7 @@ class Worker:
     def _stop_task(self, life: Life) -> None:
         """The task runs no more. Its state is let go behind the call that it may be in."""
         if (task := self._rounds.remove(life)) is not None:
-            self._thread.submit(task.close).add_done_callback(_observed)
+            self._thread.submit(task.close).add_done_callback(observed)
 
     def _new_task(self, life: Life, place: Place) -> Task:
         return Task(
@@ -586,9 +568,3 @@ class Worker:
 
 def _spawn(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="kafkalite-tasks", daemon=True).start()
-
-
-def _observed(running: asyncio.Future[R]) -> None:
-    """Nobody waits for the call any more; its error is no news."""
-    if not running.cancelled():
-        running.exception()
