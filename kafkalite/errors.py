@@ -30,8 +30,9 @@ Source: apache/kafka `Errors`.
 
 from __future__ import annotations
 
+from copy import copy
 from enum import IntEnum
-from typing import Final
+from typing import Final, Self
 
 
 class KafkaliteError(Exception):
@@ -113,12 +114,32 @@ class ProcessingError(KafkaliteError):
 class SerdeError(KafkaliteError):
     """Bytes that a serde cannot read, or a value that it cannot write.
 
-    `index` is the record's place in the column that was given, None where no record is to blame.
+    `words` names the serde, the topic, the value and the reason; `index` is the record's place in
+    the column that was given, None where no record is to blame. The message has both. A caller who
+    knows where the record lies in the log says so with `of_record`:
+
+        except SerdeError as error:
+            if error.index is None or columns.offsets is None:
+                raise
+            raise error.of_record(f"{tp}, offset {columns.offsets[error.index]}") from None
     """
 
-    def __init__(self, message: str, index: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, words: str, index: int | None = None) -> None:
+        super().__init__(words)
+        self.words = words
         self.index = index
+        self._record = ""
+
+    def of_record(self, record: str) -> Self:
+        """The same error, whose message names the record instead of its place in the column."""
+        named = copy(self)
+        named._record = record
+        return named
+
+    def __str__(self) -> str:
+        if self._record:
+            return f"{self._record}: {self.words}"
+        return self.words if self.index is None else f"{self.words} (record {self.index}, from 0)"
 
 
 class SchemaError(SerdeError):
@@ -128,8 +149,8 @@ class SchemaError(SerdeError):
     None where the schema itself is at fault.
     """
 
-    def __init__(self, message: str, index: int | None = None, *, code: int | None = None) -> None:
-        super().__init__(message, index)
+    def __init__(self, words: str, index: int | None = None, *, code: int | None = None) -> None:
+        super().__init__(words, index)
         self.code = code
 
 

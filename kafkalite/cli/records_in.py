@@ -171,7 +171,7 @@ def _serialized(
     except SerdeError as error:
         if error.index is None:
             raise
-        raise origin.fault(error.index, error) from None
+        raise origin.fault(error.index, error.words) from None
 
 
 def _with_default(shape: Shape, keys: Sequence[bytes | None]) -> Sequence[bytes | None]:

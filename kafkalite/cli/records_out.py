@@ -54,7 +54,7 @@ def _decoded(
         if error.index is None or columns.offsets is None:
             raise
         offset = columns.offsets[error.index]
-        raise SerdeError(f"{tp}, offset {offset}, {what}: {error}", error.index) from None
+        raise error.of_record(f"{tp}, offset {offset}, {what}") from None
 
 
 def text_lines(null: bytes) -> Lines:

@@ -199,7 +199,7 @@ class AvroCodec:
 
     def _at(self, error: SerdeError, topic: str, index: int) -> SerdeError:
         """The registry's or a schema's complaint, as one about a record."""
-        return type(error)(f"{self._what} cannot write to topic {topic!r}: {error}", index)
+        return type(error)(f"{self._what} cannot write to topic {topic!r}: {error.words}", index)
 
     # --- subjects ----------------------------------------------------------------------
 
@@ -322,10 +322,8 @@ class AvroCodec:
         except SerdeError as error:
             heads = (data is not None and data[:HEADER_BYTES] == header for data in column)
             index = next(place for place, found in enumerate(heads) if found)
-            raise type(error)(
-                f"{self._what} cannot read {glimpse(column[index])} of topic {topic!r}: {error}",
-                index,
-            ) from error
+            what = f"{self._what} cannot read {glimpse(column[index])} of topic {topic!r}"
+            raise type(error)(f"{what}: {error.words}", index) from error
         if len(self._readers) >= READERS_MAX:
             self._readers.clear()
         self._readers[topic, header] = reader

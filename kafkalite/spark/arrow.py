@@ -71,9 +71,10 @@ def to_record_batch(
         keys: Sequence[Any] = key_codec.deserialize(topic, columns.keys)
         values = value_codec.deserialize(topic, columns.values)
     except SerdeError as error:
-        index = getattr(error, "index", None)
-        where = f" offset {columns.offsets[index]}" if columns.offsets and index is not None else ""
-        raise SerdeError(f"{topic}-{partition}{where}: {error}") from error
+        where = f"{topic}-{partition}"
+        if columns.offsets and error.index is not None:
+            where = f"{where} offset {columns.offsets[error.index]}"
+        raise error.of_record(where) from None
     if convert is not None:
         values = [None if value is None else convert(value) for value in values]
     if schema.field("key").type == WINDOWED:

@@ -55,7 +55,7 @@ def _infer(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             topic, partition, offset = (
                 batch.column(name)[0].as_py() for name in ("topic", "partition", "offset")
             )
-            raise SerdeError(f"{topic}-{partition} from offset {offset}: {error}") from error
+            raise error.of_record(f"{topic}-{partition} from offset {offset}") from None
     yield pa.RecordBatch.from_pydict({"seen": [json.dumps(seen.shape)]})
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalite.errors import SerdeError
+from kafkalite.errors import SchemaError, SerdeError
 from kafkalite.serde import SerdeContext, json, msgpack
 from kafkalite.serde.serde import Serde
 
@@ -140,6 +140,25 @@ def test_broken_bytes_are_refused(serde: Serde, data: bytes) -> None:
     with pytest.raises(SerdeError, match="cannot read") as caught:
         codec.deserialize("t", [good, None, data])
     assert caught.value.index == 2
+
+
+def test_an_error_names_its_record_by_its_place_or_as_the_caller_knows_it() -> None:
+    with pytest.raises(SerdeError) as caught:
+        json().open(SerdeContext()).deserialize("orders", [b"1", None, b"{"])
+    error = caught.value
+    assert error.words.startswith("json() cannot read b'{' of topic 'orders': ")
+    assert (str(error), error.index) == (f"{error.words} (record 2, from 0)", 2)
+    placed = error.of_record("orders-3, offset 17")
+    assert str(placed) == f"orders-3, offset 17: {error.words}"
+    assert (type(placed), placed.index) == (SerdeError, 2)
+    assert str(error) != str(placed), "the one that was raised stays as it was"
+
+
+def test_an_error_of_the_schema_keeps_its_code() -> None:
+    error = SchemaError("no such schema", 4, code=40403)
+    placed = error.of_record("orders-3, offset 17")
+    assert (str(placed), placed.code) == ("orders-3, offset 17: no such schema", 40403)
+    assert str(SchemaError("no such schema")) == "no such schema"
 
 
 def test_equal_values_give_equal_bytes() -> None:

@@ -151,7 +151,7 @@ class TestRestoring:
         task = windowed_count()
         good = Columns([b"a" + bytes(8)], [(1).to_bytes(8, "big")], [3], [40])
         task.restore("n", good)
-        with pytest.raises(ProcessingError, match="'n': offset 42 of 'app-n-changelog' cannot"):
+        with pytest.raises(ProcessingError, match="'n': app-n-changelog-0 offset 42 cannot"):
             task.restore("n", Columns([*good.keys, key], [*good.values, value], [3, 3], [41, 42]))
 
     def test_rows_of_another_shape_are_named(self) -> None:

@@ -250,7 +250,7 @@ def reason(error: Exception, node: p.Node) -> str:
     if isinstance(error, KeyError) and error.args in _fields(node):
         return f"the value has no field {error}"
     if isinstance(error, SerdeError):
-        return str(error)
+        return error.words
     return f"{type(error).__name__}: {error}"
 
 

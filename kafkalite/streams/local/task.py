@@ -171,9 +171,10 @@ class Task:
             self._runtime.stores[store].restore(batch)
         except SerdeError as error:
             at = "" if error.index is None or batch.offsets is None else batch.offsets[error.index]
+            place = f"{self.changelog_topics[store]}-{self.partition} offset {at}"
             raise ProcessingError(
-                f"task {self}: store {store!r}: offset {at} of {self.changelog_topics[store]!r} "
-                f"cannot be restored: {error}; rows of another shape need another name"
+                f"task {self}: store {store!r}: {place} cannot be restored: {error.words}; "
+                "rows of another shape need another name"
             ) from error
 
     # Records
@@ -335,7 +336,8 @@ class Task:
             except SerdeError as error:
                 self._become(TaskState.FAILED)
                 raise ProcessingError(
-                    f"store {store.name!r}: a row cannot be kept: {error}; value= names a serde"
+                    f"store {store.name!r}: a row cannot be kept: {error.words}; "
+                    "value= names a serde"
                 ) from error
             if columns is not None:
                 columns = self._fitting(store.name, columns)

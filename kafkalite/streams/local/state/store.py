@@ -339,7 +339,9 @@ class StateStore:
             try:
                 (stored,) = self._value_codec.deserialize(self.changelog_topic, [value])
                 self.layout.load(scratch, [b""], [stored])
-            except (SerdeError, LookupError, TypeError, ValueError) as error:
+            except SerdeError as error:
+                raise SerdeError(error.words, index) from error
+            except (LookupError, TypeError, ValueError) as error:
                 raise SerdeError(f"{type(error).__name__}: {error}", index) from error
 
     # Memory
