@@ -37,7 +37,8 @@ def detail(node: p.Node) -> str:
             return f"topics: {read}; key {node.key!r}, value {node.value!r}"
         case p.Sink():
             topic = node.topic if isinstance(node.topic, str) else _name(node.topic)
-            return f"topic: {topic}; key {node.key!r}, value {node.value!r}"
+            folds = "" if node.folds is None else f"; folds ahead: {detail(node.folds)}"
+            return f"topic: {topic}; key {node.key!r}, value {node.value!r}{folds}"
         case p.Aggregate():
             parts = [str(part) for part in node.aggregates]
             if node.fields is not None:

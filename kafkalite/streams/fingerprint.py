@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from kafkalite.streams import plan as p
+from kafkalite.streams.combining import shape_of
 from kafkalite.streams.describe import detail, kind
 from kafkalite.streams.rewrites import SubTopology
 
@@ -59,6 +60,7 @@ class RepartitionPrint:
     by: str | None = None  # the field or expression that is the key, where it is one
     path: str = ""
     is_numbered: bool = False
+    folds: str | None = None  # the table whose partials it may hold
 
     @property
     def shape(self) -> tuple[object, ...]:
@@ -106,6 +108,8 @@ class Difference:
     notes: tuple[str, ...] = ()
     new_stores: tuple[str, ...] = ()
     gone_repartitions: tuple[str, ...] = ()
+    refolded: tuple[str, ...] = ()  # repartitions whose rows are for another table, or none
+    unreadable: tuple[str, ...] = ()  # those of them where such rows may stand
 
 
 # Taking one
@@ -144,6 +148,7 @@ def fingerprint(plan: p.Plan, subs: Iterable[SubTopology]) -> Fingerprint:
                     by=_field(node.parent),
                     path=paths.get(name, ""),
                     is_numbered=name in numbered,
+                    folds=_folds(subs, str(node.topic)),
                 )
     reads = {name for sub in subs for source in sub.sources for name in _topics(source)}
     return Fingerprint(stores, repartitions, tuple(sorted(reads)))
@@ -172,6 +177,11 @@ def _field(node: p.Node) -> str | None:
 def _asked_partitions(subs: Iterable[SubTopology], topic: str) -> int | None:
     made = (t for sub in subs for t in sub.repartition_sources if t.name == topic)
     return next((t.partitions for t in made), None)
+
+
+def _folds(subs: Iterable[SubTopology], topic: str) -> str | None:
+    readers = (source for sub in subs for source in sub.sources if topic in source.topics)
+    return next((shape_of(r.folds) for r in readers if r.folds is not None), None)
 
 
 def _topics(source: p.Source) -> tuple[str, ...]:
@@ -258,11 +268,18 @@ def compare(before: Fingerprint, now: Fingerprint) -> Difference:
         f"store {name!r} is new: it begins empty, where the inputs go on" for name in new_stores
     ]
     notes += [f"store {name!r} is no longer kept" for name in gone]
+    refolded = tuple(
+        name
+        for name, topic in now.repartitions.items()
+        if name in before.repartitions and before.repartitions[name].folds != topic.folds
+    )
     return Difference(
         tuple(refusals),
         tuple(notes),
         new_stores,
         tuple(name for name in before.repartitions if name not in now.repartitions),
+        refolded,
+        tuple(name for name in refolded if before.repartitions[name].folds is not None),
     )
 
 

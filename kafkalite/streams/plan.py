@@ -77,6 +77,7 @@ class Source(Node):
     timestamp: Function | None = None
     offset_reset: Literal["earliest", "latest"] = "earliest"
     max_future_ms: int | None = None  # None: as the application says
+    folds: Aggregate | None = None  # the table below, whose partials may stand in the topic
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -190,6 +191,7 @@ class Sink(Node):
     value: Serde | None = None
     partitioner: Partitioner | None = None
     create: Mapping[str, str] | None = None
+    folds: Aggregate | None = None  # the only reader, for which records may be folded
 
 
 # Aggregates and tables

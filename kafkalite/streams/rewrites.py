@@ -28,6 +28,7 @@ from kafkalite.serde.windowed import WindowedSerde, windowed
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Count, Reduce
 from kafkalite.streams.changes import ChangeSerde
+from kafkalite.streams.combining import is_combinable
 
 REPARTITION_CONFIG: Final = {
     "cleanup.policy": "delete",
@@ -382,6 +383,7 @@ def cut_repartitions(
     out = _Rebuild(plan)
     now: dict[p.Node, Schema] = {}
     made: dict[str, InternalTopic] = {}
+    children = plan.children()
     for node in plan.nodes:
         if not isinstance(node, p.Repartition):
             now[out.keep(node)] = schemas[node]
@@ -396,6 +398,7 @@ def cut_repartitions(
         assert node.key is not None
         assert node.value is not None
         value: Serde = ChangeSerde(node.value) if node.changes else node.value
+        table = _combining(node, children)
         sink = p.Sink(
             name=f"{node.name}-sink",
             parents=(out.image[node.parent],),
@@ -404,12 +407,31 @@ def cut_repartitions(
             value=value,
             partitioner=node.partitioner,
             made_at=node.made_at,
+            folds=table if table is not None and _folds_ahead(table, children) else None,
         )
-        source = p.Source(name=f"{node.name}-source", topics=(topic,), key=node.key, value=value)
+        source = p.Source(
+            name=f"{node.name}-source", topics=(topic,), key=node.key, value=value, folds=table
+        )
         now[out.add(sink)] = schemas[node]
         now[out.add(source)] = replace(schemas[node], value=value)
         out.image[node] = source
     return out.result(), now, made
+
+
+def _combining(
+    node: p.Repartition, children: Mapping[p.Node, Iterable[p.Node]]
+) -> p.Aggregate | None:
+    """The table that alone reads a repartition topic, if it can take in partials."""
+    if node.changes or node.partitioner is not None:
+        return None
+    below = list(children[node])
+    table = below[0] if len(below) == 1 else None
+    return table if isinstance(table, p.Aggregate) and is_combinable(table) else None
+
+
+def _folds_ahead(table: p.Aggregate, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    """Whether nobody below a table asks for every update, or for its late records."""
+    return table.cached and not any(isinstance(child, p.Late) for child in children[table])
 
 
 def internal_name(plan: p.Plan, name: str, suffix: str) -> str:

@@ -35,6 +35,15 @@ def build(name: str) -> Streams:
     return app
 
 
+def build_folding(name: str) -> Streams:
+    """The sums alone, whose records are folded before their repartition."""
+    app = Streams(name, key=string(), value=string())
+    initials = app.stream(f"{name}-in").group_by(lambda word: word[0], name="initials")
+    sums = initials.window(tumbling(WINDOW_MS)).count(name="sums")
+    sums.to_stream().to(f"{name}-sums", value=int64())
+    return app
+
+
 async def main() -> None:
     """Runs until SIGTERM, or with a fourth argument until the group has caught up."""
     address, name, guarantee, *once = sys.argv[1:]

@@ -50,11 +50,15 @@ class Checked(ABC):
         counts = self.last("counts")
         assert {key.decode(): n for key, n in counts.items()} == initials or not exact
         assert all(counts[i.encode()] >= n for i, n in initials.items())
+        self.check_sums(exact)
+        self.check_windows(exact)
+
+    def check_sums(self, exact: bool) -> None:
+        """Windows by initial, open ones too."""
         sums = Counter((word[0], t - t % WINDOW_MS) for _, t, word in self.sent)
         found = {(key[:-8].decode(), start_of(key)): n for key, n in self.last("sums").items()}
         assert found == sums or not exact
         assert all(found[window] >= n for window, n in sums.items())
-        self.check_windows(exact)
 
     def check_windows(self, exact: bool) -> None:
         """Each window that is closed, once under exactly once."""

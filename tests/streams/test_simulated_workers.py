@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -31,6 +31,7 @@ from kafkalite.core.server import server
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams.local import worker as workers
+from kafkalite.streams.local.partials import Row, RowFormat
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.testing.simulation import Host, World
 
@@ -235,3 +236,24 @@ def test_whatever_happens_the_results_are_right(
         run = Simulated(world, tmp_path, random, guarantee)
         run.live()
         run.check()
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 8))
+def test_what_is_folded_before_a_repartition_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    encode, rows = RowFormat.encode, list[int]()
+
+    def counted(self: RowFormat, made: Iterable[Row]) -> list[bytes]:
+        values = encode(self, made)
+        rows.append(len(values))
+        return values
+
+    monkeypatch.setattr(RowFormat, "encode", counted)
+    random = Random(seed)
+    with simulated(monkeypatch, random) as world:
+        run = Simulated(world, tmp_path, random, "exactly_once")
+        run.plan = chaos_app.build_folding("app").plan()
+        run.live()
+        run.check_sums(exact=True)
+    assert 0 < 2 * sum(rows) <= len(run.sent)

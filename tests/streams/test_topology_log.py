@@ -185,6 +185,40 @@ class TestOverABroker:
 
         asyncio.run(scenario())
 
+    def test_rows_of_partials_find_their_table_or_a_refusal(self, address: str) -> None:
+        def sums(*names: str) -> Build:
+            def build(stream: Stream) -> None:
+                groups = stream.group_by(str.upper, name="g")
+                for name in names:
+                    groups.window(tumbling("1s")).count(name=name)
+
+            return build
+
+        async def scenario() -> None:
+            app = Application(address, "rows")
+            await app.send("a", "b")
+            worker = app.worker(sums("n"))
+            running = asyncio.create_task(worker.run())
+            try:
+                while not worker.progress.records:
+                    await asyncio.sleep(0.05)
+                with pytest.raises(TopologyError, match="folds records before 'g' in another way"):
+                    await app.run(sums("n", "m"))
+            finally:
+                worker.stop()
+                await running
+            await app.run(sums("n"))
+            async with Producer(address) as producer:
+                await producer.send_columns(
+                    "rows-g-repartition", Columns([b"A"], [b"a"], [0]), partition=0
+                )
+            with pytest.raises(TopologyError, match="1 records of 'rows-g-repartition' wait"):
+                await app.run(sums("n", "m"))
+            await app.run(sums("n"))
+            await app.run(sums("n", "m"))
+
+        asyncio.run(scenario())
+
     def test_of_two_topologies_that_start_at_once_one_is_refused(self, address: str) -> None:
         async def scenario() -> None:
             app = Application(address, "race")

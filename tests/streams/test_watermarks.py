@@ -32,6 +32,7 @@ from kafkalite.streams.local.watermarks import (
     Marker,
     without_markers,
 )
+from kafkalite.streams.plan import Plan
 
 SIZE, GRACE = 10, 5
 TOPIC = "app-k-repartition"
@@ -206,8 +207,9 @@ def windows_app() -> StreamsBuilder:
 class Cluster:
     """All tasks of a topology and the logs between them; whoever runs is chosen at random."""
 
-    def __init__(self, app: StreamsBuilder, inputs: int, partitions: int) -> None:
-        self.subs = {sub.id: sub for sub in compile_topology(app.plan())}
+    def __init__(self, app: StreamsBuilder | Plan, inputs: int, partitions: int) -> None:
+        plan = app.plan() if isinstance(app, StreamsBuilder) else app
+        self.subs = {sub.id: sub for sub in compile_topology(plan)}
         self.counts = {"in": inputs, TOPIC: partitions}
         self.ids = [
             TaskId(sub.id, partition)

@@ -20,6 +20,7 @@ from typing import Any
 from kafkalite.core.columns import greatest, least
 from kafkalite.core.protocol.record_codec import Int64s
 from kafkalite.core.types import Columns
+from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
 from kafkalite.streams.durations import spell
@@ -34,6 +35,7 @@ from kafkalite.streams.local.calling import (
     function_needs,
 )
 from kafkalite.streams.local.failures import attempt, convert
+from kafkalite.streams.local.partials import PartialRows, RowFormat, is_row, runs
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.watermarks import Clock, Placed, without_markers
 
@@ -60,6 +62,8 @@ class Reader:
         )
         self.max_future_ms = _max_future(node, runtime)
         self.by_arrow = on_arrow(node.timestamp)
+        is_shared = not runtime.shared_topics.isdisjoint(node.topics)
+        self.rows = RowFormat(node.folds) if node.folds is not None and is_shared else None
 
     def read(
         self, topic: str, columns: Columns, clock: Clock | None, markers: Sequence[Placed]
@@ -71,8 +75,11 @@ class Reader:
         needs = self.needs
         failed: Failed = []
         keys = self._decode(self.key_codec, topic, columns.keys, failed) if needs.key else None
-        values = None
-        if self.reads_value:
+        values: Sequence[Any] | None = None
+        rows: PartialRows | None = None
+        if self.rows is not None and is_row(columns.values[0]):
+            values = rows = self._decode_rows(topic, columns)
+        elif self.reads_value:
             values = self._decode(self.value_codec, topic, columns.values, failed)
         timestamps = columns.timestamps
         if self.node.timestamp is not None:
@@ -84,7 +91,7 @@ class Reader:
             Fetched(topic, self.partition, columns),
             keys,
             columns.keys if needs.raw_key else None,
-            values if needs.value else None,
+            values if needs.value else rows,
             columns.values if needs.raw_value else None,
             headers=columns.headers,
             times=None if clock is None else clock.judged(timestamps, markers),
@@ -115,6 +122,15 @@ class Reader:
     ) -> Sequence[Any]:
         note: Callable[[int, Exception], None] = lambda *failure: failed.append(failure)  # noqa: E731
         return convert(codec.deserialize, topic, column, note)[0]
+
+    def _decode_rows(self, topic: str, columns: Columns) -> PartialRows:
+        """What others have folded. A row that cannot be read stands for many records."""
+        assert self.rows is not None
+        try:
+            return self.rows.decode(columns.values)
+        except SerdeError as error:
+            place = Fetched(topic, self.partition, columns).places([error.index or 0])[0]
+            raise ProcessingError(f"{self.node.name!r}: {place}: {error}") from error
 
     def _extract(self, values: Sequence[Any], columns: Columns, failed: Failed) -> Sequence[int]:
         """Timestamps by the user's function; 0 where there is none to be had."""
@@ -217,7 +233,7 @@ class Input:
         """Buffers a fetched batch; it has offsets."""
         assert columns.offsets is not None, f"{self.topic}: a batch without offsets"
         if len(columns):
-            self._fetched.append(columns)
+            self._fetched += [columns] if self.reader.rows is None else runs(columns)
 
     @property
     def buffered(self) -> int:

@@ -118,6 +118,7 @@ class Runtime:
     stateful: dict[p.Node, Stateful] = field(default_factory=dict)
     now_ms: int = 0
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
+    shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
     place: Place = field(default_factory=InMemory)  # of the stores
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _merges: list[Merging] = field(default_factory=list)  # those above first

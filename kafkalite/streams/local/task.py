@@ -120,6 +120,9 @@ class Task:
         self._flows = {} if flows is None else flows
         read = [self._flows.get(topic.name) for topic in sub_topology.repartition_sources]
         self._runtime.is_timed = any(flow is not None and flow.is_shared for flow in read)
+        self._runtime.shared_topics = frozenset(
+            topic for topic, flow in self._flows.items() if flow.is_shared
+        )
         self._runtime.place = place or self._runtime.place
         self._runtime.compile()
         self._operators = {

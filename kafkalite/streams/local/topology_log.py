@@ -143,17 +143,23 @@ class TopologyLog:
     async def _compare(self, before: Fingerprint, existing: Sequence[str]) -> None:
         difference = compare(before, self._mine)
         refuse(self._app, difference)
-        await self._refuse_beside_others(before)
+        await self._refuse_beside_others(before, difference)
         await self._refuse_stranding(difference, existing)
         await self._refuse_old_changelogs(difference, existing)
         for note in difference.notes:
             log.warning("%s: the topology has changed: %s", self._app, note)
 
-    async def _refuse_beside_others(self, before: Fingerprint) -> None:
-        """Members cannot share work if they read different topics."""
-        if before.reads == self._mine.reads:
+    async def _refuse_beside_others(self, before: Fingerprint, difference: Difference) -> None:
+        """Members cannot share work if they read different topics, or rows of different tables."""
+        if before.reads == self._mine.reads and not difference.refolded:
             return
         (group,) = await self._admin.describe_groups([self._app])
+        if group.state not in AT_REST and before.reads == self._mine.reads:
+            raise TopologyError(
+                f"{self._app}: {len(group.members)} workers run a topology that folds records "
+                f"before {', '.join(map(repr, difference.refolded))} in another way: stop them "
+                "first"
+            )
         if group.state not in AT_REST:
             raise TopologyError(
                 f"{self._app}: {len(group.members)} workers run a topology that reads other "
@@ -163,7 +169,8 @@ class TopologyLog:
 
     async def _refuse_stranding(self, difference: Difference, existing: Sequence[str]) -> None:
         """Records on their way through a topic that nobody reads any more would be lost."""
-        names = [internal_name(self._plan, n, "repartition") for n in difference.gone_repartitions]
+        unread_by_us = (*difference.gone_repartitions, *difference.unreadable)
+        names = [internal_name(self._plan, name, "repartition") for name in unread_by_us]
         partitions = await self._partitions(name for name in names if name in existing)
         if not partitions:
             return

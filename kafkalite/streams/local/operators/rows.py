@@ -21,7 +21,7 @@ from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalite.core.columns import objects
+from kafkalite.core.columns import greatest, least, objects
 from kafkalite.core.types import Headers
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
@@ -31,6 +31,7 @@ from kafkalite.streams.aggregates import (
     Partials,
     snapshot,
 )
+from kafkalite.streams.combining import COMBINED
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.arrows import on_arrow
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
@@ -254,6 +255,24 @@ class Rows:
             first = segment.timestamps[0] if ascending else min(segment.timestamps)
             _stamp(bucket, latest, first)
             self._add_columns(bucket, segment)
+
+    def combine(self, start: int, batch: Batch) -> None:
+        """Takes rows of partials in of the window that begins at `start`: partials.py."""
+        keys: Sequence[Any] | None = batch.raw_keys
+        assert keys is not None
+        assert batch.values is not None
+        latest = _latest(keys, batch.timestamps, ascending=False)
+        bucket = self.store.bucket(start, latest)
+        self.note(bucket, latest)
+        if batch.headers is not None or bucket.headers:
+            bucket.mark(keys, batch.headers)
+        _stamp(bucket, latest, least(batch.timestamps))
+        _, _, *columns = zip(*batch.values, strict=True)
+        for aggregate, partials, column in zip(
+            self.node.aggregates, bucket.partials, columns, strict=True
+        ):
+            COMBINED[type(aggregate)](partials, keys, column)
+        bucket.newest = max(bucket.newest, greatest(batch.timestamps))
 
     # Telling below
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kafkalite.core.columns import take
 from kafkalite.core.types import Columns
-from kafkalite.errors import ProcessingError, TopologyError
+from kafkalite.errors import ProcessingError, SerdeError, TopologyError
 from kafkalite.serde.serde import Codec, takes_arrow
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Output, Push
@@ -19,6 +20,8 @@ from kafkalite.streams.local.calling import records
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import convert
 from kafkalite.streams.local.operators.changed import without_null_keys
+from kafkalite.streams.local.operators.partial import Folder, folder_needs, folder_of
+from kafkalite.streams.local.partials import is_row, may_hold_rows
 from kafkalite.streams.local.runtime import (
     Needs,
     Runtime,
@@ -32,7 +35,7 @@ from kafkalite.streams.naming import check_name
 
 @node_needs.register
 def _(node: p.Sink, below: Needs, runtime: Runtime) -> Needs:
-    needs = sink_bytes(node, runtime)
+    needs = sink_bytes(node, runtime) | folder_needs(node, runtime)
     if node.partitioner is not None or callable(node.topic):
         needs |= Needs(key=True, value=True)
     return needs
@@ -72,6 +75,7 @@ class Sink:
             if (sink.topic, sink.key, sink.value) == (node.topic, node.key, node.value)
         )
         self.name = next(alike)  # of the first sink that writes the same bytes to the topic
+        self.folder = folder_of(node, runtime)
         # Records without a key have no place in a repartition topic.
         self.drops_null_keys = node.topic in runtime.sub_topology.repartition_sinks
 
@@ -98,13 +102,18 @@ class Sink:
         keys: Sequence[bytes | None] | None = batch.raw_keys
         if self.needs.key:
             keys = self._serialize(self.key_codec, topic, batch, batch.keys, failed)
+        assert keys is not None
+        if self.folder is not None and not failed:
+            batch, keys = self._fold(self.folder, topic, batch, keys)
+            if not len(batch):
+                return
         values: Sequence[bytes | None] | None = batch.raw_values
         if self.needs.value:
             values = self._serialize(self.value_codec, topic, batch, batch.values, failed)
-        assert keys is not None
         assert values is not None
         columns = Columns(keys, values, batch.timestamps, None, batch.headers)
         self._check_sizes(topic, batch, columns, failed)
+        self._check_beginnings(batch, columns, failed)
         if failed:
             keep = [index not in failed for index in range(len(batch))]
             batch, columns = batch.where(keep), columns.where(keep)
@@ -116,11 +125,34 @@ class Sink:
             partitions = [partition for partition in found if partition is not None]
         if not len(columns):
             return
+        if self.folder is not None:
+            self.folder.passed(columns.timestamps)
         if self.runtime.ordering.is_shared(topic):
             order = batch.origin.order(range(len(batch)))
             self.runtime.unordered.append(Output(topic, columns, partitions, self.name, order))
         else:
             self.runtime.outputs.append(Output(topic, columns, partitions, self.name))
+
+    def _fold(
+        self, folder: Folder, topic: str, batch: Batch, keys: Sequence[bytes | None]
+    ) -> tuple[Batch, Sequence[bytes | None]]:
+        """Writes the rows that a batch comes to; the records that none holds, with their keys."""
+        folded = folder.fold(batch, keys)
+        if folded is None:
+            return batch, keys
+        folder.passed(folded.columns.timestamps)
+        self.runtime.outputs.append(Output(topic, folded.columns, None, f"{self.name}.rows"))
+        return batch.take(folded.late), take(keys, folded.late)
+
+    def _check_beginnings(self, batch: Batch, columns: Columns, failed: set[int]) -> None:
+        """Records that a reader would take for rows of partials fail."""
+        if self.folder is None or not may_hold_rows(columns.values):
+            return
+        for index, value in enumerate(columns.values):
+            if is_row(value) and index not in failed:
+                error = SerdeError("the value begins like a row of partials")
+                self.failures.at(self.node, error, batch, index)
+                failed.add(index)
 
     def _check_sizes(self, topic: str, batch: Batch, columns: Columns, failed: set[int]) -> None:
         """Records that the topic would not take fail here, where their place is known."""

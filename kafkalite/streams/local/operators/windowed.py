@@ -26,6 +26,7 @@ from itertools import accumulate, islice, repeat
 from operator import sub
 from typing import Final
 
+from kafkalite.core.columns import greatest, greatest_so_far
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push
 from kafkalite.streams.local.drops import Reason
@@ -33,6 +34,7 @@ from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.grouping import grouping, is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
+from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.windows import TimeWindow
 
@@ -60,8 +62,42 @@ class WindowedAggregate:
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in, tells below, closes windows."""
+        if isinstance(batch.values, PartialRows):
+            self._combine(batch)
+            return
         for part in self.rows.parts(batch, self._ends):
             self._fold(part)
+
+    def _combine(self, batch: Batch) -> None:
+        """As `process`, of rows that others have folded, each for a window that is open or not."""
+        batch = self.rows.keys(batch)
+        if not len(batch):
+            return
+        assert batch.values is not None
+        self._active_ms = self.runtime.now_ms
+        times = batch.times
+        if times is None:
+            times = greatest_so_far(batch.timestamps, self.time)
+        late, groups = 0, dict[int, list[int]]()
+        for index, (row, time) in enumerate(zip(batch.values, times, strict=True)):
+            if self.window.close_time(row[0]) <= max(time, self.time):
+                late += row[1]
+            else:
+                groups.setdefault(row[0], []).append(index)
+        self._drop_rows(late)
+        for start in sorted(groups):
+            self.rows.combine(start, batch.take(groups[start]))
+            self._earliest = start if self._earliest is None else min(start, self._earliest)
+        self.rows.after(batch)
+        if not self.runtime.is_timed:
+            self.time = max(self.time, greatest(batch.timestamps))
+            self._close_windows(batch)
+
+    def _drop_rows(self, records: int) -> None:
+        """So many records came too late for their windows, as rows."""
+        self.runtime.metrics[DROPPED] += records
+        self.runtime.metrics[LATE] += records
+        self.runtime.drops.add(Reason.LATE, self.rows.node.name, records)
 
     def _ends(self, batch: Batch) -> Iterator[int]:
         """The ends of runs that may be folded at once though every update goes on: no key twice,
