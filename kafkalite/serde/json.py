@@ -33,7 +33,7 @@ from kafkalite.serde.json_form import NATIVE, JsonValues, columns_of, keys_of, t
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext
 
 READER: Final = Decoder()
-FORM_RECORDS: Final = 300  # read together, below which objects cost less than Arrow's calls
+FORM_RECORDS: Final = 500  # read together, below which objects cost less than Arrow's calls
 PAUSE: Final = 15  # columns read as objects, after one whose texts are not alike
 OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -37,6 +38,7 @@ try:
 except ImportError:
     NATIVE = False
 
+HEADS_MAX: Final = 1024  # names of fields that are kept as they are written
 ESCAPED: Final = frozenset(map(chr, range(32))) | {'"', "\\"}  # never as they are in a text
 
 
@@ -83,18 +85,15 @@ def _array(column: Read, rows: int) -> pa.Array:
 
     _, kind, nulls, *found, parts = column
     valid, data, content = [None if each is None else pa.py_buffer(each) for each in found]
-    match kind:
-        case Kind.NULL:
-            return pa.nulls(rows)
-        case Kind.OBJECT:
-            made = [_array(part, rows) for part in parts]
-            names = [name for name, *_ in parts]
-            of = pa.struct([(name, each.type) for name, each in zip(names, made, strict=True)])
-            return pa.Array.from_buffers(of, rows, [valid], nulls, children=made)
-        case Kind.TEXT:
-            return pa.Array.from_buffers(pa.string(), rows, [valid, data, content], nulls)
-    of = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.BOOL: pa.bool_()}[kind]
-    return pa.Array.from_buffers(of, rows, [valid, data], nulls)
+    if kind is Kind.OBJECT:
+        made = [_array(part, rows) for part in parts]
+        names = [name for name, *_ in parts]
+        of = pa.struct([(name, each.type) for name, each in zip(names, made, strict=True)])
+        return pa.Array.from_buffers(of, rows, [valid], nulls, children=made)
+    if kind is Kind.NULL:
+        return pa.nulls(rows)
+    buffers = [valid, data, content] if kind is Kind.TEXT else [valid, data]
+    return pa.Array.from_buffers(_types()[kind], rows, buffers, nulls)
 
 
 def texts_of(array: pa.Array) -> Spans | None:
@@ -119,7 +118,7 @@ class _Described:
 
     def add(self, array: pa.Array, head: bytes) -> bool:
         """Adds a column and its parts; false where it cannot be written here."""
-        kind = _kind(array.type)
+        kind = _kinds().get(array.type.id)
         if kind is None:
             return False
         place = len(self.sources)
@@ -149,24 +148,39 @@ class _Described:
             return False
         mark = b"{"
         for number, name in enumerate(names):
-            if not self.add(array.field(number), mark + orjson.dumps(name) + b":"):
+            if not self.add(array.field(number), _head(name, mark)):
                 return False
             mark = b","
         return True
 
 
-def _kind(of: pa.DataType) -> Kind | None:
+@cache
+def _types() -> dict[Kind, pa.DataType]:
+    """The Arrow types of values without parts."""
     import pyarrow as pa
 
-    kinds = {
-        pa.null(): Kind.NULL,
-        pa.int32(): Kind.INT,
-        pa.int64(): Kind.INT,
-        pa.float64(): Kind.FLOAT,
-        pa.bool_(): Kind.BOOL,
-        pa.string(): Kind.TEXT,
+    return {
+        Kind.NULL: pa.null(),
+        Kind.INT: pa.int64(),
+        Kind.FLOAT: pa.float64(),
+        Kind.BOOL: pa.bool_(),
+        Kind.TEXT: pa.string(),
     }
-    return Kind.OBJECT if pa.types.is_struct(of) else kinds.get(of)
+
+
+@cache
+def _kinds() -> dict[int, Kind]:
+    """What is written of an Arrow type, by its id."""
+    from pyarrow import lib
+
+    kinds = {of.id: kind for kind, of in _types().items()}
+    return kinds | {lib.Type_INT32: Kind.INT, lib.Type_STRUCT: Kind.OBJECT}
+
+
+@lru_cache(HEADS_MAX)
+def _head(name: str, mark: bytes) -> bytes:
+    """What stands before the value of a field."""
+    return mark + orjson.dumps(name) + b":"
 
 
 def _address(buffer: pa.Buffer | None) -> int:
