@@ -5,9 +5,10 @@
     poll of a session ──native──> what it changes ──> the general way of reading ──native──> bytes
 
 Answers and effects are those of the general handlers (`produce`, `fetch`), which answer everything
-that is not usual: what the native reader does not know, transactional batches, waits for replicas
-or the disk, errors of a fetch. A request goes there before anything was done for it; a batch that
-the log refuses, or that takes too long to decompress, is not checked anew there.
+that is not usual: what the native reader does not know, transactional batches outside an open
+transaction, waits for replicas or the disk, errors of a fetch. A request goes there before anything
+was done for it; a batch that the log refuses, or that takes too long to decompress, is not checked
+anew there.
 
 Owns   nothing. A poll that waits is parked like every other.
 Fails  as the general handlers do.
@@ -38,7 +39,12 @@ from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTop
 from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer, to_uuid
 from kafkalite.core.protocol.produce import ProduceRequest, ProduceResponse
 from kafkalite.core.protocol.records import Allowance
-from kafkalite.core.protocol.usual_requests import read_poll, read_produce, write_produce
+from kafkalite.core.protocol.usual_requests import (
+    read_poll,
+    read_produce,
+    read_transactional,
+    write_produce,
+)
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
 from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_LEADER, Role
 from kafkalite.core.types import RequestContext, TopicPartition
@@ -60,9 +66,11 @@ def produce(
 ) -> Framed | ProduceResponse | Pending[ProduceResponse] | None:
     """Appends one batch. None, and nothing is done: the request is not a usual one."""
     header, body = request
-    fields = read_produce(body, header.api_version)
+    transactional_id, fields = None, read_produce(body, header.api_version)
     if fields is None:
-        return None
+        if (read := read_transactional(body, header.api_version)) is None:
+            return None
+        transactional_id, fields = read
     acks, topic, index, start, end = fields
     size = end - start
     if not HEADER_BYTES <= size <= general_produce.BYTES_AT_ONCE or topic in INTERNAL_TOPICS:
@@ -73,9 +81,14 @@ def produce(
     records, log, now_ms = body[start:end], partition.log, broker.wall_ms()
     attributes, allowance = records[general_produce.ATTRIBUTES_POSITION], None
     if attributes & UNUSUAL:
-        if attributes & general_produce.TRANSACTIONAL or header.api_version < ZSTD_V:
+        if attributes & general_produce.TRANSACTIONAL and not _may_write(
+            broker, transactional_id, partition, records
+        ):
             return None
-        allowance = Allowance(general_produce.BYTES_AT_ONCE)
+        if attributes & general_produce.CODEC:
+            if header.api_version < ZSTD_V:
+                return None
+            allowance = Allowance(general_produce.BYTES_AT_ONCE)
     where = partition.topic_partition
     try:
         checked = validated(records, log.config, where, now_ms, True, allowance=allowance)
@@ -101,6 +114,19 @@ def produce(
         appended.log_start_offset,
     )
     return Framed([frame], len(frame))
+
+
+def _may_write(
+    broker: Broker, transactional_id: str | None, partition: Partition, records: Buffer
+) -> bool:
+    """Whether a transactional batch belongs to a transaction that is open in the partition."""
+    if transactional_id is None:
+        return False
+    try:
+        broker.transactions.check_batch(transactional_id, partition, records)
+    except ApiError:
+        return False
+    return True
 
 
 def _takes(partition: Partition, acks: int) -> bool:

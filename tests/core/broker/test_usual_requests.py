@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from kafkalite.core.broker.broker import Broker
 from kafkalite.core.broker.sessions import FetchSession
+from kafkalite.core.cluster.internal_topics import TRANSACTIONS_TOPIC
 from kafkalite.core.handlers import service
 from kafkalite.core.pending import Encoded, Framed, Pending
 from kafkalite.core.protocol.apis import ApiKey, request_header_version
@@ -31,8 +32,15 @@ from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTop
 from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafkalite.core.protocol.records import encode as batch_of
 from kafkalite.core.protocol.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kafkalite.core.protocol.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
+from kafkalite.core.protocol.usual_requests import NATIVE
 from kafkalite.core.replicas.partition import Partition
-from kafkalite.core.types import DEFAULT_LISTENER, Columns
+from kafkalite.core.types import DEFAULT_LISTENER, Columns, RequestContext
 from kafkalite.errors import KafkaliteError
 from kafkalite.node import Node, start_node
 
@@ -45,6 +53,7 @@ TOPICS = {
     "two-replicas": {"min.insync.replicas": "2"},
 }
 NOW_MS = 1_700_000_000_000
+PRODUCER = (0, 0)  # the first id that a broker gives out, and its epoch
 
 
 class Asked:
@@ -74,6 +83,7 @@ class Asked:
                 answer = self.service.answer(request, "127.0.0.1", DEFAULT_LISTENER)
         except KafkaliteError as error:
             return f"{type(error).__name__}: {error}"
+        self.answer = answer
         if isinstance(answer, Pending) and answer.response is None:
             return answer
         return self.sent(request, answer)
@@ -141,11 +151,25 @@ async def both(directory: Path, patch: pytest.MonkeyPatch) -> AsyncIterator[tupl
                     await asyncio.sleep(0.001)
         for node in nodes:
             patch.setattr(type(node.broker._clock), "wall_ms", lambda _: NOW_MS)
+            await make_transactions(node.broker)
         yield Asked(nodes[0], is_short=True), Asked(nodes[1], is_short=False)
         patch.undo()
     finally:
         for node in nodes:
             await node.close()
+
+
+async def make_transactions(broker: Broker) -> None:
+    """The coordinators' topic, and a producer that may open transactions as "t"."""
+    pending = broker.create_topics((TRANSACTIONS_TOPIC,))
+    while pending.response is None:
+        await asyncio.sleep(0.001)
+    transactions = broker.transactions
+    index = transactions.index_of("t")
+    made = transactions.handle(index, InitProducerIdRequest("t", 60_000), RequestContext(4))
+    while made.response is None:
+        await asyncio.sleep(0.001)
+    assert (made.response.producer_id, made.response.producer_epoch) == PRODUCER
 
 
 def placeholder(topic: str) -> UUID:
@@ -248,6 +272,34 @@ def usual(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
 
 
 @st.composite
+def transactional(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
+    """A step of a transaction: its partition, its end, or a batch, which may lie outside of it."""
+    kind = draw(st.sampled_from(["add", "end", "batch", "batch", "batch", "batch"]))
+    if kind == "add":
+        topic = AddPartitionsToTxnTopic("plain", (0,))
+        add = AddPartitionsToTxnRequest("t", *PRODUCER, (topic,))
+        return ApiKey.ADD_PARTITIONS_TO_TXN, 3, encode(add, 3)
+    if kind == "end":
+        end = EndTxnRequest("t", *PRODUCER, draw(st.booleans()))
+        return ApiKey.END_TXN, 3, encode(end, 3)
+    count, producer_id = draw(st.integers(1, 2)), PRODUCER[0]
+    batch = batch_of(
+        Columns([b"k"] * count, [b"v"] * count, [NOW_MS] * count),
+        producer_id=draw(st.sampled_from([producer_id, producer_id, producer_id, 9])),
+        producer_epoch=draw(st.sampled_from([0, 0, 0, 0, 1])),
+        base_sequence=draw(st.sampled_from([0, 0, 1, 2])),
+        transactional=draw(st.sampled_from([True, True, True, False])),
+        compression=draw(codecs),
+    )
+    index = draw(st.sampled_from([0, 0, 0, 1]))
+    data = (TopicProduceData("plain", (PartitionProduceData(index, batch),)),)
+    named = draw(st.sampled_from(["t", "t", "t", "t", "u", "", None]))
+    produce = ProduceRequest(named, draw(st.sampled_from([-1, -1, 1, 0])), 50, data)
+    version = draw(st.integers(3, 11))
+    return ApiKey.PRODUCE, version, encode(produce, version)
+
+
+@st.composite
 def odd(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
     """A request as bytes, in any version, at times cut, longer than it says, or damaged."""
     if draw(st.booleans()):
@@ -275,7 +327,9 @@ def odd(draw: st.DrawFn) -> tuple[ApiKey, int, bytes]:
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(asked=st.lists(st.one_of(usual(), usual(), odd()), min_size=10, max_size=40))
+@given(
+    asked=st.lists(st.one_of(usual(), usual(), transactional(), odd()), min_size=10, max_size=40)
+)
 def test_both_ways_answer_and_store_the_same(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -303,6 +357,50 @@ def test_both_ways_answer_and_store_the_same(
                 other.abandon()
             assert short.state() == general.state()
             assert not any(each.watchers for each in short.partitions())
+
+    asyncio.run(story())
+
+
+def of_transaction(sequence: int, transactional_id: str = "t") -> tuple[ApiKey, int, bytes]:
+    """A batch of the transaction, by its first sequence."""
+    batch = batch_of(
+        Columns([b"k"], [b"v"], [NOW_MS]),
+        producer_id=PRODUCER[0],
+        producer_epoch=PRODUCER[1],
+        base_sequence=sequence,
+        transactional=True,
+    )
+    data = (TopicProduceData("plain", (PartitionProduceData(0, batch),)),)
+    produce = ProduceRequest(transactional_id, -1, 50, data)
+    return ApiKey.PRODUCE, 9, encode(produce, 9)
+
+
+def test_batches_of_an_open_transaction_go_the_short_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = AddPartitionsToTxnRequest("t", *PRODUCER, (AddPartitionsToTxnTopic("plain", (0,)),))
+    end = EndTxnRequest("t", *PRODUCER, True)
+    steps = [
+        (of_transaction(0), False),  # nothing is open yet
+        ((ApiKey.ADD_PARTITIONS_TO_TXN, 3, encode(add, 3)), False),
+        (of_transaction(0, "u"), False),
+        (of_transaction(0), True),
+        (of_transaction(1), True),
+        (of_transaction(1), True),  # sent again
+        (of_transaction(1, "t" * 200), False),
+        ((ApiKey.END_TXN, 3, encode(end, 3)), False),
+        (of_transaction(2), False),
+    ]
+
+    async def story() -> None:
+        async with both(tmp_path, monkeypatch) as (short, general):
+            for request, is_short in steps:
+                one, other = short.ask(*request), general.ask(*request)
+                assert one == other
+                assert isinstance(short.answer, Framed) is (is_short and NATIVE)
+                for each in (short, general):
+                    each.service.settle()
+            assert short.state() == general.state()
 
     asyncio.run(story())
 

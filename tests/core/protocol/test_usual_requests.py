@@ -30,10 +30,12 @@ from kafkalite.core.protocol.produce import (
 )
 from kafkalite.core.protocol.usual_requests import (
     FETCH_FLEXIBLE_SINCE_V,
+    ID_BYTES_MAX,
     NATIVE,
     NO_TAGS,
     read_poll,
     read_produce,
+    read_transactional,
     write_poll,
     write_produce,
 )
@@ -86,6 +88,28 @@ def test_what_is_read_of_a_produce_is_what_the_codec_reads(
     ((partition),) = topic.partition_data
     acks, name, index, start, end = fields
     assert (read.transactional_id, read.acks) == (None, acks)
+    assert (topic.name, partition.index, partition.records) == (name, index, body[start:end])
+
+
+@settings(max_examples=500)
+@given(st.data(), produce_versions, names, names, records, int16, int32)
+def test_what_is_read_of_a_transactional_produce_is_what_the_codec_reads(
+    data: st.DataObject, version: int, tx: str, name: str, batch: bytes, acks: int, index: int
+) -> None:
+    asked = (TopicProduceData(name, (PartitionProduceData(index, batch),)),)
+    whole = codec.encode(ProduceRequest(tx, acks, 5_000, asked), version)
+    body = data.draw(damaged(whole))
+    found = read_transactional(memoryview(body), version)
+    if found is None:
+        is_long = len(name.encode()) > 249 or not 0 < len(tx.encode()) <= ID_BYTES_MAX
+        assert body != whole or is_long, "a usual request"
+        return
+    read = parsed(ProduceRequest, body, version)
+    assert read is not None, "the codec refuses it"
+    (topic,) = read.topic_data
+    (partition,) = topic.partition_data
+    tx, (acks, name, index, start, end) = found
+    assert (read.transactional_id, read.acks) == (tx, acks)
     assert (topic.name, partition.index, partition.records) == (name, index, body[start:end])
 
 
