@@ -18,6 +18,7 @@ NATIVE = {
         "_records_read",
         "_records_write",
         "_int64s",
+        "_memory",
         "_partitions",
         "_records_forms",
         "_requests",

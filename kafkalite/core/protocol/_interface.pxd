@@ -5,7 +5,7 @@ All there is to it is here: no module belongs to this file.
 """
 
 cdef enum:
-    INTERFACE_BUILT = 5  # raised together with records_pure.INTERFACE
+    INTERFACE_BUILT = 6  # raised together with records_pure.INTERFACE
 
 
 cdef inline int check_interface(object interface) except -1:

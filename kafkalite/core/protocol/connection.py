@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from mmap import mmap
 from typing import Any, Final, NamedTuple, cast
 
 from kafkalite.core.protocol import codec
@@ -42,6 +41,7 @@ from kafkalite.core.protocol.apis import (
     response_header_version,
 )
 from kafkalite.core.protocol.codec import Request
+from kafkalite.core.protocol.memory import unwritten
 from kafkalite.core.protocol.primitives import REPLACE, Buffer, SizedRecords, skip_tagged_fields
 from kafkalite.core.protocol.produce import ProduceRequest
 from kafkalite.errors import ErrorCode, WireError
@@ -219,7 +219,7 @@ class FrameReceiver:
         """Gives a large frame a buffer of its own, with what has arrived of it."""
         arrived, size = self._view[self._start + 4 : self._end], self.large_bytes
         self._allowed = self.large_room_bytes
-        own = memoryview(bytearray(size) if size <= self._first_bytes_max else mmap(-1, size))
+        own = memoryview(unwritten(size))  # a frame is handed out when all of it is written
         own[: len(arrived)] = arrived
         self._view, self._start, self._end = own, 0, len(arrived)
         self._large_has_room = True

@@ -41,7 +41,7 @@ H = TypeVar("H", bound=tuple[int, ...])
 # What the native modules, of records and of the cleaner, and the Python beside them agree on.
 # Raised, here and in `_interface.pxd`, whenever one of them comes to take, give or call something
 # else.
-INTERFACE: Final = 5
+INTERFACE: Final = 6
 
 # What lends a checksum the bytes of a buffer. Without native code it must copy them.
 Window: TypeAlias = bytes

@@ -1,0 +1,3 @@
+"""The native twin of memory: the same memory, without the zeros.                            [P]"""
+
+def unwritten(size: int) -> bytearray: ...
