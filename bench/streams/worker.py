@@ -69,7 +69,8 @@ async def run(job: Job) -> dict[str, Any]:
         job.address, until_caught_up=not job.is_endless, **job.settings
     ) as running:
         ending = asyncio.create_task(running.wait())
-        while not (await asyncio.wait({ending}, timeout=LOOK_SECONDS))[0]:
+        pause = None if job.is_endless else LOOK_SECONDS  # nobody reads what it has seen
+        while not (await asyncio.wait({ending}, timeout=pause))[0]:
             look(seen, running.progress.records)
             look(restored, running.progress.records_restored)
         progress = ending.result()

@@ -94,7 +94,7 @@ def joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
     """One column after the other."""
     if len(columns) == 1:
         return columns[0]
-    kinds = {type(column) for column in columns if isinstance(column, Form)}
+    kinds = {type(c) for c in columns if type(c) is not list and isinstance(c, Form)}
     if len(kinds) == 1:
         (kind,) = kinds
         forms = [column if type(column) is kind else kind.gathered(column) for column in columns]

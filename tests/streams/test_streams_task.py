@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -72,6 +74,33 @@ def windowed_count(**options: Any) -> Task:
     table.final().to("final")
     table.to_stream().to("updates")
     return task_of(app, **options)
+
+
+class TestSmallBatches:
+    def test_a_batch_of_one_record_takes_few_calls(self) -> None:
+        """The fixed cost of a batch, counted in calls of Python functions: it was 94."""
+        app = StreamsBuilder("app", key=bytes_(), value=bytes_())
+        app.stream("in").filter(lambda value: value != b"").map(bytes.upper).to("out")
+        task = task_of(app, limits={"out": 1_000_000})
+        calls: list[str] = []
+
+        def one(offset: int) -> list[Output]:
+            task.enqueue("in", Columns([b"k"], [b"v"], [1], range(offset, offset + 1)))
+            task.process(100, 0)
+            return task.drain()
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            if event == "call":
+                calls.append(frame.f_code.co_qualname)
+
+        one(0)
+        sys.setprofile(note)
+        try:
+            made = one(1)
+        finally:
+            sys.setprofile(None)
+        assert made[0].columns.values == [b"V"]
+        assert len(calls) <= 75, calls
 
 
 class TestOrder:

@@ -79,9 +79,13 @@ class Fetcher:
         if records_max is None:
             self.pump(all_is_taken=True)
         try:
-            return self.positions.take(records_max)
-        finally:
+            taken = self.positions.take(records_max)
+        except BaseException:
             self.pump()
+            raise
+        if records_max is not None:
+            self.pump()
+        return taken
 
     def wake(self) -> None:
         """Ends `wait` now."""
@@ -91,12 +95,11 @@ class Fetcher:
     async def wait(self, seconds: float) -> None:
         """Waits until records or an error may have come, or for so long."""
         self._arrival = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self.wake)
         try:
-            async with asyncio.timeout(seconds):
-                await self._arrival
-        except TimeoutError:
-            pass
+            await self._arrival
         finally:
+            timer.cancel()
             self._arrival = None
 
     # ---- fetches ----

@@ -103,7 +103,9 @@ class Fetched:
         position, header = self._batches[0]
         columns = None
         if self._is_visible(position, header, check_crc):
-            columns = records.decode(self._view, position, check_crc=check_crc, as_forms=as_forms)
+            columns = records.decode(
+                self._view, position, header=header, check_crc=check_crc, as_forms=as_forms
+            )
         self._batches.popleft()
         return header, columns
 

@@ -505,6 +505,7 @@ def decode(
     buffer: Buffer,
     position: int = 0,
     *,
+    header: BatchHeader | None = None,
     check_crc: bool = True,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     as_forms: bool = False,
@@ -513,17 +514,18 @@ def decode(
 
     `headers` is None when no record has any. In a batch of log append time every record has the
     batch's `max_timestamp`. With `as_forms` the columns of a large batch are forms, which keep
-    `buffer` alive.
+    `buffer` alive. `header`: as `batches` gave it.
     """
-    header = read_header(buffer, position)
+    header = read_header(buffer, position) if header is None else header
     if check_crc:
         verify_crc(buffer, position, header)
     data: Buffer = _records_of(buffer, position, header)
     log_append_time = header.max_timestamp if header.attributes & _LOG_APPEND_TIME else None
     try:
-        compression = header.compression
-        if compression is not Compression.NONE and header.record_count:
-            data = decompress(data, compression, decompressed_bytes_max=decompressed_bytes_max)
+        if header.attributes & _CODEC_MASK:
+            compression = header.compression
+            if header.record_count:
+                data = decompress(data, compression, decompressed_bytes_max=decompressed_bytes_max)
         read = decode_forms if as_forms and header.record_count >= FEW else decode_records
         return read(
             data, header.record_count, header.base_offset, header.base_timestamp, log_append_time

@@ -89,13 +89,17 @@ def caller(
     arrow = on_arrow(function) if by_arrow is not None and wrap is None else None
 
     def run(batch: Batch) -> Results:
-        if arrow is not None and by_arrow is not None:
-            results = by_arrow(arrow, batch)
-            if results is not None:
-                return batch, results
-        return failures.apply(node, call, batch, arguments(function, batch))
+        results, failed = failures.call(node, call, batch, arguments(function, batch))
+        return failures.without(batch, results, failed) if failed else (batch, results)
 
-    return run
+    if arrow is None or by_arrow is None:
+        return run
+
+    def run_by_arrow(batch: Batch) -> Results:
+        results = by_arrow(arrow, batch)
+        return run(batch) if results is None else (batch, results)
+
+    return run_by_arrow
 
 
 class RowCaller(Protocol):

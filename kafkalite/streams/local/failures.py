@@ -15,6 +15,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress, islice
 from typing import Any, Final
 
@@ -148,7 +149,7 @@ class Failures:
     ) -> tuple[Batch, list[Any]]:
         """`function` over columns of `batch`: what is left of the batch, and the results."""
         results, failed = self.call(node, function, batch, columns)
-        return self.without(batch, results, failed)
+        return self.without(batch, results, failed) if failed else (batch, results)
 
     def at(self, node: p.Node, error: Exception, batch: Batch, index: int) -> None:
         """A failure of record `index` of `batch`."""
@@ -187,8 +188,6 @@ class Failures:
     @staticmethod
     def without(batch: Batch, results: list[Any], failed: Sequence[int]) -> tuple[Batch, list[Any]]:
         """`batch` and `results` without the records that failed."""
-        if not failed:
-            return batch, results
         keep = bytearray(b"\x01") * len(results)
         for index in failed:
             keep[index] = 0
@@ -203,16 +202,15 @@ def attempt(
     """`function` over columns, called once for each record; None where it failed."""
     results: list[Any] = []
     count = len(columns[0])
-    rest = list(map(iter, columns))
-    calls = None if isinstance(function, Compiled) else map(function, *rest)
+    go_on: Callable[[], None]  # behind the record that failed
+    if isinstance(function, Compiled):
+        go_on = partial(function.extend, results, *map(iter, columns))
+    else:
+        go_on = partial(results.extend, map(function, *columns))
     while True:
         try:
             # What came before an exception is kept, so the results' length tells the record.
-            if isinstance(function, Compiled):
-                function.extend(results, *rest)
-            else:
-                assert calls is not None
-                results.extend(calls)
+            go_on()
             if len(results) == count:
                 return results
             raise RuntimeError("the function raised StopIteration")
@@ -228,6 +226,10 @@ def convert(
     failed: Callable[[int, Exception], None],
 ) -> tuple[Sequence[Any], list[int]]:
     """A codec over a column: the results, None where it failed, and where that was."""
+    try:
+        return convert(topic, column), []
+    except SerdeError:
+        pass  # once more, from failure to failure
     results: list[Any] = []
     bad: list[int] = []
     while True:

@@ -99,7 +99,7 @@ class Reader:
         if failed:
             bad = {index for index, _ in failed}
             batch = batch.where([index not in bad for index in range(len(columns))])
-        failed = sorted(dict(reversed(failed)).items())  # the first failure of each record
+            failed = sorted(dict(reversed(failed)).items())  # the first failure of each record
         return batch, timestamps, failed
 
     def _in_range(self, timestamps: Sequence[int], failed: Failed) -> Sequence[int]:
@@ -265,7 +265,7 @@ class Input:
             end = first_not_before(head.timestamps, before, first, end)
         self._position = end
         is_done = end == len(head)
-        batch = head.slice(first, end)
+        batch = head if is_done and not first else head.slice(first, end)
         self.reader.runtime.run(self.reader.node, batch)
         if is_done:
             self._finish()
@@ -292,8 +292,10 @@ class Input:
     def _finish(self) -> None:
         """The head is processed to its end."""
         assert self._columns is not None
-        self._report(len(self._columns))
-        self._let_time_pass(len(self._columns))
+        if self._failed:
+            self._report(len(self._columns))
+        if self.clock is not None:
+            self._let_time_pass(len(self._columns))
         self.next_offset = self._end_offset
         self._head = self._columns = None
 

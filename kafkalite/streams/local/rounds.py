@@ -243,6 +243,7 @@ class Rounds:
         return [
             Turn(life, self.tasks[life], idle[life], fetched)
             for group in groups
+            if len(group) > 1 or len(group[0].partitions) > 1 or group[0] in idle
             for life, fetched in self._take(group, pace).items()
             if fetched or must_look
         ]

@@ -165,7 +165,8 @@ class Runtime:
     def run(self, source: p.Node, batch: Batch) -> None:
         """Sends a batch of `source` through all operators below it."""
         self._inputs[source][0](self.ordering.of_run(source, batch))
-        self.settle()
+        if self._merges or self.unordered:
+            self.settle()
 
     def settle(self) -> None:
         """Ends a run: what waits where arms meet goes on, in order."""

@@ -229,13 +229,15 @@ class Task:
         """Processes up to `records_max` records, those with lower timestamps first; how many."""
         self._start()
         self._runtime.now_ms = now_ms
-        done = 0
+        is_timed, done = self._runtime.is_timed, 0
         try:
             while done < records_max and (run := self._next_run()) is not None:
                 chosen, before = run
                 done += chosen.run(before, records_max - done)
-                self._advance()
-            self._advance()  # past markers behind the last record
+                if is_timed:
+                    self._advance()
+            if is_timed:
+                self._advance()  # past markers behind the last record
         except Exception:
             self._become(TaskState.FAILED)
             raise
@@ -265,6 +267,9 @@ class Task:
 
     def _next_run(self) -> tuple[Input, int | None] | None:
         """The input with the earliest record, and the timestamp that ends its turn."""
+        if len(self._inputs) == 1:
+            (only,) = self._inputs.values()
+            return None if only.head_timestamp() is None else (only, None)
         heads = [
             (timestamp, each.order, each)
             for each in self._inputs.values()
@@ -280,10 +285,12 @@ class Task:
 
     def drain(self) -> list[Output]:
         """What has been made since the last call, in order for each topic."""
-        made = list(self._runtime.outputs)
-        self._runtime.outputs.clear()
-        outputs = join(made)
-        self._runtime.metrics["records-out-total"] += sum(len(o.columns) for o in outputs)
+        outputs: list[Output] = []
+        if made := self._runtime.outputs:
+            outputs = join(list(made))
+            made.clear()
+            for output in outputs:
+                self._runtime.metrics["records-out-total"] += len(output.columns)
         if self._stampers:
             outputs = [piece for output in outputs for piece in self._stamped(output)]
             if self._inputs and self.is_idle:
@@ -445,6 +452,8 @@ class Task:
 
 def join(outputs: list[Output]) -> list[Output]:
     """Small outputs of one sink to one topic as one; the order within a topic stays."""
+    if len(outputs) <= 1:
+        return outputs
     waiting: dict[str, list[Output]] = {}
     counts: dict[str, int] = {}
     joined: list[Output] = []
