@@ -17,7 +17,9 @@ from operator import index
 from struct import Struct, pack, unpack
 from typing import Any, Final
 
-from kafkalite.core.protocol.record_codec import Spans
+from kafkalite.core.columns import FEW
+from kafkalite.core.protocol.record_codec import NATIVE, Spans
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext, first_failure
 
 INT64: Final = Struct(">q")
@@ -75,12 +77,17 @@ class StringSerde:
 
 
 class StringCodec(EachRecord):
-    """`str.encode` and `bytes.decode` over the column; without a None in it at the speed of C."""
+    """`str.encode` and `bytes.decode` over the column; without a None in it at the speed of C.
+
+    An Arrow array of text is written as it lies in memory.
+    """
 
     __slots__ = ()
 
     def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
         """UTF-8 of each text."""
+        if isinstance(column, ArrowForm) and (spans := _spans_of(column)) is not None:
+            return spans
         try:
             return list(map(str.encode, column))
         except (TypeError, UnicodeEncodeError):  # a None, most likely
@@ -92,6 +99,25 @@ class StringCodec(EachRecord):
             return list(map(bytes.decode, column))  # type: ignore[arg-type]
         except (TypeError, UnicodeDecodeError):
             return EachRecord.deserialize(self, topic, column)
+
+
+def _spans_of(column: ArrowForm) -> Spans | None:
+    """The bytes of a column of text without an object for each; None where it is no such."""
+    if not NATIVE or len(column) < FEW:
+        return None
+    array = column.arrow()
+    is_shifted = array.offset % 8 != 0 and array.null_count > 0  # its first bit begins no byte
+    if str(array.type) != "string" or is_shifted:
+        return None
+    try:
+        array.validate(full=True)  # text that is no UTF-8 fails as an object
+    except ValueError:
+        return None
+    validity, offsets, data = array.buffers()
+    first, end = array.offset, array.offset + len(array) + 1
+    bits = memoryview(validity)[first // 8 :] if array.null_count else None
+    places = memoryview(offsets).cast("B").cast("i")[first:end]
+    return Spans.of_offsets(places, b"" if data is None else data, bits)
 
 
 def _encode_text(value: object) -> bytes:
