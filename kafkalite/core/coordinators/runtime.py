@@ -436,18 +436,19 @@ class Coordinators(Generic[M]):
         self._host.wake_at(coordinator.machine.next_deadline_ms())
 
     def _reply(self, replies: tuple[Reply, ...]) -> None:
-        """Answers those who waited; where they are very many, others get their turn meanwhile."""
-        for reply in replies[:REPLIES_AT_ONCE]:
-            reply.token.complete(reply.response)
+        """Answers those who waited: at once, or where they are very many, in turns of their own."""
         if len(replies) > REPLIES_AT_ONCE:
-            self._host.run_slices(self._reply_on(replies), f"answers of {self.topic}")
+            self._host.run_slices(self._reply_in_slices(replies), f"answers of {self.topic}")
+            return
+        for reply in replies:
+            reply.token.complete(reply.response)
 
     @staticmethod
-    def _reply_on(replies: tuple[Reply, ...]) -> Iterator[None]:
-        for place in range(REPLIES_AT_ONCE, len(replies)):
+    def _reply_in_slices(replies: tuple[Reply, ...]) -> Iterator[None]:
+        for place, reply in enumerate(replies):
             if place % REPLIES_AT_ONCE == 0:
                 yield
-            replies[place].token.complete(replies[place].response)
+            reply.token.complete(reply.response)
 
 
 def _end_to_load(log: PartitionLog) -> int:
