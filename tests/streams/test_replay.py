@@ -30,7 +30,7 @@ class Slow(Disk):
 
     def load(self, rows: RowTable, metadata: Mapping[str, bytes]) -> Iterator[None]:
         for some in rows.in_order(b"", 1):
-            self.put_many(dict(some))
+            self.put_many(dict(zip(*some, strict=True)))
             yield
         self.put_many({}, metadata)
 

@@ -27,7 +27,7 @@ CHUNK_BYTES = 1 << 18
 
 
 def everything(table: Any) -> list[object]:
-    rows = [pair for some in table.in_order(b"r", 3) for pair in some]
+    rows = [pair for some in table.in_order(b"r", 3) for pair in zip(*some, strict=True)]
     keys = [key[1:] for key, _ in rows]
     return [
         len(table),
@@ -162,11 +162,26 @@ def test_rows_that_are_written_over_take_no_more_memory() -> None:
     assert max(held) < 2 * live + (1 << 20) + CHUNK_BYTES + 8 * (1 << 16)
 
 
+@pytest.mark.parametrize("length", [3, 40])
+def test_many_rows_are_sorted_step_by_step(length: int) -> None:
+    """Keys that differ in few bytes, and keys that differ behind what is sorted at once."""
+    numbers = random.Random(7)
+    keys = list({bytes(numbers.choices(b"ab\0\xff", k=9 + length)) for _ in range(40_000)})
+    keys = [b"same" + key[:1] + b"-" * length + key for key in keys]
+    table = RowTable()
+    table.update(keys, [b"%d" % number for number in range(len(keys))])
+    steps = list(table.in_order(b"r", 1_000))
+    assert [key for some, _ in steps for key in some] == [b"r" + key for key in sorted(keys)]
+    assert [row for _, some in steps for row in some] == table.get(sorted(keys))
+    assert max(len(some) for some, _ in steps) == 1_000
+    assert sum(not some for some, _ in steps) >= 4  # words, bytes, the rest in several steps
+
+
 def test_an_order_of_a_table_that_has_changed_is_refused() -> None:
     for table in (RowTable(), PureRowTable()):
         table.update([b"a", b"b"], [b"1", b"2"])
         ordered = table.in_order(b"", 1)
-        assert next(ordered) == [(b"a", b"1")]
+        assert next(ordered) == ([b"a"], [b"1"])
         table.update([b"c"], [b"3"])
         with pytest.raises(RuntimeError, match="changed"):
             next(ordered)

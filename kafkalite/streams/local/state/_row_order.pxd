@@ -25,6 +25,7 @@ cdef extern from *:
 
 
 cdef enum:
+    TIES = 20000  # records that are sorted by their whole keys in a step
     DEAD = 1  # in a record's stride, which is even
 
 
@@ -61,6 +62,15 @@ cdef inline const char *key_of(const Head *record) noexcept nogil:
 
 cdef inline char *row_of(const Head *record) noexcept nogil:
     return <char *> (record + 1) + record.key_size
+
+
+cdef struct Order:
+    Sorting *items
+    Sorting *other  # room for as many
+    Py_ssize_t count
+    int stage
+    Py_ssize_t done  # of those that are alike
+    Py_ssize_t[8][256] places  # in each byte of the words: where those of a value go
 
 
 cdef struct Text:  # one of two parts
@@ -123,46 +133,63 @@ cdef inline uint64_t word_of(const Head *record, Py_ssize_t at) noexcept nogil:
     return swapped(word) if is_little() else word
 
 
-cdef inline void by_word(Sorting *items, Sorting *other, Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t[8][256] places
-    cdef Py_ssize_t i, k, digit, at, size
-    cdef Sorting *source = items
-    cdef Sorting *target = other
-    memset(places, 0, sizeof(places))
-    for i in range(count):
-        for k in range(8):
-            places[k][items[i].word >> 8 * k & 255] += 1
-    for k in range(8):
-        if places[k][items[0].word >> 8 * k & 255] == count:
-            continue  # all are alike here
-        at = 0
-        for digit in range(256):
-            size = places[k][digit]
-            places[k][digit] = at
-            at += size
-        for i in range(count):
-            digit = source[i].word >> 8 * k & 255
-            target[places[k][digit]] = source[i]
-            places[k][digit] += 1
-        source, target = target, source
-    if source != items:
-        memcpy(items, source, count * sizeof(Sorting))
-
-
-cdef inline void sort(Sorting *items, Sorting *other, Py_ssize_t count) noexcept nogil:
-    """Sorts records by their keys: by eight bytes behind what all of them begin with, a byte at a
-    time from the last; then those that are alike there. `other` is room for as many."""
-    cdef Py_ssize_t common, i, first
-    if count < 2:
+cdef inline void read_words(Order *order) noexcept nogil:
+    """Eight bytes of each key, behind what all keys begin with; how often there is which byte."""
+    cdef Py_ssize_t i, k, common
+    memset(order.places, 0, sizeof(order.places))
+    if not order.count:
         return
-    common = common_size(items, count)
-    for i in range(count):
-        items[i].word = word_of(items[i].record, common)
-    by_word(items, other, count)
-    first = 0
-    for i in range(1, count + 1):
-        if i < count and items[i].word == items[first].word:
-            continue
-        if i - first > 1:
-            qsort(items + first, i - first, sizeof(Sorting), by_key)
+    common = common_size(order.items, order.count)
+    for i in range(order.count):
+        order.items[i].word = word_of(order.items[i].record, common)
+        for k in range(8):
+            order.places[k][order.items[i].word >> 8 * k & 255] += 1
+
+
+cdef inline bint by_byte(Order *order, int k) noexcept nogil:
+    """Sorts by one byte of the words; False where all have the same, and there is nothing to do."""
+    cdef Py_ssize_t *places = order.places[k]
+    cdef Py_ssize_t i, digit, size, at = 0
+    if not order.count or places[order.items[0].word >> 8 * k & 255] == order.count:
+        return False
+    for digit in range(256):
+        size = places[digit]
+        places[digit] = at
+        at += size
+    for i in range(order.count):
+        digit = order.items[i].word >> 8 * k & 255
+        order.other[places[digit]] = order.items[i]
+        places[digit] += 1
+    order.items, order.other = order.other, order.items
+    return True
+
+
+cdef inline bint by_rest(Order *order) noexcept nogil:
+    """Sorts some of the records whose words are alike; whether there are more."""
+    cdef Py_ssize_t first, i = order.done, end = min(order.count, order.done + TIES)
+    while i < end:
         first = i
+        i += 1
+        while i < order.count and order.items[i].word == order.items[first].word:
+            i += 1
+        if i - first > 1:
+            qsort(order.items + first, i - first, sizeof(Sorting), by_key)
+    order.done = i
+    return i < order.count
+
+
+cdef inline bint sort_on(Order *order) noexcept nogil:
+    """A step of the sorting of records by their keys: by words, a byte at a time from the last one;
+    then those that are alike there. Whether there is more to do."""
+    cdef bint is_done = False
+    if order.stage == 0:
+        read_words(order)
+        is_done = True
+    while not is_done and 1 <= order.stage <= 8:
+        is_done = by_byte(order, order.stage - 1)
+        order.stage += not is_done
+    if not is_done and order.stage == 9:
+        if by_rest(order):
+            return True
+    order.stage += 1
+    return order.stage < 10

@@ -8,15 +8,19 @@
                (0: never used, 1: deleted). The hash's first bits are the slot, so a table that
                grows is copied from front to end, without a look at its records
 
-A row that fits where the old one was goes there. Else the old record is dead. Once more than half
-of all chunks is dead, the live records of the emptiest chunk move, and the chunk is freed: a
-little at each call, so that no call takes long.
+A row that fits where the old one was goes there. Else the old record is dead. Once half of all
+memory is of dead ones, each call moves what is live in the emptiest chunks, and frees them.
 
 Owns   its memory. Nothing here lets another thread run, so no lock is needed.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
 from libc.stdint cimport INT32_MAX, UINT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -27,6 +31,7 @@ from kafkalite.core.protocol._spans cimport Spans
 from kafkalite.streams.local.state._row_order cimport (
     DEAD,
     Head,
+    Order,
     Sorting,
     Text,
     behind,
@@ -35,7 +40,7 @@ from kafkalite.streams.local.state._row_order cimport (
     key_of,
     prefetched,
     row_of,
-    sort,
+    sort_on,
     stride_of,
     text_of,
 )
@@ -43,7 +48,7 @@ from kafkalite.streams.local.state._row_order cimport (
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 1  # raised whenever this module and row_table.py agree on something else
+INTERFACE = 2  # raised whenever this module and row_table.py agree on something else
 
 cdef enum:
     CHUNK_BITS = 18
@@ -58,6 +63,7 @@ cdef enum:
     GONE = -1  # the size of a row that is kept as a deletion
     GARBAGE_MIN = 1 << 20  # less is not collected
     AHEAD = 16  # records whose memory is asked for before they are looked at
+    AT_ONCE = 10000  # fewer are sorted in one go
     START_BYTES = 8  # of a window
     STAMP_BYTES = 9  # of what stands before a value: see forms.py
 
@@ -106,12 +112,10 @@ cdef class RowTable:
         """Deletes everything."""
         self._free()
         self._chunks, self._slots, self._turned = NULL, NULL, NULL
-        self._used_slots = self._held = self._live = 0
-        self._bits = 0
+        self._used_slots = self._held = self._live = self._bits = 0
         self._entries = self._deletions = self._chunk_count = self._chunk_room = 0
         self._turned_room = 0
-        self._current = -1
-        self.version += 1
+        self._current, self.version = -1, self.version + 1
 
     def __len__(self):
         """How many rows there are, with the deletions."""
@@ -323,21 +327,13 @@ cdef class RowTable:
             self._slots[i] = h >> REF_BITS << REF_BITS | ref
             self._entries += 1
         self._deletions += not is_row
-        self._fill(record, key, size, row, is_row)
-        return 0
-
-    cdef void _fill(
-        self, Head *record, const char *key, Py_ssize_t size, Text row, bint is_row
-    ) noexcept nogil:
-        cdef char *out
         record.key_size = <uint32_t> size
         memcpy(<char *> (record + 1), key, size)
-        record.row_size = GONE
-        if is_row:
-            record.row_size = <int32_t> (row.first_size + row.second_size)
-            out = row_of(record)
-            memcpy(out, row.first, row.first_size)
-            memcpy(out + row.first_size, row.second, row.second_size)
+        record.row_size = <int32_t> row_size if is_row else GONE
+        if row_size:
+            memcpy(row_of(record), row.first, row.first_size)
+            memcpy(row_of(record) + row.first_size, row.second, row.second_size)
+        return 0
 
     cdef const char *_with_start_first(self, const char *key, Py_ssize_t size) except NULL:
         """A window's start stands behind the key in the changelog, and before it here."""
@@ -390,6 +386,7 @@ cdef class RowTable:
         cdef const char *key
         cdef Py_ssize_t size
         cdef char[STAMP_BYTES] head
+        cdef Text row = text_of(head, STAMP_BYTES)
         cdef uint64_t stamp
         if values.size != count or stamps.size != count:
             raise ValueError("columns of different lengths")
@@ -409,20 +406,12 @@ cdef class RowTable:
             for k in range(8):
                 head[k] = <char> (stamp >> (56 - 8 * k))
             head[8] = 0
-            self._put(key, size, hashes[i % AHEAD], values, i, head)
+            row.second = values.bytes + values.first[i]
+            row.second_size = values.last[i] - values.first[i]
+            self._set(key, size, hashes[i % AHEAD], row, values.first[i] >= 0)
         self.version += 1
         self._collect()
         return newest, note
-
-    cdef int _put(
-        self, const char *key, Py_ssize_t size, uint64_t h, Spans values, Py_ssize_t i, char *head
-    ) except -1:
-        cdef Text row = text_of(head, STAMP_BYTES)
-        cdef bint is_row = values.first[i] >= 0
-        if is_row:
-            row.second = values.bytes + values.first[i]
-            row.second_size = values.last[i] - values.first[i]
-        return self._set(key, size, h, row, is_row)
 
     cdef int _ask_ahead(
         self, Spans keys, Py_ssize_t first, bint has_windows, uint64_t *hashes
@@ -495,29 +484,28 @@ cdef class RowTable:
         return found
 
     def in_order(self, bytes prefix not None, Py_ssize_t count):
-        """The rows and deletions by their keys, ascending, so many at a time: pairs of the key
-        behind `prefix` and the row. RuntimeError from it where the table has changed."""
+        """The rows and deletions by their keys, ascending, so many at a time: keys behind `prefix`,
+        and rows. RuntimeError from it where the table has changed.
+
+        Many rows are sorted step by step: at first no rows come.
+        """
         return _Ordered(self, prefix, max(count, 1))
 
 
 cdef bint are_rows(Spans keys, note_key) except -1:
     """Whether each key is that of a row; in windows, with a start that is not negative, or it is
     the note's."""
-    cdef Py_ssize_t i, size, note_size
-    cdef const char *note
-    if note_key is None:
-        for i in range(keys.size):
-            if keys.first[i] < 0:
-                return False
-        return True
-    note, note_size = PyBytes_AS_STRING(note_key), PyBytes_GET_SIZE(note_key)
+    cdef bytes note = note_key or b""
+    cdef Py_ssize_t i, size
     for i in range(keys.size):
         size = keys.last[i] - keys.first[i]
         if keys.first[i] < 0:
             return False
+        if note_key is None:
+            continue
         if size >= START_BYTES and not keys.bytes[keys.last[i] - START_BYTES] & 0x80:
             continue
-        if size != note_size or memcmp(keys.bytes + keys.first[i], note, size) != 0:
+        if size != len(note) or memcmp(keys.bytes + keys.first[i], <char *> note, size) != 0:
             return False
     return True
 
@@ -554,44 +542,58 @@ cdef class _Ordered:
     """See `RowTable.in_order`."""
 
     cdef RowTable _table
-    cdef Sorting *_items
-    cdef Py_ssize_t _at, _size, _count, _version
+    cdef Order _order
+    cdef Sorting *_room
+    cdef Py_ssize_t _at, _count, _version
     cdef bytes _prefix
 
     def __cinit__(self, RowTable table, bytes prefix, Py_ssize_t count):
         cdef _Records records = _Records(table)
         cdef Head *record
-        cdef Py_ssize_t i = 0
+        cdef Py_ssize_t i = 0, size = table._entries
         self._table, self._prefix, self._count = table, prefix, count
-        self._version, self._size = table.version, table._entries
-        self._items = <Sorting *> malloc((2 * self._size + 1) * sizeof(Sorting))
-        if self._items == NULL:
+        self._version = table.version
+        self._room = <Sorting *> malloc((2 * size + 1) * sizeof(Sorting))
+        if self._room == NULL:
             raise MemoryError
         while (record := records.following()) != NULL:
-            self._items[i].record = record
+            self._room[i].record = record
             i += 1
-        assert i == self._size
-        with nogil:
-            sort(self._items, self._items + self._size, self._size)
+        assert i == size
+        self._order.items, self._order.other = self._room, self._room + size
+        self._order.count = size
+        while size < AT_ONCE and sort_on(&self._order):
+            pass
 
     def __dealloc__(self):
-        free(self._items)
+        free(self._room)
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        cdef list found = []
+        cdef list keys = [], rows = []
         cdef const Head *record
-        cdef Py_ssize_t i, end = min(self._size, self._at + self._count)
-        if self._at >= self._size:
-            raise StopIteration
+        cdef Py_ssize_t i, end = min(self._order.count, self._at + self._count)
         if self._version != self._table.version:
             raise RuntimeError("the table has changed")
+        if self._order.count >= AT_ONCE and self._order.stage < 10:
+            sort_on(&self._order)
+            return keys, rows
+        if self._at >= self._order.count:
+            raise StopIteration
         for i in range(self._at, end):
-            record = self._items[i].record
-            key = self._prefix + key_of(record)[: record.key_size]
-            row = None if record.row_size == GONE else row_of(record)[: record.row_size]
-            found.append((key, row))
+            if i + AHEAD < end:
+                prefetched(self._order.items[i + AHEAD].record)
+            record = self._order.items[i].record
+            keys.append(self._whole_key(record))
+            rows.append(None if record.row_size == GONE else row_of(record)[: record.row_size])
         self._at = end
-        return found
+        return keys, rows
+
+    cdef bytes _whole_key(self, const Head *record):
+        cdef Py_ssize_t before = PyBytes_GET_SIZE(self._prefix)
+        cdef bytes key = PyBytes_FromStringAndSize(NULL, before + record.key_size)
+        memcpy(PyBytes_AS_STRING(key), PyBytes_AS_STRING(self._prefix), before)
+        memcpy(PyBytes_AS_STRING(key) + before, key_of(record), record.key_size)
+        return key

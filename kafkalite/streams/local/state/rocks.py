@@ -161,7 +161,8 @@ class RocksBackend:
         writer = self._new_file()
         for key in sorted(rows):
             writer[ROW + key] = rows[key]
-        self._ingest(writer)
+        writer.finish()
+        self._ingest()
 
     def _new_file(self) -> Any:
         """Takes rows and deletions whose keys ascend."""
@@ -169,8 +170,7 @@ class RocksBackend:
         writer.open(str(self._path / BULK_FILE))
         return writer
 
-    def _ingest(self, writer: Any) -> None:
-        writer.finish()
+    def _ingest(self) -> None:
         how = self._library.IngestExternalFileOptions()
         how.set_move_files(True)
         self._db.ingest_external_file([str(self._path / BULK_FILE)], how)
@@ -182,14 +182,19 @@ class RocksBackend:
     def load(self, rows: RowTable, metadata: Mapping[str, bytes]) -> Iterator[None]:
         """Writes a table file, some rows at each step, and takes it in."""
         if len(rows) < BULK_ROWS:
-            few = {key: row for some in rows.in_order(b"", STEP_ROWS) for key, row in some}
+            few: dict[bytes, bytes | None] = {}
+            for some in rows.in_order(b"", STEP_ROWS):
+                few.update(zip(*some, strict=True))
             self._safely(lambda: self._put(few, metadata, ()))
             return
         writer = self._safely(self._new_file)
         for some in rows.in_order(ROW, STEP_ROWS):
             self._safely(lambda: _write(writer, some))  # noqa: B023
             yield
-        self._safely(lambda: self._ingest(writer))
+        self._safely(writer.finish)
+        yield
+        self._safely(self._ingest)
+        yield
         self._safely(lambda: self._put({}, metadata, ()))
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -242,7 +247,7 @@ class RocksBackend:
 
 
 def _write(writer: Any, rows: Rows) -> None:
-    for key, row in rows:
+    for key, row in zip(*rows, strict=True):
         if row is None:
             del writer[key]
         else:

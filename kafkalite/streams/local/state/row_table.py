@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.types import Columns
 
-INTERFACE: Final = 1  # what the native module and this one agree on
+INTERFACE: Final = 2  # what the native module and this one agree on
 ROW_BYTES: Final = 150  # about what a dict and two objects take on top of the bytes
 
 __all__ = ["INTERFACE", "NATIVE", "PureRowTable", "RowTable", "Rows", "load"]
 
-Rows = list[tuple[bytes, bytes | None]]
+Rows = tuple[list[bytes], list[bytes | None]]  # keys, and the row of each
 
 
 class PureRowTable:
@@ -82,14 +82,17 @@ class PureRowTable:
         return {key[:length] for key in self.keys()}
 
     def in_order(self, prefix: bytes, count: int) -> Iterator[Rows]:
-        """The rows and deletions by their keys, ascending, so many at a time: pairs of the key
-        behind `prefix` and the row. RuntimeError from it where the table has changed."""
+        """The rows and deletions by their keys, ascending, so many at a time: keys behind `prefix`,
+        and rows. RuntimeError from it where the table has changed.
+
+        Many rows are sorted step by step by the native table: at first no rows come.
+        """
         version, known = self.version, self._rows
         ordered = iter(sorted(known))
         while keys := list(islice(ordered, max(count, 1))):
             if version != self.version:
                 raise RuntimeError("the table has changed")
-            yield [(prefix + key, known[key]) for key in keys]
+            yield [prefix + key for key in keys], [known[key] for key in keys]
 
 
 NATIVE = False
