@@ -4,7 +4,7 @@
 
     {"id":1,"user":{"name":"a"}}        id: int64    user: struct of name: text
 
-All texts are objects of the same fields; a field has one type, or null. The reader refuses every
+All texts are objects of the same fields; a field, and an item of lists, has one type, or null. The reader refuses every
 other batch as a whole, and every text that is not JSON to the letter: then each text is read as an
 object, and its error, if there is one, is the error.
 
@@ -22,10 +22,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 from libc.math cimport isinf
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc
 from libc.string cimport memcmp, memcpy, memset
 
 from kafkalite.core.protocol._varint cimport unlikely
+from kafkalite.serde._json_columns cimport *
 from kafkalite.serde._json_text cimport (
     DEPTH_MAX,
     is_digit,
@@ -40,24 +41,16 @@ from kafkalite.serde._json_text cimport (
 from kafkalite.serde.json_kinds import INTERFACE, Kind
 
 cdef enum:
-    INTERFACE_BUILT = 1  # raised together with json_kinds.INTERFACE
+    INTERFACE_BUILT = 2  # raised together with json_kinds.INTERFACE
 
 if INTERFACE != INTERFACE_BUILT:
     raise ImportError(f"built for interface {INTERFACE_BUILT}, the sources have {INTERFACE}")
 
-cdef enum:  # members of json_kinds.Kind, by place
-    NULL_KIND, INT_KIND, FLOAT_KIND, BOOL_KIND, TEXT_KIND, OBJECT_KIND
-
 KINDS = tuple(Kind)
 
-cdef enum:  # what a row has in a column
-    MISSING, NULL_THERE, VALUE_THERE
-
 cdef enum:
-    COLUMNS_MAX = 256
     DIGITS_MAX = 19  # that 64 bits hold
     EXPONENT_MAX = 100_000  # beyond it every number is 0 or infinite, whatever its digits
-    TEXT_ROOM = 4096
 
 cdef extern from "float.h":
     int FLT_EVAL_METHOD  # 0: doubles are computed as doubles
@@ -70,94 +63,9 @@ cdef int power
 for power in range(23):
     POWERS[power] = float(10 ** power)
 
-cdef struct Column:
-    const uint8_t *name
-    int64_t name_size
-    int kind
-    int first  # of its fields; -1: none
-    int last
-    int next  # field of the same object
-    int fields
-    bint is_open  # the first object adds its fields
-    int64_t present  # rows in which the field stands
-    uint8_t *there  # of each row
-    int64_t *numbers  # int64, doubles, offsets of 32 bits, or a byte for each bool
-    uint8_t *text
-    int64_t used
-    int64_t room
-    int64_t filled  # rows whose text has an end
-
-cdef struct Late:  # a float that takes Python's own parser
-    int column
-    int64_t row
-    const uint8_t *start
-    const uint8_t *end
-
-cdef struct Scan:
-    Column columns[COLUMNS_MAX]
-    int count
-    int64_t rows
-    bint is_choice  # the root's fields are those asked for
-    int chosen  # fields of the choice that each object has; -1: none was read
-    Late *late
-    int64_t late_count
-    int64_t late_room
-
-
-cdef int new_column(Scan *s, int parent, const uint8_t *name, int64_t size) noexcept nogil:
-    """Adds a field to an object; -1 where there is no room."""
-    cdef int made = s.count
-    cdef Column *column = &s.columns[made]
-    if made == COLUMNS_MAX:
-        return -1
-    column.there = <uint8_t *> calloc(s.rows + 1, 1)
-    if column.there == NULL:
-        return -1
-    s.count += 1
-    column.name, column.name_size = name, size
-    column.first = column.last = column.next = -1
-    if parent >= 0:
-        if s.columns[parent].first < 0:
-            s.columns[parent].first = made
-        else:
-            s.columns[s.columns[parent].last].next = made
-        s.columns[parent].last = made
-        s.columns[parent].fields += 1
-    return made
-
-
-cdef int becomes(Scan *s, Column *column, int kind) noexcept nogil:
-    """The first value of a column decides about its type; -1 for a second type."""
-    if column.kind != NULL_KIND:
-        return -1
-    if kind == OBJECT_KIND:
-        column.is_open = True
-    else:
-        column.numbers = <int64_t *> calloc(s.rows + 1, 1 if kind == BOOL_KIND else 8)
-        if column.numbers == NULL:
-            return -1
-    column.kind = kind
-    return 0
-
-
-cdef int later(Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """Leaves a float to Python."""
-    cdef int64_t room
-    cdef Late *moved
-    if s.late_count == s.late_room:
-        room = max(256, s.late_room * 2)
-        moved = <Late *> realloc(s.late, room * sizeof(Late))
-        if moved == NULL:
-            return -1
-        s.late, s.late_room = moved, room
-    s.late[s.late_count] = Late(c, row, at, end)
-    s.late_count += 1
-    return 0
-
-
 cdef int put_int(Scan *s, int c, int64_t row, uint64_t digits, bint minus) noexcept nogil:
     cdef Column *column = &s.columns[c]
-    if column.kind != INT_KIND and becomes(s, column, INT_KIND) < 0:
+    if column.kind != INT_KIND and becomes(column, INT_KIND) < 0:
         return -1
     if digits > <uint64_t> 0x7FFFFFFFFFFFFFFF + minus:
         return -1
@@ -189,7 +97,7 @@ cdef const uint8_t *read_float(
     cdef int64_t exponent = 0, given = 0
     cdef int significant = 0, status
     cdef bint behind_point = False, below_one
-    if stop == NULL or (column.kind != FLOAT_KIND and becomes(s, column, FLOAT_KIND) < 0):
+    if stop == NULL or (column.kind != FLOAT_KIND and becomes(column, FLOAT_KIND) < 0):
         return NULL
     at += start[0] == 45
     while at < stop and at[0] | 32 != 101:
@@ -239,27 +147,6 @@ cdef const uint8_t *read_number(
     return at
 
 
-cdef int fit_text(Column *column, int64_t size) noexcept nogil:
-    cdef int64_t room
-    cdef uint8_t *moved
-    if unlikely(column.used + size > column.room):
-        room = max(column.used + size, column.room * 2, TEXT_ROOM)
-        moved = <uint8_t *> realloc(column.text, room)
-        if column.used + size > INT32_MAX or moved == NULL:
-            column.text = column.text if moved == NULL else moved
-            return -1
-        column.text, column.room = moved, room
-    return 0
-
-
-cdef inline void fill_ends(Column *column, int64_t rows) noexcept nogil:
-    """Rows without a text end where the text before them does."""
-    cdef int32_t *offsets = <int32_t *> column.numbers
-    while column.filled < rows:
-        column.filled += 1
-        offsets[column.filled] = <int32_t> column.used
-
-
 cdef const uint8_t *read_text(
     Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end
 ) noexcept nogil:
@@ -270,7 +157,7 @@ cdef const uint8_t *read_text(
     cdef uint8_t *made
     if unlikely(stop == NULL):
         return NULL
-    if unlikely(column.kind != TEXT_KIND) and becomes(s, column, TEXT_KIND) < 0:
+    if unlikely(column.kind != TEXT_KIND) and becomes(column, TEXT_KIND) < 0:
         return NULL
     fill_ends(column, row)
     if fit_text(column, stop - at) < 0:
@@ -300,7 +187,7 @@ cdef const uint8_t *read_word(
     if at[0] == 110:
         column.there[row] = NULL_THERE
         return stop
-    if column.kind != BOOL_KIND and becomes(s, column, BOOL_KIND) < 0:
+    if column.kind != BOOL_KIND and becomes(column, BOOL_KIND) < 0:
         return NULL
     (<uint8_t *> column.numbers)[row] = at[0] == 116
     return stop
@@ -311,8 +198,8 @@ cdef const uint8_t *read_value(
 ) noexcept nogil:
     """A value into its column."""
     cdef Column *column = &s.columns[c]
-    if at >= end or column.there[row] != MISSING:  # a key that stands twice
-        return NULL
+    if at >= end or grow(column, row + 1) < 0 or column.there[row] != MISSING:
+        return NULL  # MISSING no longer: a key that stands twice
     column.there[row] = VALUE_THERE
     column.present += 1
     if at[0] == 34:
@@ -320,10 +207,42 @@ cdef const uint8_t *read_value(
     if at[0] == 45 or is_digit(at, end):
         return read_number(s, c, row, at, end)
     if at[0] == 123:
-        if column.kind != OBJECT_KIND and becomes(s, column, OBJECT_KIND) < 0:
+        if column.kind != OBJECT_KIND and becomes(column, OBJECT_KIND) < 0:
             return NULL
         return read_object(s, c, row, at + 1, end, depth + 1)
+    if at[0] == 91:
+        return read_list(s, c, row, at + 1, end, depth + 1)
     return read_word(s, c, row, at, end)
+
+
+cdef const uint8_t *read_list(
+    Scan *s, int c, int64_t row, const uint8_t *at, const uint8_t *end, int depth
+) noexcept nogil:
+    """A list that begins before `at`; its items are rows of a column of their own."""
+    cdef Column *column = &s.columns[c]
+    if depth > DEPTH_MAX or (column.kind != LIST_KIND and becomes(column, LIST_KIND) < 0):
+        return NULL
+    if column.first < 0 and new_column(s, c, NULL, 0) < 0:
+        return NULL
+    fill_ends(column, row)
+    at = past_space(at, end)
+    if at < end and at[0] == 93:
+        fill_ends(column, row + 1)
+        return at + 1
+    while True:
+        if column.used == INT32_MAX:
+            return NULL
+        at = read_value(s, column.first, column.used, at, end, depth)
+        if at == NULL:
+            return NULL
+        column.used += 1
+        at = past_space(at, end)
+        if at >= end or (at[0] != 44 and at[0] != 93):
+            return NULL
+        if at[0] == 93:
+            fill_ends(column, row + 1)
+            return at + 1
+        at = past_space(at + 1, end)
 
 
 cdef const uint8_t *read_key(
@@ -414,7 +333,6 @@ cdef bint read_all(
     cdef int64_t row
     cdef const uint8_t *at
     cdef const uint8_t *end
-    cdef int c
     for row in range(s.rows):
         if starts[row] < 0:
             s.columns[0].there[row] = NULL_THERE
@@ -428,9 +346,6 @@ cdef bint read_all(
         at = read_object(s, 0, row, at + 1, end, 1)
         if at == NULL or past_space(at, end) != end:
             return False
-    for c in range(1, s.count):
-        if s.columns[c].kind == TEXT_KIND:
-            fill_ends(&s.columns[c], s.rows)
     return True
 
 
@@ -461,25 +376,29 @@ cdef bytes bits_of(const uint8_t *entries, int64_t rows, uint8_t truth):
     return made
 
 
-cdef tuple column_of(Scan *s, int c):
+cdef tuple column_of(Scan *s, int c, int64_t rows):
     """A column as Python has it: see `read_columns`."""
     cdef Column *column = &s.columns[c]
-    cdef int64_t row, rows = s.rows, nulls = 0
+    cdef int64_t row, nulls = 0
     cdef int part = column.first
     cdef list parts = []
     data = content = None
+    if grow(column, rows) < 0:  # of objects in lists only those that are there have grown it
+        raise MemoryError
     for row in range(rows):
         nulls += column.there[row] != VALUE_THERE
     if column.kind == BOOL_KIND:
         data = bits_of(<const uint8_t *> column.numbers, rows, 1)
-    elif column.kind == TEXT_KIND:
+    elif column.kind == TEXT_KIND or column.kind == LIST_KIND:
+        fill_ends(column, rows)
         data = PyBytes_FromStringAndSize(<const char *> column.numbers, (rows + 1) * 4)
-        content = PyBytes_FromStringAndSize(<const char *> column.text, column.used)
+        if column.kind == TEXT_KIND:
+            content = PyBytes_FromStringAndSize(<const char *> column.text, column.used)
     elif column.kind == INT_KIND or column.kind == FLOAT_KIND:
         data = PyBytes_FromStringAndSize(<const char *> column.numbers, rows * 8)
     while part >= 0:
         if c != 0 or not s.is_choice or s.columns[part].present:
-            parts.append(column_of(s, part))
+            parts.append(column_of(s, part, column.used if column.kind == LIST_KIND else rows))
         part = s.columns[part].next
     name = PyBytes_FromStringAndSize(<const char *> column.name, column.name_size).decode()
     valid = bits_of(column.there, rows, VALUE_THERE) if nulls else None
@@ -505,7 +424,7 @@ def read_columns(data, starts, ends, fields):
     A text lies in `data` from its start to its end; a start of -1 is a null. `fields` are the names
     that are wanted, as bytes; None: all of them. A column is a tuple: its name, its Kind, how many
     rows are null, and as bytes the bits of validity (None: no nulls), the data, and the content of
-    texts; then the columns of its fields.
+    texts; then the columns of its fields, or that of its items.
     """
     cdef Py_buffer texts, first, last
     cdef Scan *s = NULL
@@ -540,7 +459,7 @@ def read_columns(data, starts, ends, fields):
                     )
                 if not is_read or not chosen_alike(s) or not read_late(s):
                     return None
-                return column_of(s, 0)
+                return column_of(s, 0, s.rows)
             finally:
                 PyBuffer_Release(&last)
         finally:
@@ -560,15 +479,3 @@ cdef int check_spans(const Py_buffer *texts, const Py_buffer *first, const Py_bu
         if starts[row] != -1 and not 0 <= starts[row] <= ends[row] <= texts.len:
             raise ValueError(f"text {row}: [{starts[row]}, {ends[row]}) of {texts.len} bytes")
     return 0
-
-
-cdef void free_scan(Scan *s) noexcept:
-    cdef int c
-    if s == NULL:
-        return
-    for c in range(s.count):
-        free(s.columns[c].there)
-        free(s.columns[c].numbers)
-        free(s.columns[c].text)
-    free(s.late)
-    free(s)

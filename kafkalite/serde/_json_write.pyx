@@ -24,13 +24,13 @@ from kafkalite.serde._avro_output cimport Output, fit, put_bytes
 from kafkalite.serde.json_kinds import INTERFACE, Kind
 
 cdef enum:
-    INTERFACE_BUILT = 1  # raised together with json_kinds.INTERFACE
+    INTERFACE_BUILT = 2  # raised together with json_kinds.INTERFACE
 
 if INTERFACE != INTERFACE_BUILT:
     raise ImportError(f"built for interface {INTERFACE_BUILT}, the sources have {INTERFACE}")
 
 cdef enum:  # members of json_kinds.Kind, by place
-    NULL_KIND, INT_KIND, FLOAT_KIND, BOOL_KIND, TEXT_KIND, OBJECT_KIND
+    NULL_KIND, INT_KIND, FLOAT_KIND, BOOL_KIND, TEXT_KIND, OBJECT_KIND, LIST_KIND
 
 PLACES = {kind: place for place, kind in enumerate(Kind)}
 
@@ -48,7 +48,7 @@ cdef struct Column:
     const uint8_t *valid
     const uint8_t *data
     const uint8_t *content
-    int64_t content_size
+    int64_t content_size  # or the items of lists
     const uint8_t *head  # what stands before its value: a comma or brace, its name, a colon
     int64_t head_size
     int64_t *ends  # of the text of each float
@@ -166,12 +166,33 @@ cdef int put_plain(Output *out, const Column *column, int64_t row) noexcept nogi
     return put_bytes(out, b"false", 5)
 
 
+cdef int put_list(Writer *w, int c, int64_t row) noexcept nogil:
+    """The items of a list that is there. The column of items begins with those of the first row."""
+    cdef const Column *column = &w.columns[c]
+    cdef const int32_t *offsets = <const int32_t *> column.data
+    cdef int64_t first = offsets[column.offset], begin = offsets[row], end = offsets[row + 1], item
+    cdef int status
+    if unlikely(begin < first or end < begin or end - first > column.content_size):
+        return -2
+    if put_bytes(&w.out, b"[", 1) < 0:
+        return -1
+    for item in range(begin, end):
+        if item > begin and put_bytes(&w.out, b",", 1) < 0:
+            return -1
+        status = put(w, c + 1, item - first)
+        if unlikely(status < 0):
+            return status
+    return put_bytes(&w.out, b"]", 1)
+
+
 cdef int put(Writer *w, int c, int64_t row) noexcept nogil:
     """The value of a row, `row` being counted without the column's offset. As deep as the columns."""
     cdef const Column *column = &w.columns[c]
     cdef int part = c + 1, status
     if column.kind == NULL_KIND or not is_there(column.valid, row + column.offset):
         return put_bytes(&w.out, b"null", 4)
+    if column.kind == LIST_KIND:
+        return put_list(w, c, row + column.offset)
     if column.kind != OBJECT_KIND:
         return put_plain(&w.out, column, row + column.offset)
     while part < column.end:
@@ -239,10 +260,10 @@ cdef class Encoder:
     cdef int count
     cdef list held  # whose bytes the columns point into
 
-    def __cinit__(self, sources, int64_t rows):
-        """Of each column: its Kind, where its parts end, the bytes of an integer, its offset, the
-        addresses of its validity, its data and its content, the number of the content's bytes, the
-        bytes before its value, and the list of its floats as orjson writes it.
+    def __cinit__(self, sources):
+        """Of each column: its Kind, its rows, where its parts end, the bytes of an integer, its
+        offset, the addresses of its validity, its data and its content, the number of the content's
+        bytes or of items, the bytes before its value, and its floats as orjson writes the list.
         """
         cdef Column *column
         cdef int place
@@ -253,7 +274,7 @@ cdef class Encoder:
             raise MemoryError
         for place in range(self.count):
             column = &self.w.columns[place]
-            kind, end, width, offset, valid, data, content, size, head, floats = sources[place]
+            kind, rows, end, width, offset, valid, data, content, size, head, floats = sources[place]
             if not place < end <= self.count:
                 raise ValueError(f"the parts of column {place} end at {end} of {self.count}")
             column.kind, column.end, column.width = PLACES[kind], end, width
@@ -291,4 +312,4 @@ cdef class Encoder:
 
 def write_texts(sources, int64_t rows):
     """The text of each row: offsets of 64 bits, and the bytes. See `Encoder` for the sources."""
-    return (<Encoder> Encoder(sources, rows)).encode(rows)
+    return (<Encoder> Encoder(sources)).encode(rows)

@@ -90,6 +90,10 @@ def _array(column: Read, rows: int) -> pa.Array:
         names = [name for name, *_ in parts]
         of = pa.struct([(name, each.type) for name, each in zip(names, made, strict=True)])
         return pa.Array.from_buffers(of, rows, [valid], nulls, children=made)
+    if kind is Kind.LIST:
+        items = _array(parts[0], memoryview(found[1] or b"").cast("i")[-1])
+        of = pa.list_(items.type)
+        return pa.Array.from_buffers(of, rows, [valid, data], nulls, children=[items])
     if kind is Kind.NULL:
         return pa.nulls(rows)
     buffers = [valid, data, content] if kind is Kind.TEXT else [valid, data]
@@ -98,7 +102,7 @@ def _array(column: Read, rows: int) -> pa.Array:
 
 def texts_of(array: pa.Array) -> Spans | None:
     """The text of each row, None for a null row; None where a column has another type."""
-    described = _Described(len(array))
+    described = _Described()
     if not NATIVE or not described.add(array, b""):
         return None
     offsets, data = write_texts(described.sources, len(array))
@@ -112,7 +116,6 @@ def texts_of(array: pa.Array) -> Spans | None:
 class _Described:
     """The columns of an array as the native writer takes them."""
 
-    rows: int
     sources: list[Source] = field(default_factory=list)
     held: list[pa.Array] = field(default_factory=list)  # whose buffers are lent
 
@@ -131,18 +134,23 @@ class _Described:
         if kind is Kind.TEXT:
             content, size = _address(buffers[2]), 0 if buffers[2] is None else buffers[2].size
         if kind is Kind.FLOAT:
-            floats = orjson.dumps(floats_of(data, valid, array.offset, self.rows))
+            floats = orjson.dumps(floats_of(data, valid, array.offset, len(array)))
+        items = _items(array) if kind is Kind.LIST else None
+        if items is not None:
+            size = len(items)
         width = array.type.bit_width // 8 if kind is Kind.INT else 0
         self.held.append(array)
         self.sources.append(
-            (kind, 0, width, array.offset, valid, data, content, size, head, floats)
+            (kind, len(array), 0, width, array.offset, valid, data, content, size, head, floats)
         )
-        if kind is Kind.OBJECT and not self._add_parts(array):
+        if kind is Kind.OBJECT and not self._add_fields(array):
             return False
-        self.sources[place] = (kind, len(self.sources), *self.sources[place][2:])
+        if items is not None and not self.add(items, b""):
+            return False
+        self.sources[place] = (kind, len(array), len(self.sources), *self.sources[place][3:])
         return True
 
-    def _add_parts(self, array: pa.Array) -> bool:
+    def _add_fields(self, array: pa.Array) -> bool:
         names = [each.name for each in array.type]
         if not names or len(set(names)) < len(names):
             return False
@@ -174,13 +182,26 @@ def _kinds() -> dict[int, Kind]:
     from pyarrow import lib
 
     kinds = {of.id: kind for kind, of in _types().items()}
-    return kinds | {lib.Type_INT32: Kind.INT, lib.Type_STRUCT: Kind.OBJECT}
+    return kinds | {
+        lib.Type_INT32: Kind.INT,
+        lib.Type_STRUCT: Kind.OBJECT,
+        lib.Type_LIST: Kind.LIST,
+    }
 
 
 @lru_cache(HEADS_MAX)
 def _head(name: str, mark: bytes) -> bytes:
     """What stands before the value of a field."""
     return mark + orjson.dumps(name) + b":"
+
+
+def _items(array: pa.Array) -> pa.Array:
+    """The items of all lists, from the first list's on."""
+    if not len(array):
+        return array.values[:0]
+    offsets = array.offsets
+    first, end = offsets[0].as_py(), offsets[len(array)].as_py()
+    return array.values.slice(first, end - first)
 
 
 def _address(buffer: pa.Buffer | None) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-INTERFACE: Final = 1  # raised together with INTERFACE_BUILT in _json_read.pyx and _json_write.pyx
+INTERFACE: Final = 2  # raised together with INTERFACE_BUILT in _json_read.pyx and _json_write.pyx
 
 
 class Kind(Enum):
@@ -20,3 +20,4 @@ class Kind(Enum):
     BOOL = "true or false"
     TEXT = "UTF-8"
     OBJECT = "an object whose fields are columns"
+    LIST = "a list whose items are rows of a column"

@@ -55,6 +55,8 @@ def exact(value: Any, *, by_name: bool = False) -> Any:
     if isinstance(value, dict):
         items = [(name, exact(part)) for name, part in value.items()]
         return sorted(items) if by_name else items
+    if isinstance(value, list):
+        return "list", [exact(part) for part in value]
     if isinstance(value, float):
         return "float", struct.pack("d", value)
     return type(value).__name__, value
@@ -76,6 +78,12 @@ pieces = st.one_of(
     st.sampled_from(["\\u0000", "\\uFFFF", "\x7f", "plain text of more than eight bytes"]),
 )
 texts = st.lists(pieces, max_size=4).map(lambda parts: f'"{"".join(parts)}"')
+
+
+def listed(items: list[str]) -> str:
+    return f"[{','.join(items)}]"
+
+
 MAKERS: dict[str, st.SearchStrategy[str]] = {
     "number": numbers,
     "int": st.integers(-(2**63), 2**63 - 1).map(str),
@@ -83,7 +91,10 @@ MAKERS: dict[str, st.SearchStrategy[str]] = {
     "text": texts,
     "bool": st.sampled_from(["true", "false"]),
     "null": st.just("null"),
-    "array": st.sampled_from(["[]", "[1, 2]", '[{"a":[null]}]', "[[[]]]"]),
+    "array": st.sampled_from(["[]", "[1, 2]", '[{"a":[null]}]', "[[[]]]", '["a","b" ]', "[0.5]"]),
+    "list": st.lists(st.integers(-5, 5).map(str) | st.just("null"), max_size=4).map(listed),
+    "texts": st.lists(texts, max_size=3).map(listed),
+    "objects": st.lists(texts.map('{{"x":{0},"y":[{0}]}}'.format), max_size=3).map(listed),
 }
 names = st.sampled_from(["id", "a", "größe", "user", "long name of a field"])
 
@@ -182,6 +193,10 @@ TAKEN: list[tuple[list[bytes | None], tuple[str, ...]]] = [
     ([b'{"a":1,"x":[1,{"y":null}],"b":2}', b'{"b":3,"y":"\\u00e9","a":4}'], ("a", "b")),
     ([b'{"a":1}', b'{"a":2,"a1":1e999}'], ("a", "missing")),
     ([b'{"a":null}', b'{"a":null}'], ()),
+    ([b'{"a":[1,2]}', b'{"a":[]}', b'{"a":null}', None, b'{"a":[null, 3]}'], ()),
+    ([b'{"a":[]}', b'{"a":[[]]}', b'{"a":[["x"],null,["","y"]]}'], ()),
+    ([b'{"a":[{"x":1,"y":["p"]},{"x":2,"y":[]}]}', b'{"a":[null,{"x":3,"y":null}]}'], ()),
+    ([b'{"a":{"t":["%d"]},"b":[%s]}' % (n, b",".join([b"0.5"] * n)) for n in range(9)], ()),
 ]
 
 
@@ -211,7 +226,13 @@ REFUSED: list[tuple[str, list[bytes], tuple[str, ...]]] = [
     ("an int of more than 64 bits below 0", [b'{"a":-9223372036854775809}'], ()),
     ("an int of twenty digits", [b'{"a":18446744073709551617}'], ()),
     ("an infinite float", [b'{"a":1e400}'], ()),
-    ("an array", [b'{"a":[]}'], ()),
+    ("a list of an int and a float", [b'{"a":[1,1.5]}'], ()),
+    ("lists of two types", [b'{"a":[1]}', b'{"a":["1"]}'], ()),
+    ("a list and a number", [b'{"a":[1]}', b'{"a":1}'], ()),
+    ("a list that does not end", [b'{"a":[1'], ()),
+    ("a list with a comma too many", [b'{"a":[1,]}'], ()),
+    ("a list of objects that differ", [b'{"a":[{"x":1},{"y":1}]}'], ()),
+    ("lists too deep", [b'{"a":' + b"[" * 100 + b"]" * 100 + b"}"], ()),
     ("an empty object", [b'{"a":{}}'], ()),
     ("no object", [b"1"], ()),
     ("null", [b'{"a":1}', b"null"], ()),
@@ -258,7 +279,9 @@ def struct_of(parts: list[pa.DataType]) -> pa.DataType:
 
 arrow_types = st.recursive(
     st.sampled_from([pa.int64(), pa.int32(), pa.float64(), pa.bool_(), pa.string(), pa.null()]),
-    lambda inner: st.lists(inner, min_size=1, max_size=4).map(struct_of),
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=4).map(struct_of) | inner.map(lambda of: pa.list_(of))
+    ),
     max_leaves=6,
 )
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
@@ -274,6 +297,8 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 def values_of(of: pa.DataType) -> st.SearchStrategy[Any]:
     if pa.types.is_struct(of):
         return st.none() | st.fixed_dictionaries({each.name: values_of(each.type) for each in of})
+    if pa.types.is_list(of):
+        return st.none() | st.lists(values_of(of.value_type), max_size=3)
     return st.none() | VALUES[of]
 
 
@@ -311,8 +336,8 @@ def test_texts_that_were_read_are_written_as_orjson_does(column: list[bytes | No
 @pytest.mark.parametrize(
     "array",
     [
-        pa.array([{"a": [1]}]),
-        pa.array([{"a": b"x"}]),
+        pa.array([{"a": [b"x"]}]),
+        pa.array([[1]], pa.large_list(pa.int64())),
         pa.array([1.5], pa.float32()),
         pa.array([0], pa.timestamp("ms", "UTC")),
         pa.array([{}]),

@@ -32,6 +32,8 @@ VALUES: dict[str, list[Any]] = {  # of one type, but the last
     "größe": [1, 2],
     "n": [None],
     "r": [{"x": 1, "z": "q"}, {"x": None, "z": ""}],
+    "t": [[], ["x", "y"], ["", None]],
+    "o": [[{"x": 1}], [], [None, {"x": 2}]],
     "mixed": [1, 1.5, "a", [1], {}, 2**70],
 }
 
