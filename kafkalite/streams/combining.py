@@ -23,12 +23,11 @@ Combine = Callable[[Partials, Iterable[Any], Iterable[Any]], None]  # keys and t
 def is_combinable(node: p.Aggregate) -> bool:
     """Whether the table can take in partials that others have folded.
 
-    Its windows do not overlap, so a record is in one of them; no row of it is ever deleted.
+    Windows must not overlap, so that a record is in one of them; no row may ever be deleted.
     """
     deletes = node.fields is None and node.aggregates[0].may_be_none
     return (
-        node.window is not None
-        and node.window.is_tumbling
+        (node.window is None or node.window.is_tumbling)
         and not node.subtracts
         and not deletes
         and all(type(aggregate) in COMBINED for aggregate in node.aggregates)
@@ -37,10 +36,10 @@ def is_combinable(node: p.Aggregate) -> bool:
 
 def shape_of(node: p.Aggregate) -> str:
     """Equal for tables that may read each other's partials, as long as arguments stay."""
-    assert node.window is not None
     names = node.fields or ("",)
     words = (f"{n}={part.word}" for n, part in zip(names, node.aggregates, strict=True))
-    return f"{node.name}: {', '.join(words)} by {node.window.size_ms} ms"
+    window = "" if node.window is None else f" by {node.window.size_ms} ms"
+    return f"{node.name}: {', '.join(words)}{window}"
 
 
 def _add(partials: Partials, keys: Iterable[Any], parts: Iterable[Any]) -> None:

@@ -36,11 +36,14 @@ def build(name: str) -> Streams:
 
 
 def build_folding(name: str) -> Streams:
-    """The sums alone, whose records are folded before their repartition."""
+    """The sums and counts alone, each with a repartition before which records are folded."""
     app = Streams(name, key=string(), value=string())
-    initials = app.stream(f"{name}-in").group_by(lambda word: word[0], name="initials")
+    records = app.stream(f"{name}-in")
+    initials = records.group_by(lambda word: word[0], name="initials")
     sums = initials.window(tumbling(WINDOW_MS)).count(name="sums")
     sums.to_stream().to(f"{name}-sums", value=int64())
+    counts = records.group_by(lambda word: word[0], name="others").count(name="counts")
+    counts.to_stream().to(f"{name}-counts", value=int64())
     return app
 
 

@@ -62,6 +62,15 @@ def build(*, late: bool = False, cached: bool = True, name: str = "n", **more: A
     return app.plan()
 
 
+def build_for_ever() -> Plan:
+    """Numbers by their remainder, without windows."""
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    groups = app.stream("in").group_by(lambda v: "abc"[(v or 0) % 3], name="k")
+    table = groups.aggregate(n=count(), total=sum_(lambda v: v), name="n")
+    table.to_stream().to("final", value=msgpack())
+    return app.plan()
+
+
 def row_of(values: Sequence[int]) -> dict[str, Any]:
     means = [100 // (v - 77) for v in values]
     return {
@@ -91,7 +100,9 @@ def rows_in(cluster: Cluster) -> int:
     )
 
 
-def given_batch(cluster: Cluster, partition: int, records: Sequence[Record]) -> None:
+def given_batch(
+    cluster: Cluster, partition: int, records: Sequence[tuple[int | None, int]]
+) -> None:
     values = VALUES.serialize("", [value for value, _ in records])
     batch = Columns([None] * len(records), values, [timestamp for _, timestamp in records])
     cluster.logs["in", partition].append(batch)
@@ -165,6 +176,57 @@ class TestTasks:
         windows, late = expected(inputs, partitions)
         assert finals(cluster) == windows
         assert cluster.dropped == late
+
+    @given(
+        st.lists(
+            st.lists(st.tuples(st.none() | st.integers(0, 29), st.integers(0, 9)), max_size=40),
+            min_size=2,
+            max_size=3,
+        ),
+        st.integers(1, 3),
+        st.integers(0, 1 << 30),
+    )
+    def test_tables_without_windows_are_the_same(
+        self, inputs: list[list[tuple[int | None, int]]], partitions: int, seed: int
+    ) -> None:
+        cluster, random = Cluster(build_for_ever(), len(inputs), partitions), Random(seed)
+        for partition, records in enumerate(inputs):
+            for first in range(0, len(records), 20):
+                given_batch(cluster, partition, records[first : first + 20])
+        with folding_from(2):
+            for _ in range(random.randrange(20)):
+                task_id = random.choice(cluster.ids)
+                cluster.turn(task_id, random.randrange(1, 20))
+                if random.random() < 0.3:
+                    cluster.restart(task_id)
+            cluster.finish()
+        there = [v for records in inputs for v, _ in records if v is not None]
+        by_key = {key: [v for v in there if v % 3 == at] for at, key in enumerate("abc")}
+        rows = concat(cluster.logs["final", 0])
+        last = dict(zip(rows.keys, VALUES.deserialize("", rows.values), strict=True))
+        newest: dict[bytes, int] = {}
+        for key, timestamp in zip(rows.keys, rows.timestamps, strict=True):
+            newest[key or b""] = timestamp
+        assert last == {
+            key.encode(): {"n": len(values), "total": sum(values)}
+            for key, values in by_key.items()
+            if values
+        }
+        for at, key in enumerate("abc"):
+            times = [t for records in inputs for v, t in records if v is not None and v % 3 == at]
+            assert newest.get(key.encode()) == max(times, default=None)
+
+    def test_a_table_without_windows_drops_what_has_no_value(self) -> None:
+        cluster = Cluster(build_for_ever(), 2, 1)
+        given_batch(cluster, 0, [(3, 1)] * 20)
+        given_batch(cluster, 0, [(3, 2)] * 20 + [(None, 3)])
+        given_batch(cluster, 1, [])
+        cluster.finish()
+        assert rows_in(cluster) == 1
+        drops = [dict(task._runtime.drops.counts) for task in cluster.tasks.values()]
+        assert {(Reason.NULL_VALUE, "n"): 1} in drops
+        final = VALUES.deserialize("", concat(cluster.logs["final", 0]).values)
+        assert final[-1] == {"n": 40, "total": 120}
 
     def run(self, batches: Sequence[Sequence[Record]], plan: Plan | None = None) -> Cluster:
         cluster = Cluster(plan or build(), 2, 1)

@@ -24,6 +24,7 @@ from kafkalite.streams.local.calling import called, function_needs
 from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
 from kafkalite.streams.local.operators.rows import Before, Rows, Segment
+from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.state import NO_WINDOW, Bucket
 
@@ -51,8 +52,18 @@ class GroupAggregate:
 
     def process(self, batch: Batch) -> None:
         """Folds the batch in."""
+        if isinstance(batch.values, PartialRows):
+            self._combine(batch)
+            return
         for part in self.rows.parts(batch):
             self._fold(part)
+
+    def _combine(self, batch: Batch) -> None:
+        """As `process`, of rows that others have folded."""
+        batch = self.rows.keys(batch)
+        if len(batch):
+            self.rows.combine(NO_WINDOW, batch)
+            self.rows.after(batch)
 
     def _fold(self, batch: Batch) -> None:
         batch, segment = self.rows.taken(batch, values=True)

@@ -1,15 +1,16 @@
 """Folding before a repartition: what many records of a key in a window come to, as one row.  [P]
 
-Where several tasks write a repartition topic that only a table with tumbling windows reads, each
-batch is folded on its way into the topic. Nothing is held between batches: a row stands in the
-topic before anything newer, so watermarks say of rows what they say of records.
+Where several tasks write a repartition topic that only one table reads, with tumbling windows or
+none, each batch is folded on its way into the topic. Nothing is held between batches: a row stands
+in the topic before anything newer, so watermarks say of rows what they say of records.
 
     late        a record is judged here as its reader would: by the newest timestamp that this task
                 has written to the topic before. Late ones follow as records, for the reader to drop
     order       rows by ascending window: none of them is late by another
 
 A batch that is not half as long when folded goes as records, and so does one that native code does
-not fold or on which a function fails: then the table meets the error as ever.
+not fold or on which a function fails: then the table meets the error as ever. A table without
+windows drops records without a value, so a batch with one of them goes as records, too.
 
 Owns   the newest timestamp that was written.
 """
@@ -30,6 +31,7 @@ from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.calling import applied, arguments, function_needs
 from kafkalite.streams.local.failures import attempt
 from kafkalite.streams.local.operators.folding import COUNT, argument, group, kinds_of, may_fold
+from kafkalite.streams.local.operators.keys import has_none
 from kafkalite.streams.local.partials import Row, RowFormat
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.watermarks import NEVER
@@ -68,6 +70,8 @@ class Folder:
     def fold(self, batch: Batch, keys: Sequence[bytes | None]) -> Folded | None:
         """The batch as rows; None where it had better go as records."""
         if self.kinds is None or len(batch) < FEWEST:
+            return None
+        if self.node.window is None and has_none(batch.nulls()):
             return None
         groups = group(self.node.window, keys, batch.timestamps, None, self._newest)
         if groups is None:

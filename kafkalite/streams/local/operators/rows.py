@@ -257,7 +257,7 @@ class Rows:
             self._add_columns(bucket, segment)
 
     def combine(self, start: int, batch: Batch) -> None:
-        """Takes rows of partials in of the window that begins at `start`: partials.py."""
+        """Takes rows of partials in of the window that begins at `start`, or NO_WINDOW."""
         keys: Sequence[Any] | None = batch.raw_keys
         assert keys is not None
         assert batch.values is not None
