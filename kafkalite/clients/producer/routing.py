@@ -17,6 +17,7 @@ from typing import Final
 
 from kafkalite.clients.metadata import TopicInfo
 from kafkalite.clients.producer.batching import chunks
+from kafkalite.core.columns import has_nulls
 from kafkalite.core.protocol.partitioner import (
     NO_PARTITION,
     murmur2,
@@ -104,7 +105,7 @@ class Router:
     def _by_key(self, topic: str, columns: Columns, count: int) -> Sequence[int]:
         """Each record's partition; those without a key stick together."""
         partitions = partition_column(columns.keys, count)
-        if NO_PARTITION not in partitions:
+        if not has_nulls(columns.keys):
             return partitions
         stuck_to = self._sticky_of(topic).take(self._batch_bytes, count)
         return [stuck_to if p == NO_PARTITION else p for p in partitions]

@@ -6,7 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free, malloc
 
-from kafkalite.core.protocol._int64s cimport Int64s, int64s_at
+from kafkalite.core.protocol._int64s cimport Block, Int64s, int64s_at, new_block, new_int64s
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._objects cimport (
     Py_INCREF,
@@ -75,7 +75,7 @@ def murmur2(key):
 
 
 def partition_column(keys, partition_count):
-    """The partition of each key, -1 for a null one."""
+    """The partition of each key, -1 for a null one: a form where the keys are one."""
     check_partition_count(partition_count)
     cdef uint32_t count = partition_count
     if type(keys) is Spans:
@@ -102,20 +102,18 @@ def partition_column(keys, partition_count):
     return column
 
 
-cdef list partitions_of_spans(Spans keys, uint32_t count):
-    cdef list column = PyList_New(keys.size)
+cdef Int64s partitions_of_spans(Spans keys, uint32_t count):
+    cdef Block block = new_block(keys.size)
     cdef Py_ssize_t i
     cdef uint32_t h
-    cdef int64_t partition
     for i in range(keys.size):
-        partition = -1
+        block.numbers[i] = -1
         if keys.first[i] >= 0:
             h = hash_bytes(
                 <const uint8_t *> keys.bytes + keys.first[i], keys.last[i] - keys.first[i]
             )
-            partition = (h & INT32_MAX) % count
-        PyList_SET_ITEM(<PyObject *> column, i, new_int(partition))
-    return column
+            block.numbers[i] = (h & INT32_MAX) % count
+    return new_int64s(block, block.numbers, keys.size)
 
 
 cdef class _Split:
@@ -166,11 +164,19 @@ def split(columns, partitions, partition_count):
     cdef Py_ssize_t records = len(partitions)
     cdef Py_ssize_t count = partition_count
     cdef _Split plan = _Split(records, count)
-    cdef object sequence = PySequence_Fast(partitions, "partitions are no sequence")
+    cdef const int64_t *numbers = NULL
+    cdef object sequence = partitions
     cdef Py_ssize_t i
     cdef int64_t partition
+    if type(partitions) is Int64s:
+        numbers = (<Int64s> partitions).numbers
+    else:
+        sequence = PySequence_Fast(partitions, "partitions are no sequence")
     for i in range(records):
-        partition = number_at(sequence, i, "partition", int64)
+        if numbers != NULL:
+            partition = numbers[i]
+        else:
+            partition = number_at(sequence, i, "partition", int64)
         if not 0 <= partition < count:
             refuse_partition(i, partition, partition_count)
         plan.partitions[i] = <int32_t> partition

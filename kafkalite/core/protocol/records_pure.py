@@ -550,7 +550,7 @@ def murmur2(key: bytes) -> int:
     return h ^ h >> 15
 
 
-def partition_column(keys: Sequence[bytes | None], partition_count: int) -> list[int]:
+def partition_column(keys: Sequence[bytes | None], partition_count: int) -> Sequence[int]:
     """The partition of each key, -1 for a null one."""
     check_partition_count(partition_count)
     column = []

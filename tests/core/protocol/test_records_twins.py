@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.clients.metadata import PartitionInfo, TopicInfo
+from kafkalite.clients.producer import routing
 from kafkalite.core.protocol import record_codec as native
 from kafkalite.core.protocol import records, records_pure
 from kafkalite.core.protocol.checksum import crc32c
@@ -114,7 +117,9 @@ def test_encode_of_forms(columns, codec, which):
 def test_partitions_and_split_of_forms(columns, count, which, data):
     forms = as_forms(columns, which)
     expected = records_pure.partition_column(columns.keys, count)
-    assert native.partition_column(forms.keys, count) == expected
+    found = native.partition_column(forms.keys, count)
+    assert list(found) == expected
+    assert type(found) is (Int64s if type(forms.keys) is Spans else list)
     of_each = data.draw(st.lists(st.integers(0, 4), min_size=len(columns), max_size=len(columns)))
     expected = outcome(records_pure.split, columns, of_each, count)
     for given_as in (of_each, Int64s(of_each)):
@@ -405,3 +410,35 @@ def test_the_twins_run_where_the_native_modules_are_of_other_sources():
 def test_every_native_module_looks_whether_it_belongs_to_these_sources(name):
     _, complaint = python(f"{LATER_SOURCES}\nimport kafkalite.core.protocol.{name}")
     assert "ImportError: built for interface" in complaint
+
+
+def test_keys_in_the_bytes_of_a_fetch_are_routed_without_an_object_each(monkeypatch):
+    """Neither an int of its partition nor bytes of its key is made of a record."""
+    columns = Columns(
+        Spans.gathered([b"%d" % i for i in range(1_000)]), [b"v"] * 1_000, [0] * 1_000
+    )
+    given_to_split = []
+
+    def noted(columns, partitions, count):
+        given_to_split.append(partitions)
+        return native.split(columns, partitions, count)
+
+    monkeypatch.setattr(routing, "split", noted)
+    infos = tuple(PartitionInfo(p, 0, 0) for p in range(4))
+    router = routing.Router(1 << 20, Random(1))
+    pieces = list(router.columns(TopicInfo("t", infos), columns, None, None))
+    assert [type(partitions) for partitions in given_to_split] == [Int64s]
+    for (_, number), piece, _ in pieces:
+        assert set(records_pure.partition_column(piece.keys, 4)) == {number}
+    assert sum(len(piece) for _, piece, _ in pieces) == 1_000
+
+
+def test_records_without_a_key_stick_together_among_those_with_one():
+    keys = Spans.gathered([b"a", None, b"b", None] * 100)
+    router = routing.Router(1 << 20, Random(1))
+    infos = tuple(PartitionInfo(p, 0, 0) for p in range(4))
+    columns = Columns(keys, [b"v"] * 400, [0] * 400)
+    pieces = list(router.columns(TopicInfo("t", infos), columns, None, None))
+    with_null = [number for (_, number), piece, _ in pieces if None in piece.keys]
+    assert len(with_null) == 1
+    assert sum(len(piece) for _, piece, _ in pieces) == 400
