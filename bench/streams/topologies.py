@@ -117,6 +117,13 @@ def latest(app: Streams, source: str, target: str) -> None:
     app.stream(source, value=bytes_()).group_by_key().reduce(lambda old, new: new, name=STORE)
 
 
+def latest_every_update(app: Streams, source: str, target: str) -> None:
+    """The same, and every update goes out."""
+    grouped = app.stream(source, value=bytes_()).group_by_key()
+    updates = grouped.reduce(lambda old, new: new, name=STORE, cached=False).to_stream()
+    updates.to(target, value=bytes_())
+
+
 MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "bytes": bytes_functions,
     "json": json_functions,
@@ -127,6 +134,7 @@ MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "count": count_cached,
     "count-every-update": count_every_update,
     "latest": latest,
+    "latest-every-update": latest_every_update,
     "hashes": hashes,
     "flights": flights.functions,
     "flights-expressions": flights.expressions,
