@@ -36,7 +36,7 @@ ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi
 NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interface`
 FOLDING_INTERFACE = (4, "0a48a76832b4")  # its number; digest of its stub
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
-AVRO_INTERFACE = (8, "c1bef5c6bc1d")  # its number; digest of `avro_interface`
+AVRO_INTERFACE = (9, "d7b8bfb16679")  # its number; digest of `avro_interface`
 JSON_INTERFACE = (2, "3b7824048a1f")  # its number; digest of `json_interface`
 SKIPS = re.compile(r"(pytest|mark|unittest)\.(skip|skipif|xfail|importorskip|SkipTest)\b")
 FILE_LINES_MAX = 600
@@ -227,7 +227,8 @@ def avro_interface() -> str:
     share, and the numbers, faults and columns of a plan."""
     agreed = [
         path.read_text()
-        for path in sorted(SERDE.glob("_avro*.pyi")) + sorted(SERDE.glob("_avro*.pxd"))
+        for of in ("_avro*.pyi", "_vectors.pyi", "_avro*.pxd")
+        for path in sorted(SERDE.glob(of))
     ]
     agreed += [f"{number!r}" for numbers in (Op, Union, Kind) for number in numbers]
     agreed += [*FAULTS, *WRITE_FAULTS, *Column.__annotations__, *Plan.__annotations__]

@@ -8,7 +8,7 @@ offsets point into.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 cdef enum:
-    AVRO_INTERFACE_BUILT = 8  # raised together with avro_plan.INTERFACE
+    AVRO_INTERFACE_BUILT = 9  # raised together with avro_plan.INTERFACE
 
 cdef enum:  # avro_plan.Op
     OP_NULL, OP_BOOLEAN, OP_INT, OP_LONG, OP_INTEGER_AS_DOUBLE, OP_FLOAT, OP_FLOAT_AS_DOUBLE

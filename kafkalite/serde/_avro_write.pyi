@@ -5,7 +5,7 @@ from typing import TypeAlias, final
 
 from kafkalite.serde.avro_plan import Plan
 
-Sources: TypeAlias = Sequence[tuple[int, int, int, int, int, int]]
+Sources: TypeAlias = Sequence[tuple[int, int, int, int, int, int, int]]
 
 @final
 class Encoder:

@@ -39,6 +39,7 @@ cdef struct Source:
     int64_t bytes_size
     int64_t offset
     int64_t length
+    const int64_t *places  # of its rows; NULL: all, from the offset on
 
 cdef struct Writer:
     const Node *nodes
@@ -55,6 +56,10 @@ cdef struct Writer:
 cdef int fail(Writer *w, int fault, int64_t found) noexcept nogil:
     w.fault, w.found = fault, found
     return -1
+
+
+cdef inline int64_t place_of(const Source *s, int64_t row) noexcept nogil:
+    return row + s.offset if s.places == NULL else s.places[row]
 
 
 cdef inline bint is_there(const Source *s, int64_t row) noexcept nogil:
@@ -163,10 +168,12 @@ cdef int put(Writer *w, int pc, int end, int64_t row) noexcept nogil:
     cdef const Source *s
     cdef bint there
     cdef int status
+    cdef int64_t place
     while pc < end:
         node = &w.nodes[pc]
         s = &w.sources[node.column]
-        there = node.op == OP_NULL or is_there(s, row + s.offset)
+        place = place_of(s, row)
+        there = node.op == OP_NULL or is_there(s, place)
         status = 0
         if node.union_ != UNION_NONE:
             if node.union_ == UNION_SOLE:
@@ -182,9 +189,9 @@ cdef int put(Writer *w, int pc, int end, int64_t row) noexcept nogil:
             if node.op == OP_RECORD:
                 status = put(w, pc + 1, node.end, row)
             elif node.op in (OP_ARRAY, OP_MAP):
-                status = put_items(w, pc, s, row + s.offset)
+                status = put_items(w, pc, s, place)
             else:
-                status = put_plain(w, node, s, row + s.offset)
+                status = put_plain(w, node, s, place)
         if unlikely(status < 0):
             if w.node < 0:
                 w.node = pc
@@ -216,7 +223,8 @@ cdef class Encoder(Program):
         """The bytes of each row after the header; None for a null row.
 
         `sources` has of each column its length, its offset, and the addresses of its validity,
-        its data and its bytes, or 0, and the number of those bytes.
+        its data and its bytes, or 0, and the number of those bytes; last the address of the places
+        of its rows, as integers of 64 bits, or 0 for all rows from the offset on.
         """
         return self.written(sources, rows, header, False)
 
@@ -260,12 +268,13 @@ cdef class Encoder(Program):
         if len(sources) != self.shape.count:
             raise ValueError(f"{len(sources)} columns, the plan has {self.shape.count}")
         for place in range(self.shape.count):
-            length, offset, valid, data, content, size = sources[place]
+            length, offset, valid, data, content, size, places = sources[place]
             made[place].length, made[place].offset = length, offset
             made[place].valid = <const uint8_t *> <size_t> valid
             made[place].data = <const uint8_t *> <size_t> data
             made[place].bytes = <const uint8_t *> <size_t> content
             made[place].bytes_size = size
+            made[place].places = <const int64_t *> <size_t> places
         return 0
 
 

@@ -6,6 +6,8 @@
     form.where(mask)[10:20]    looks at nothing; its `arrow()` filters and slices the array of the
                                source, its objects are made of these ten values alone
 
+A source may also have `table()` and `numbers()`: see `TableSource`.
+
 Owns   the array and the objects of its own values, once somebody has asked for them.
 Never  makes objects of values for the sake of the array, nor the other way round.
 Fails  as its source does.
@@ -14,14 +16,16 @@ Fails  as its source does.
 from __future__ import annotations
 
 from array import array as array_of
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
+from itertools import chain
 from operator import truth
 from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
-from kafkalite.core.columns import Form
+from kafkalite.core.columns import Form, where
 from kafkalite.core.columns import take as taken
+from kafkalite.core.protocol.record_codec import Int64s
+from kafkalite.serde.vectors import NATIVE, Table, Values, Vector, kernels, narrowed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +45,20 @@ class Source(Protocol):
 
     def objects(self, indexes: Sequence[int]) -> list[Any]:
         """The objects of some values."""
+
+
+def _nothing() -> None:
+    """Of a source without native memory."""
+
+
+class TableSource(Source, Protocol):
+    """A source whose values native code can read without Arrow."""
+
+    def table(self) -> Table | None:
+        """The fields of all values; None where there is no such table."""
+
+    def column(self) -> Vector | Values | None:
+        """All values that have no fields."""
 
 
 class Pick(Protocol):
@@ -86,11 +104,27 @@ class ArrowForm(Form):
             self._objects = self._source.objects(self.places())
         return self._objects
 
+    def table(self) -> Table | None:
+        """The fields of the values in native memory; None where they are not there."""
+        find: Callable[[], Table | None] = getattr(self._source, "table", _nothing)
+        table = find()
+        return table if table is None or self._above is None else table.narrowed(self._rows())
+
+    def column(self) -> Vector | Values | None:
+        """Values without fields in native memory."""
+        find: Callable[[], Vector | Values | None] = getattr(self._source, "column", _nothing)
+        column = find()
+        return column if column is None or self._above is None else narrowed(column, self._rows())
+
+    def _rows(self) -> Int64s:
+        places = self.places()
+        return places if isinstance(places, Int64s) else Int64s(places)
+
     def places(self) -> Sequence[int]:
         """The indexes of the values among all of the source."""
         if self._places is None:
             if self._above is None or self._pick is None:
-                self._places = range(self._length)
+                self._places = kernels.every(self._length) if NATIVE else range(self._length)
             else:
                 self._places = self._pick.of_list(self._above.places())
         return self._places
@@ -98,7 +132,9 @@ class ArrowForm(Form):
     @property
     def has_nulls(self) -> bool:
         """Whether a value is null."""
-        return bool(self._source.null_count) and self.arrow().null_count > 0
+        if self._above is None or not self._source.null_count:
+            return bool(self._source.null_count)
+        return bool(self.arrow().null_count)
 
     def __len__(self) -> int:
         return self._length
@@ -154,7 +190,7 @@ class Mask:
 
     def of_list(self, column: Sequence[Any]) -> Sequence[Any]:
         """Of a list."""
-        return list(compress(column, self.bits))
+        return where(column, self.bits)
 
     def of_arrow(self, array: pa.Array) -> pa.Array:
         """Of an array."""

@@ -31,6 +31,7 @@ from uuid import UUID
 
 from kafkalite.serde.avro_columns import decoder
 from kafkalite.serde.avro_plan import DECIMAL128_DIGITS, Column, Kind, Plan
+from kafkalite.serde.vectors import Table, Values, Vector
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +52,40 @@ def avro_to_arrow(plan: Plan, values: Sequence[bytes | None], skip: int = 0) -> 
 def to_arrow(batch: Batch) -> pa.Array:
     """The array of all columns of a batch."""
     return _array(batch, 0, batch.rows)
+
+
+def table_to_arrow(table: Table) -> pa.Array:
+    """The array of a table whose columns all have memory."""
+    import pyarrow as pa
+
+    columns = [_known(column) for column in table.fields.values()]
+    return pa.StructArray.from_arrays(list(map(column_to_arrow, columns)), names=list(table.fields))
+
+
+def column_to_arrow(column: Vector | Values) -> pa.Array:
+    """The array of a column."""
+    import pyarrow as pa
+
+    if isinstance(column, Vector):
+        whole = _array(column.batch, column.place, column.batch.rows)
+        if column.places is None:
+            return whole
+        places = pa.py_buffer(column.places)
+        return whole.take(pa.Array.from_buffers(pa.int64(), len(column), [None, places]))
+    size, _, valid, data, *_ = column.source()
+    bits = (size + 7) >> 3
+    made = pa.bool_() if column.is_bools else pa.float64() if column.is_floats else pa.int64()
+    sizes = (bits, bits if column.is_bools else 8 * size)
+    lent = [
+        pa.foreign_buffer(address, length, base=column) if address else None
+        for address, length in zip((valid, data), sizes, strict=True)
+    ]
+    return pa.Array.from_buffers(made, size, lent)
+
+
+def _known(column: Vector | Values | None) -> Vector | Values:
+    assert column is not None, "a column without memory is in no result"
+    return column
 
 
 def arrow_type(plan: Plan, place: int = 0) -> pa.DataType:

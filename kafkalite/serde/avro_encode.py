@@ -26,10 +26,11 @@ from kafkalite.serde.avro_schema import at, inside
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Length, offset, addresses of validity, data and bytes, the number of those bytes.
-Source: TypeAlias = tuple[int, int, int, int, int, int]
+# Length, offset, addresses of validity, data and bytes, the number of those bytes; the address of
+# the places of the rows, 0 for all of them.
+Source: TypeAlias = tuple[int, int, int, int, int, int, int]
 
-ABSENT: Source = (0, 0, 0, 0, 0, 0)
+ABSENT: Source = (0, 0, 0, 0, 0, 0, 0)
 
 
 def arrow_to_avro(plan: Plan, rows: pa.Array, header: bytes = b"") -> list[bytes | None]:
@@ -131,7 +132,7 @@ def _source(array: pa.Array) -> Source:
     import pyarrow as pa
 
     if pa.types.is_null(array.type):
-        return len(array), 0, 0, 0, 0, 0
+        return len(array), 0, 0, 0, 0, 0, 0
     valid, *buffers = array.buffers()
     own = [] if pa.types.is_struct(array.type) else buffers[:2]
     if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
@@ -139,7 +140,7 @@ def _source(array: pa.Array) -> Source:
     addresses = [0 if buffer is None else buffer.address for buffer in (valid, *own)]
     addresses += [0] * (3 - len(addresses))
     size = own[1].size if len(own) == 2 and own[1] is not None else 0
-    return len(array), array.offset, addresses[0], addresses[1], addresses[2], size
+    return len(array), array.offset, addresses[0], addresses[1], addresses[2], size, 0
 
 
 def _numbers_of_symbols(column: Column, array: pa.Array, path: str) -> pa.Array:

@@ -1,6 +1,6 @@
-"""Records of Avro as a column with two sides: rows as objects, and an Arrow array.           [P]
+"""Records of Avro as a column with three sides: rows as objects, native fields, Arrow.       [P]
 
-Both are made of the native columns of one batch, without a copy of these, when somebody asks.
+All are made of the native columns of one batch, without a copy of these, when somebody asks.
 
 Owns   the rows of the batch that somebody may hold, until `release` copies them out.
 Fails  not with what the decoder let pass.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalite.serde.avro_arrow import to_arrow
 from kafkalite.serde.avro_columns import Rows
 from kafkalite.serde.avro_plan import Kind, Plan
+from kafkalite.serde.vectors import Table, Values, Vector, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ class AvroValues:
     ) -> None:
         self._batch, self._as_dicts, self._opened = batch, as_dicts, opened
         self._rows: Rows | None = None
+        self._table: Table | None = None
 
     def __len__(self) -> int:
         return self._batch.rows
@@ -44,6 +46,16 @@ class AvroValues:
     def arrow(self) -> pa.Array:
         """The array of all values."""
         return to_arrow(self._batch)
+
+    def table(self) -> Table | None:
+        """The fields of all values; None where one is null or they have no fields."""
+        if self._table is None:
+            self._table = table_of(self._batch)
+        return self._table
+
+    def column(self) -> Vector | Values | None:
+        """None: values without fields go by way of Arrow."""
+        return None
 
     def objects(self, indexes: Sequence[int]) -> list[Any]:
         """Some values: rows that look like dicts, or dicts."""

@@ -40,7 +40,7 @@ from kafkalite.serde.avro_schema import (
     work_for_defaults,
 )
 
-INTERFACE: Final = 8  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
+INTERFACE: Final = 9  # raised with AVRO_INTERFACE_BUILT in _avro_columns.pxd
 NODES_MAX: Final = 4_096
 DEPTH_MAX: Final = 64
 FIXED_BYTES_MAX: Final = 1_024  # a null takes as many

@@ -32,6 +32,7 @@ from kafkalite.serde.avro_columns import NATIVE, NOT_BUILT, ValueEncoder
 from kafkalite.serde.avro_encode import arrow_to_avro, arrow_to_spans
 from kafkalite.serde.avro_plan import Plan, Slow, plan
 from kafkalite.serde.avro_schema import Schema, parse_schema
+from kafkalite.serde.avro_vectors import form_to_spans
 from kafkalite.serde.text_cache import cached_by_text
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Writer:
         if not NATIVE or len(column) < FEW or not isinstance(made, Plan):
             return None
         try:
+            if (spans := form_to_spans(made, column, HEADER.pack(MAGIC, self.id))) is not None:
+                return spans
             write = arrow_to_spans if SPANS else arrow_to_avro
             return write(made, column.arrow(), HEADER.pack(MAGIC, self.id))
         except SerdeError:

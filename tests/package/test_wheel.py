@@ -33,6 +33,7 @@ NATIVE = {
         "_avro_write",
         "_json_read",
         "_json_write",
+        "_vectors",
     },
     "kafkalite/streams/local/operators/": {"_folding"},
     "kafkalite/streams/local/state/": {"_row_table"},

@@ -21,6 +21,7 @@ from kafkalite.serde import (
     SerdeContext,
     avro,
     avro_codec,
+    avro_form,
     bytes_,
     int64,
     json,
@@ -43,7 +44,7 @@ from kafkalite.streams import (
     when,
 )
 from kafkalite.streams.api import StreamsBuilder
-from kafkalite.streams.local import inputs
+from kafkalite.streams.local import arrows, inputs
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
@@ -185,8 +186,9 @@ def run(
     *,
     on_error: Any = "fail",
     by_arrow: bool,
+    by_native: bool = True,
 ) -> tuple[list[Any], str]:
-    """What a task writes, and how it ends."""
+    """What a task writes, and how it ends. `by_native`: native code is asked before Arrow."""
     registry = MemoryRegistry()
     codec = avro(schema=schema).open(SerdeContext(registry))
     app = StreamsBuilder(
@@ -199,6 +201,9 @@ def run(
     written: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "HAS_ARROW", by_arrow)
+        if not by_native:
+            patch.setattr(arrows, "compile_vectors", lambda _: None)
+            patch.setattr(avro_form, "table_of", lambda _: None)
         patch.setattr(avro_codec, "FORM_RECORDS", FEW)  # so that small examples do
         (sub,) = compile_topology(app.plan())
         task = Task(sub, 0, registry=registry)
@@ -229,9 +234,11 @@ def seen(output: Output) -> tuple[Any, ...]:
 
 
 def both(build: Any, schema: Any, batches: Any, on_error: Any = "fail") -> tuple[list[Any], str]:
-    by_arrow = run(build, schema, batches, on_error=on_error, by_arrow=True)
-    assert by_arrow == run(build, schema, batches, on_error=on_error, by_arrow=False)
-    return by_arrow
+    by_objects = run(build, schema, batches, on_error=on_error, by_arrow=False)
+    for by_native in (True, False):
+        found = run(build, schema, batches, on_error=on_error, by_arrow=True, by_native=by_native)
+        assert found == by_objects
+    return by_objects
 
 
 SINKS: list[Serde] = [avro(), avro(), json()]
@@ -296,8 +303,12 @@ def gross(app: StreamsBuilder) -> None:
     kept.select("id", gross=col("amount") * 1.19).to("out", value=avro(schema=GROSS))
 
 
-def test_from_avro_to_avro_no_object_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_avro_to_avro_neither_an_object_is_made_nor_an_array(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[int] = []
+    arrays: list[int] = []
+    monkeypatch.setattr(ArrowForm, "arrow", lambda self: arrays.append(len(self)))
     objects = AvroValues.objects
 
     def count(self: AvroValues, indexes: Sequence[int]) -> list[Any]:
@@ -306,6 +317,7 @@ def test_from_avro_to_avro_no_object_is_made(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(AvroValues, "objects", count)
     written, _ = run(gross, EVENT, [EVENTS, EVENTS], by_arrow=True)
+    assert not arrays
     assert made == [0]  # which is looked at to see whether there is a schema to be registered
     assert written == run(gross, EVENT, [EVENTS, EVENTS], by_arrow=False)[0]
     assert sum(len(values) for _, _, values, _, _ in written) == 2 * 320

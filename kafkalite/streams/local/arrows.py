@@ -1,13 +1,14 @@
 """Expressions over batches whose values are Arrow arrays as well.                           [P]
 
-    filter, branch    a mask of bytes, computed by Arrow; the values stay as they are
-    map               the array that Arrow computes, with the loop over objects as its other side
+    filter, branch    a mask of bytes; the values stay as they are
+    map               the fields or the array computed, with the loop over objects as another side
     select_key, …     likewise
 
-What Arrow refuses, a value on which the expression fails among it, the loop over objects does
-instead, for the whole batch: so errors are the same, and their records.
+Native code (`VectorExpression`) is asked first, then Arrow, which knows more and costs more. What
+both refuse, a value on which the expression fails among it, the loop over objects does instead, for
+the whole batch: so errors are the same, and their records.
 
-Owns   the choice between the two. Batches of few records go the way of objects.
+Owns   the choice between the three. Batches of few records go the way of objects.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.columns import FEW, has_nulls, take
 from kafkalite.serde.arrow_form import ArrowForm, mask_of_arrow
+from kafkalite.serde.avro_arrow import column_to_arrow, table_to_arrow
+from kafkalite.serde.vectors import Table, Values, Vector
 from kafkalite.streams.expressions.check import checked
 from kafkalite.streams.expressions.objects import Compiled, compile_objects
 from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE, Call, Input, inputs_of
+from kafkalite.streams.expressions.vectors import compile_vectors
 from kafkalite.streams.functions import ExpressionFunction, Function
 from kafkalite.streams.local.batch import Batch
 
@@ -48,10 +52,14 @@ class OnArrow:
         self.loop = compile_objects(tree, shape)
         self.inputs = inputs_of(tree)
         self.is_strict = is_strict
+        self._native = compile_vectors(self.lowered)
         self._expression: ArrowExpression | None = None
 
     def mask(self, batch: Batch) -> bytes | None:
         """The verdicts of a predicate."""
+        found = self._computed(batch)
+        if isinstance(found, Values):
+            return found.mask()
         verdicts = self.array(batch)
         if verdicts is None or str(verdicts.type) != "bool" or verdicts.null_count:
             return None
@@ -59,10 +67,19 @@ class OnArrow:
 
     def column(self, batch: Batch) -> ArrowForm | None:
         """The results as a column."""
+        columns = [_column(batch, each) for each in self.inputs]
+        found = self._computed(batch)
+        if found is not None:
+            return ArrowForm(NativeResults(found, self.loop, columns))
         array = self.array(batch)
-        if array is None:
+        return None if array is None else ArrowForm(Results(array, self.loop, columns))
+
+    def _computed(self, batch: Batch) -> Table | Vector | Values | None:
+        """The results that native code has without Arrow."""
+        if self._native is None or len(batch) < FEW or not isinstance(batch.values, ArrowForm):
             return None
-        return ArrowForm(Results(array, self.loop, [_column(batch, each) for each in self.inputs]))
+        table = batch.values.table()
+        return None if table is None else self._native.result(table)
 
     def array(self, batch: Batch) -> pa.Array | None:
         """The results as an Arrow array."""
@@ -124,6 +141,43 @@ class Results:
         """Some results as the loop gives them."""
         if str(self.array.type) in PLAIN:
             results = self.array.to_pylist()
+            return results if len(indexes) == len(results) else list(take(results, indexes))
+        return self.loop.column(*(take(column, indexes) for column in self.columns))
+
+
+@dataclass(slots=True)
+class NativeResults:
+    """What native code gave for a batch; Arrow's array and the loop, for those who want these."""
+
+    made: Table | Vector | Values
+    loop: Compiled
+    columns: Sequence[Sequence[Any]]
+
+    def __len__(self) -> int:
+        return self.made.rows if isinstance(self.made, Table) else len(self.made)
+
+    @property
+    def null_count(self) -> int:
+        """How many results are null."""
+        return 0 if isinstance(self.made, Table) else self.made.null_count
+
+    def table(self) -> Table | None:
+        """The fields of results that have some."""
+        return self.made if isinstance(self.made, Table) else None
+
+    def column(self) -> Vector | Values | None:
+        """Results that have no fields."""
+        return None if isinstance(self.made, Table) else self.made
+
+    def arrow(self) -> pa.Array:
+        """The array."""
+        made = self.made
+        return table_to_arrow(made) if isinstance(made, Table) else column_to_arrow(made)
+
+    def objects(self, indexes: Sequence[int]) -> list[Any]:
+        """Some results as the loop gives them."""
+        if isinstance(self.made, Values):
+            results = self.made.tolist()
             return results if len(indexes) == len(results) else list(take(results, indexes))
         return self.loop.column(*(take(column, indexes) for column in self.columns))
 
