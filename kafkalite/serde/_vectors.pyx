@@ -88,13 +88,13 @@ cdef class Vector:
             <size_t> s.bytes, s.used, 0 if self.places is None else <size_t> self.places.numbers,
         )
 
-    def spans(self):
-        """Texts or bytes as places in the batch's memory; None for other kinds."""
+    def texts(self):
+        """Texts as places in the batch's memory; None for other kinds."""
         cdef const int32_t *offsets = <const int32_t *> self.store.data
         cdef Block starts, ends
         cdef Py_ssize_t row
         cdef int64_t place
-        if self.store.kind not in (KIND_STRING, KIND_BYTES):
+        if self.store.kind != KIND_STRING:
             return None
         starts, ends = new_block(self.size), new_block(self.size)
         for row in range(self.size):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, overload
 
 from kafkalite.core.columns import Form, where
 from kafkalite.core.columns import take as taken
-from kafkalite.core.protocol.record_codec import Int64s
+from kafkalite.core.protocol.record_codec import Int64s, Spans
 from kafkalite.serde.vectors import NATIVE, Table, Values, Vector, kernels, narrowed
 
 if TYPE_CHECKING:
@@ -228,6 +228,12 @@ class Indexes:
 
         places = pa.py_buffer(array_of("q", self.places))  # pa.array would import pandas
         return array.take(pa.Array.from_buffers(pa.int64(), len(self.places), [None, places]))
+
+
+def texts_of(column: Sequence[Any]) -> Spans | None:
+    """The UTF-8 of a form of texts, where it lies in the memory of a batch; None for others."""
+    vector = column.column() if isinstance(column, ArrowForm) else None
+    return vector.texts() if isinstance(vector, Vector) else None
 
 
 def arrow_of_mask(mask: bytes) -> pa.Array:

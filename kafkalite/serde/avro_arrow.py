@@ -158,7 +158,9 @@ def _array(batch: Batch, place: int, length: int) -> pa.Array:
     if column.kind is Kind.CONSTANT:
         (inner,) = column.parts
         default = arrow_value(plan, inner, column.default)
-        return pa.array([default] * length, arrow_type(plan, inner))
+        if default is None:
+            return pa.nulls(length, arrow_type(plan, inner))
+        return pa.array([default] * length, arrow_type(plan, inner))  # which imports pandas
     if column.kind is Kind.NULL:
         return pa.nulls(length)
     lent = [

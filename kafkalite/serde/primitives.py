@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from kafkalite.core.columns import FEW
 from kafkalite.core.protocol.record_codec import NATIVE, Spans
-from kafkalite.serde.arrow_form import ArrowForm
+from kafkalite.serde.arrow_form import ArrowForm, texts_of
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext, first_failure
 
 INT64: Final = Struct(">q")
@@ -79,7 +79,7 @@ class StringSerde:
 class StringCodec(EachRecord):
     """`str.encode` and `bytes.decode` over the column; without a None in it at the speed of C.
 
-    An Arrow array of text is written as it lies in memory.
+    Text of a form is written as it lies in memory.
     """
 
     __slots__ = ()
@@ -105,6 +105,8 @@ def _spans_of(column: ArrowForm) -> Spans | None:
     """The bytes of a column of text without an object for each; None where it is no such."""
     if not NATIVE or len(column) < FEW:
         return None
+    if (texts := texts_of(column)) is not None:
+        return texts
     array = column.arrow()
     is_shifted = array.offset % 8 != 0 and array.null_count > 0  # its first bit begins no byte
     if str(array.type) != "string" or is_shifted:

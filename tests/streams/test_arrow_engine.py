@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -44,9 +45,12 @@ from kafkalite.streams import (
     when,
 )
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.local import arrows, inputs
-from kafkalite.streams.local.batch import Output
+from kafkalite.streams.local.arrows import on_arrow
+from kafkalite.streams.local.batch import MADE, Batch, Output
 from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.operators.folding import argument
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.stream import Stream
 
@@ -380,6 +384,44 @@ def test_a_key_that_arrow_computes_is_written_as_one_of_the_loop() -> None:
         stream.select_key("id").to("out2", key=int64())
 
     both(build, EVENT, [EVENTS, [*EVENTS, None], EVENTS], "skip")
+
+
+def test_keys_and_arguments_of_aggregates_need_neither_objects_nor_an_array(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build(app: StreamsBuilder) -> None:
+        priced = app.stream("in").filter(col("kind") < 32).select("user", "id")
+        keyed = priced.select_key("user")
+        keyed.to("out", key=string())
+        windows = app.stream("in").group_by_key().window(tumbling("60s"))
+        windows.aggregate(total=sum_("id"), most=max_("kind")).to_stream().to("out2", value=json())
+
+    schema = {**EVENT, "fields": [field for field in EVENT["fields"] if field["name"] != "amount"]}
+    events = [{name: each[name] for name in ("id", "kind", "user")} for each in EVENTS]
+    both(build, schema, [events])
+    seen: list[Any] = []
+    monkeypatch.setattr(ArrowForm, "arrow", lambda self: seen.append("an array"))
+    monkeypatch.setattr(AvroValues, "objects", lambda self, at: seen.append("objects") or [])
+    codec: Any = avro(schema=schema).open(SerdeContext(MemoryRegistry(), forms=True))
+    monkeypatch.setattr(avro_codec, "FORM_RECORDS", FEW)
+    form = codec.deserialize("in", codec.serialize("in", events))
+    batch = Batch(range(len(events)), MADE, values=form)
+    for name in ("user", "id"):
+        function = on_arrow(CallableFunction(itemgetter(name), field=name))
+        assert function is not None
+        column = function.column(batch)
+        if name == "user":
+            keys = string().open(SerdeContext()).serialize("out", column)
+            assert type(keys) is Spans
+            assert list(keys) == [each["user"].encode() for each in events]
+        else:
+            is_floats, data, bits = argument(column)
+            assert (is_floats, list(memoryview(data).cast("q")), bits) == (
+                False,
+                [each["id"] for each in events],
+                None,
+            )
+    assert not seen
 
 
 def test_integers_beside_floats_stay_integers() -> None:

@@ -109,7 +109,7 @@ class _Run:
         """Some columns changed."""
         columns = map(self.column, node.arguments[1:])
         changed = dict(zip(node.options, columns, strict=True))
-        return Table(self.table.rows, {**self.table.fields, **changed})
+        return self._table({**self.table.fields, **changed})
 
     def drop_fields(self, node: Call) -> Table:
         """Some columns gone."""
@@ -117,7 +117,7 @@ class _Run:
         kept = {name: column for name, column in fields.items() if name not in node.options}
         if not kept or not fields.keys() >= set(node.options):
             raise Refused
-        return Table(self.table.rows, kept)
+        return self._table(kept)
 
     def rename_fields(self, node: Call) -> Table:
         """Some columns under other names."""
@@ -125,7 +125,12 @@ class _Run:
         renamed = {names.get(name, name): column for name, column in fields.items()}
         if not fields.keys() >= names.keys() or len(renamed) < len(fields):
             raise Refused
-        return Table(self.table.rows, renamed)
+        return self._table(renamed)
+
+    def _table(self, fields: Mapping[str, Vector | Values | None]) -> Table:
+        if None in fields.values():
+            raise Refused
+        return Table(self.table.rows, fields)
 
 
 def _known(found: Any) -> Any:

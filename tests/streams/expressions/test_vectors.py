@@ -18,6 +18,7 @@ from kafkalite.serde.vectors import Table, Values, Vector
 from kafkalite.streams.expressions.check import checked
 from kafkalite.streams.expressions.expression import Expression, call, coalesce, col, lit, struct
 from kafkalite.streams.expressions.objects import compile_objects
+from kafkalite.streams.expressions.tree import VALUE, Call
 from kafkalite.streams.expressions.vectors import compile_vectors
 
 ForEach = Callable[..., None]
@@ -158,3 +159,19 @@ def test_integers_beyond_64_bits_are_refused() -> None:
         compiled = compile_vectors(checked(expression.tree)[0])
         assert compiled is not None
         assert compiled.result(table) is None
+
+
+def test_a_field_that_is_a_default_alone_is_refused() -> None:
+    values = [{name: found[0] for name, (_, found) in FIELDS.items()}]
+    table = table_of(values, nullable=False).table()
+    assert table is not None
+    without = Table(table.rows, {**table.fields, "j": None})
+    for expression in (col("j") + 1, struct("j")):
+        compiled = compile_vectors(checked(expression.tree)[0])
+        assert compiled is not None
+        assert compiled.result(without) is None
+    for function, options in (("drop_fields", ("i",)), ("rename_fields", (("i", "k"),))):
+        for has, expected in ((table, True), (without, False)):
+            compiled = compile_vectors(Call(function, (VALUE,), options))
+            assert compiled is not None
+            assert (compiled.result(has) is not None) is expected

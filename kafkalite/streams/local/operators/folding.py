@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from kafkalite.core.columns import Form
+from kafkalite.serde.arrow_form import ArrowForm
+from kafkalite.serde.vectors import kernels
 from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mean, Min, Sum
 from kafkalite.streams.windows import TimeWindow
 
@@ -103,6 +105,10 @@ def argument(column: Sequence[Any] | None) -> Argument:
     """A column of arguments as native code reads it: a list, or numbers beside a bit for each."""
     if column is None or type(column) is list:
         return column
+    native = column.column() if isinstance(column, ArrowForm) else None
+    if native is not None:
+        values = kernels.dense(native)
+        return list(column) if values is None or values.is_bools else values.numbers()
     arrow = getattr(column, "arrow", None) if isinstance(column, Form) else None
     if arrow is None:
         return list(column)
