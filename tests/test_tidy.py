@@ -31,10 +31,10 @@ NATIVE = sorted(p for kind in ("pyx", "pxd", "h") for p in (ROOT / "kafkalite").
 STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
 COMPACTION = ROOT / "kafkalite" / "compaction"
 SERDE = ROOT / "kafkalite" / "serde"
-FOLDING = ROOT / "kafkalite" / "streams" / "local" / "operators" / "_folding.pyi"
+OPERATORS = ROOT / "kafkalite" / "streams" / "local" / "operators"
 ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi"
 NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interface`
-FOLDING_INTERFACE = (4, "0a48a76832b4")  # its number; digest of its stub
+FOLDING_INTERFACE = (5, "184f5f211007")  # its number; digest of `folding_interface`
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
 AVRO_INTERFACE = (9, "c63183da09e4")  # its number; digest of `avro_interface`
 JSON_INTERFACE = (2, "3b7824048a1f")  # its number; digest of `json_interface`
@@ -209,8 +209,8 @@ def test_functions_fit_a_reader() -> None:
 def native_interface() -> str:
     """What native modules and the Python beside them agree on: the stubs, the signatures that they
     refer to, the records that the cleaner reads and makes, the memory that it shares."""
-    own = (FOLDING, ROW_TABLE)
-    stubs = [path for path in STUBS if SERDE not in path.parents and path not in own]
+    own = {SERDE, OPERATORS, ROW_TABLE}
+    stubs = [path for path in STUBS if not own & {path, *path.parents}]
     agreed = [path.read_text() for path in stubs + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
         f"{node.name}({ast.unparse(node.args)})"
@@ -220,6 +220,13 @@ def native_interface() -> str:
     ]
     agreed += [field for record in (Cleaned, Mark) for field in record.__annotations__]
     return "\n".join(agreed)
+
+
+def folding_interface() -> str:
+    """What the native modules that fold, and the Python beside them, agree on: stubs, and what
+    the modules share."""
+    files = sorted(OPERATORS.glob("*.pyi")) + sorted(OPERATORS.glob("*.pxd"))
+    return "\n".join(path.read_text() for path in files)
 
 
 def avro_interface() -> str:
@@ -293,8 +300,9 @@ def test_another_native_interface_has_another_number() -> None:
     assert found == AVRO_INTERFACE, "raise it here, in avro_plan.py and in _avro_columns.pxd"
     found = (json_kinds.INTERFACE, digest(json_interface()))
     assert found == JSON_INTERFACE, "raise it here, in json_kinds.py and in both _json_*.pyx"
-    found = (folding.INTERFACE, digest(FOLDING.read_text()))
-    assert found == FOLDING_INTERFACE, "raise it here, in folding.py and in _folding.pyx"
+    found = (folding.INTERFACE, digest(folding_interface()))
+    where = "here, in folding.py, _folding.pyx and _updates.pyx"
+    assert found == FOLDING_INTERFACE, f"raise it {where}"
     found = (row_table.INTERFACE, digest(ROW_TABLE.read_text()))
     assert found == ROW_TABLE_INTERFACE, "raise it here, in row_table.py and in _row_table.pyx"
 

@@ -35,7 +35,7 @@ NATIVE = {
         "_json_write",
         "_vectors",
     },
-    "kafkalite/streams/local/operators/": {"_folding"},
+    "kafkalite/streams/local/operators/": {"_folding", "_updates"},
     "kafkalite/streams/local/state/": {"_row_table"},
 }
 

@@ -14,6 +14,8 @@ from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.streams import (
     Streams,
     TopologyTestDriver,
+    collect,
+    count,
     fold,
     hopping,
     json,
@@ -22,6 +24,7 @@ from kafkalite.streams import (
     tumbling,
     windowed,
 )
+from kafkalite.streams.local.operators import folding
 from kafkalite.streams.stream import Stream
 
 Records = Sequence[tuple[str | None, int, int]]
@@ -113,7 +116,14 @@ def test_batches_of_any_split_give_what_records_one_by_one_give(
     assert run.rows("out") == expected
 
 
-def test_updates_of_a_batch_go_on_together_where_no_key_comes_twice(batch_run: Any) -> None:
+@pytest.mark.parametrize(
+    ("aggregate", "sizes"),
+    [
+        pytest.param(count(), [200] if folding.NATIVE else [50] * 4, id="by columns"),
+        pytest.param(collect(), [50] * 4, id="run by run: no key comes twice"),
+    ],
+)
+def test_updates_of_a_batch_go_on_together(batch_run: Any, aggregate: Any, sizes: Any) -> None:
     app = Streams("app", key=string(), value=json())
     pushed: list[int] = []
 
@@ -121,11 +131,12 @@ def test_updates_of_a_batch_go_on_together_where_no_key_comes_twice(batch_run: A
         pushed.append(len(columns))
         return columns
 
-    counts = app.stream("in").group_by_key().window(tumbling(1_000)).count(cached=False)
-    counts.to_stream().map_batch(note).to("out", key=windowed(string()))
+    windows = app.stream("in").group_by_key().window(tumbling(1_000))
+    updates = windows.aggregate(aggregate, cached=False).to_stream()
+    updates.map_batch(note).to("out", key=windowed(string()))
     keys = [f"k{number % 50}" for number in range(200)]
     batch_run(app, cached=True).feed("in", [(key, 1, at) for at, key in enumerate(keys)])
-    assert pushed == [50] * 4
+    assert pushed == sizes
 
 
 def test_a_failure_below_an_update_names_the_record(batch_run: Any) -> None:

@@ -145,10 +145,12 @@ class Run:
         ]
         outputs = [
             (o.topic, list(o.columns.keys), list(o.columns.values), list(o.columns.timestamps),
-             o.columns.headers)
+             o.columns.headers and list(o.columns.headers))
             for o in commit.outputs
         ]  # fmt: skip
-        return outputs, rows, gone, commit.offsets, dict(self.task.metrics), self.drops.document()
+        metrics = sorted(self.task.metrics.items())
+        drops = sorted(map(repr, self.drops.document()))
+        return outputs, rows, gone, commit.offsets, metrics, drops
 
 
 def outcome(run: Run, feed: Callable[[Run], TaskCommit]) -> Any:

@@ -73,6 +73,15 @@ cdef inline bint read_argument(Column *column, Py_ssize_t i, Cell *cell) except 
     return True
 
 
+cdef inline object object_at(Column *column, Py_ssize_t i):
+    """An argument that is not None, as an object."""
+    cdef Cell found
+    if column.objects != NULL:
+        return <object> column.objects[i]
+    read_argument(column, i, &found)
+    return number_of(&found)
+
+
 cdef inline bint add_number(Cell *cell, Cell *x) noexcept:
     """Adds as Python does; False where the sum does not fit."""
     if cell.kind == EMPTY:

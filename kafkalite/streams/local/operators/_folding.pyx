@@ -15,6 +15,7 @@ Keys and objects are read through borrowed references: the columns are held, and
 them.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_DelItem, PyDict_GetItem, PyDict_SetItem
@@ -39,14 +40,14 @@ from kafkalite.streams.local.operators._cells cimport (
     add_argument,
     is_none,
     number_of,
-    read_argument,
+    object_at,
     read_number,
 )
 
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 4  # raised whenever this module and folding.py agree on something else
+INTERFACE = 5  # raised whenever this module and folding.py agree on something else
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
@@ -67,17 +68,6 @@ cdef int64_t TIME_MAX = INT64_MAX >> 2
 cdef Py_ssize_t ENTRIES_MAX = 1 << 22  # of a batch in windows that overlap
 cdef uint64_t SEED = <uint64_t> hash(b"kafkalite") | 1  # of its own in each process
 cdef uint64_t MIX = 0x9E3779B97F4A7C15
-
-cdef struct Group:
-    uint64_t hash
-    int64_t start
-    const char *key
-    Py_ssize_t length
-    int64_t newest  # of its timestamps
-    int64_t stamp  # of its row, where rows come and go
-    int32_t last  # the record that came last
-    bint was_row  # before this batch
-    bint is_row
 
 cdef struct Place:
     int64_t start
@@ -152,30 +142,9 @@ cdef inline uint64_t hash_of(const char *data, Py_ssize_t length, int64_t start)
     return h ^ h >> 32
 
 
+@cython.final
 cdef class Groups:
     """The records of a batch by window and key. `is_known`: whether all could be read."""
-
-    cdef readonly bint is_known, is_ascending
-    cdef readonly int64_t newest  # of all timestamps, those of late records too
-    cdef readonly int64_t missed  # how often a record missed a window
-    cdef readonly list late  # the records that missed all of theirs
-    cdef readonly list starts  # of windows, ascending
-    cdef readonly list stamps  # by window: its keys, with their newest timestamps
-    cdef list _bounds  # by window, where its groups begin in `_order`
-    cdef list _objects  # the keys of groups
-    cdef object _keys
-    cdef Py_ssize_t _records, _entries, _entries_max, _count, _groups_max
-    cdef int64_t *_times
-    cdef int32_t *_group_of  # each entry
-    cdef int32_t *_record_of  # each entry
-    cdef Group *_groups
-    cdef int32_t *_order  # groups, by window
-    cdef int32_t *_slots  # a hash table: groups, counted from 1
-    cdef uint64_t _mask
-    cdef Cell *_cells
-    cdef bytes _kinds
-    cdef list _columns
-    cdef bint _deletes
 
     def __cinit__(
         self, keys, timestamps, times, int64_t before, int64_t size, int64_t advance,
@@ -283,7 +252,7 @@ cdef class Groups:
                 self.late.append(i)
         return True
 
-    cdef inline int enter(
+    cdef int enter(
         self, const char *data, Py_ssize_t length, int64_t start, Py_ssize_t record
     ) except -1:
         """One more entry."""
@@ -298,7 +267,7 @@ cdef class Groups:
         self._entries += 1
         return 0
 
-    cdef inline Py_ssize_t find(
+    cdef Py_ssize_t find(
         self, const char *data, Py_ssize_t length, int64_t start, Py_ssize_t record
     ) except -1:
         """The group of a key in a window, made when there is none."""
@@ -415,12 +384,7 @@ cdef class Groups:
         """
         cdef Py_ssize_t part
         cdef Column column
-        if len(kinds) != len(columns) or len(partials) != len(self.starts):
-            raise ValueError("columns of different lengths")
-        self._kinds, self._columns, self._deletes = kinds, columns, deletes
-        free(self._cells)
-        self._cells = NULL
-        self._cells = <Cell *> room(len(kinds) * self._count, sizeof(Cell))
+        self.begin(kinds, columns, partials, deletes)
         for part in range(len(kinds)):
             self.open_column(columns[part], &column)
             if not (self.load(part, partials) and self.add(part, &column)):
@@ -428,6 +392,16 @@ cdef class Groups:
             if deletes:
                 self.follow_rows(&column)
         return True
+
+    cdef int begin(self, bytes kinds, list columns, list partials, bint deletes) except -1:
+        """Empty cells for each aggregate."""
+        if len(kinds) != len(columns) or len(partials) != len(self.starts):
+            raise ValueError("columns of different lengths")
+        self._kinds, self._columns, self._deletes = kinds, columns, deletes
+        free(self._cells)
+        self._cells = NULL
+        self._cells = <Cell *> room(len(kinds) * self._count, sizeof(Cell))
+        return 0
 
     cdef int open_column(self, column, Column *found) except -1:
         found.objects, found.numbers, found.reals, found.validity = NULL, NULL, NULL, NULL
@@ -543,13 +517,9 @@ cdef class Groups:
     cdef object partial(self, Py_ssize_t part, Cell *cell):
         cdef int kind = self._kinds[part]
         cdef Column column
-        cdef Cell found
         if kind == MEAN:
             return number_of(cell), cell.count
         if kind < FIRST:
             return number_of(cell)
         self.open_column(self._columns[part], &column)
-        if column.objects != NULL:
-            return <object> column.objects[cell.count]
-        read_argument(&column, cell.count, &found)
-        return number_of(&found)
+        return object_at(&column, cell.count)

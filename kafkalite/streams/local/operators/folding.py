@@ -20,21 +20,35 @@ from kafkalite.core.columns import Form
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.vectors import kernels
 from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mean, Min, Sum
+from kafkalite.streams.local.state import Bucket
 from kafkalite.streams.windows import TimeWindow
 
-INTERFACE: Final = 4  # what the native module and this one agree on
+INTERFACE: Final = 5  # what the native modules and this one agree on
 
 Argument = list[Any] | tuple[bool, object, object | None] | None
 
 try:
     from kafkalite.streams.local.operators._folding import INTERFACE as BUILT
     from kafkalite.streams.local.operators._folding import Groups
+    from kafkalite.streams.local.operators._updates import INTERFACE as UPDATES_BUILT
+    from kafkalite.streams.local.operators._updates import Updates
 
-    NATIVE = BUILT == INTERFACE
+    NATIVE = BUILT == UPDATES_BUILT == INTERFACE
 except ImportError:
     NATIVE = False
 
-__all__ = ["INTERFACE", "NATIVE", "Argument", "Groups", "argument", "group", "kinds_of", "may_fold"]
+__all__ = [
+    "INTERFACE",
+    "NATIVE",
+    "Argument",
+    "Groups",
+    "Updates",
+    "argument",
+    "follow",
+    "group",
+    "kinds_of",
+    "may_fold",
+]
 
 COUNT, COUNT_OF, SUM, MEAN, MIN, MAX, FIRST, LAST = range(8)  # as _folding.pyx has them
 KINDS: Final[dict[type[Aggregate], int]] = {
@@ -91,6 +105,24 @@ def group(
             return None
     groups = Groups(keys, timestamps, times, before, size, advance, held_open)
     return groups if groups.is_known else None
+
+
+def follow(
+    groups: Groups,
+    kinds: bytes,
+    columns: Sequence[Sequence[Any] | None],
+    buckets: Sequence[Bucket],
+    *,
+    deletes: bool,
+) -> Updates | None:
+    """The rows of the groups' buckets after each record; None where native code cannot fold them.
+
+    Nothing has changed yet; `Groups.write` may follow. `deletes`: rows come and go.
+    """
+    partials = [bucket.partials for bucket in buckets]
+    stamps = [bucket.stamps for bucket in buckets]
+    updates = Updates(groups, kinds, list(map(argument, columns)), partials, stamps, deletes)
+    return updates if updates.is_known else None
 
 
 def may_fold(kinds: bytes | None, columns: Sequence[Sequence[Any] | None]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from operator import gt
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.protocol.record_codec import Int64s
 from kafkalite.streams import plan as p
@@ -24,9 +24,13 @@ from kafkalite.streams.local.calling import called, function_needs
 from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
 from kafkalite.streams.local.operators.rows import Before, Rows, Segment
+from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.state import NO_WINDOW, Bucket
+
+if TYPE_CHECKING:  # the native module may not be there
+    from kafkalite.streams.local.operators.folding import Groups
 
 LOOKED_AT: Final = 64  # timestamps that tell most batches that are out of order
 
@@ -55,8 +59,13 @@ class GroupAggregate:
         if isinstance(batch.values, PartialRows):
             self._combine(batch)
             return
-        for part in self.rows.parts(batch):
-            self._fold(part)
+        batch, whole = self.rows.taken(batch, values=True)
+        if not len(batch):
+            return
+        if self.rows.wants_each(batch) and self._fold_updates(whole, batch):
+            return
+        for part, segment in self.rows.parts(batch, whole):
+            self._fold(segment, part)
 
     def _combine(self, batch: Batch) -> None:
         """As `process`, of rows that others have folded."""
@@ -65,25 +74,29 @@ class GroupAggregate:
             self.rows.combine(NO_WINDOW, batch)
             self.rows.after(batch)
 
-    def _fold(self, batch: Batch) -> None:
-        batch, segment = self.rows.taken(batch, values=True)
-        if not len(batch):
-            return
-        if not self._fold_groups(segment):
+    def _fold(self, segment: Segment, batch: Batch) -> None:
+        groups = self._group(segment)
+        if groups is not None and self.rows.fold_groups(groups, segment):
+            self.rows.write_groups(groups, segment)
+        else:
             segment = segment.as_lists()
             bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
             self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
         self.rows.after(batch, is_part=True)
 
-    def _fold_groups(self, segment: Segment) -> bool:
-        """Whether native code could fold the segment in."""
-        if not self.rows.may_fold(segment):
+    def _fold_updates(self, whole: Segment, batch: Batch) -> bool:
+        """By columns, in native code, and tells below of every update; False where it cannot."""
+        groups = self._group(whole)
+        if groups is None or (updates := fold_updates(self.rows, groups, whole, batch)) is None:
             return False
-        groups = group(None, segment.keys, segment.timestamps)
-        if groups is None or not self.rows.fold_groups(groups, segment):
-            return False
-        self.rows.write_groups(groups, segment)
+        self.rows.forward(updates)
         return True
+
+    def _group(self, segment: Segment) -> Groups | None:
+        """The records by key; None where native code cannot fold them."""
+        if not self.rows.may_fold(segment):
+            return None
+        return group(None, segment.keys, segment.timestamps)
 
     def flush(self) -> None:
         """Tells below what changed since the last commit."""
@@ -123,8 +136,13 @@ class TableAggregate(GroupAggregate):
         functions = [part.argument for part in node.aggregates]
         self._calls = [_whole if each is None else called(each) for each in functions]
 
-    def _fold(self, batch: Batch) -> None:
+    def process(self, batch: Batch) -> None:
         """Folds the changes in, one by one, each (old, new)."""
+        batch = self.rows.keys(batch)
+        for start, end in self.rows.runs(batch):
+            self._change_all(batch.slice(start, end))
+
+    def _change_all(self, batch: Batch) -> None:
         assert batch.raw_keys is not None
         assert batch.values is not None
         keys: Sequence[Any] = batch.raw_keys  # a repartition topic has no null keys

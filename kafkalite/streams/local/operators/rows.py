@@ -64,15 +64,17 @@ class Segment:
         """The same with a list of keys, for those who look at each several times."""
         return replace(self, keys=objects(self.keys), timestamps=objects(self.timestamps))
 
-    def one(self, at: int) -> Segment:
-        """The record at `at` alone."""
-        only = slice(at, at + 1)
+    def slice(self, first: int, end: int) -> Segment:
+        """The records [first, end)."""
+        if first == 0 and end == len(self.timestamps):
+            return self
+        part = slice(first, end)
         return Segment(
-            self.keys[only],
-            self.timestamps[only],
-            [None if column is None else column[only] for column in self.arguments],
-            None if self.headers is None else self.headers[only],
-            self.indexes[only],
+            self.keys[part],
+            self.timestamps[part],
+            [None if column is None else column[part] for column in self.arguments],
+            None if self.headers is None else self.headers[part],
+            self.indexes[part],
         )
 
 
@@ -100,33 +102,44 @@ class Rows:
     # Arguments
 
     def taken(self, batch: Batch, *, values: bool) -> tuple[Batch, Segment]:
-        """The records of a part that count, and what is folded in of them.
+        """The records of a batch that count, with the keys of the store, and what is folded in.
 
         Those without a key are dropped, with `values` those without a value too.
         """
-        batch = without_nulls(batch, self.node, self.runtime, values=values)
+        batch = without_nulls(self.keys(batch), self.node, self.runtime, values=values)
         batch, arguments = self.arguments(batch)
         assert batch.raw_keys is not None
         return batch, Segment(
             batch.raw_keys, batch.timestamps, arguments, batch.headers, range(len(batch))
         )
 
-    def parts(self, batch: Batch, ends: Ends | None = None) -> Iterator[Batch]:
-        """The batch with the keys of the store; cut where every update goes on.
+    def wants_each(self, batch: Batch) -> bool:
+        """Whether every one of several updates goes on."""
+        return self.tells and not self.node.cached and len(batch) > 1
 
-        No key comes twice in a part then; `ends` cuts more finely. Where the order among several
-        arms depends on it, each record is a part.
+    def parts(
+        self, batch: Batch, whole: Segment, ends: Ends | None = None
+    ) -> Iterator[tuple[Batch, Segment]]:
+        """The runs of a batch, and the segment of each."""
+        for start, end in self.runs(batch, ends):
+            part = whole.slice(start, end)
+            yield batch.slice(start, end), replace(part, indexes=range(end - start))
+
+    def runs(self, batch: Batch, ends: Ends | None = None) -> Iterator[tuple[int, int]]:
+        """The records that may be folded at once: all, or cut where every update goes on.
+
+        No key comes twice in a run then; `ends` cuts more finely. Where the order among several
+        arms depends on it, each record is a run.
         """
-        batch = self.keys(batch)
-        if self.node.cached or len(batch) == 1:
-            yield batch
+        if not self.wants_each(batch):
+            yield 0, len(batch)
             return
-        if self.runtime.ordering.forks:
-            yield from (batch.slice(index, index + 1) for index in range(len(batch)))
-            return
+        found: Iterable[int] = range(1, len(batch) + 1)
+        if not self.runtime.ordering.forks:
+            found = (ends or _distinct)(batch)
         start = 0
-        for end in (ends or _distinct)(batch):
-            yield batch.slice(start, end)
+        for end in found:
+            yield start, end
             start = end
 
     def arguments(self, batch: Batch) -> tuple[Batch, list[Sequence[Any] | None]]:
@@ -176,7 +189,7 @@ class Rows:
                 self.failures.at(self.node, error, batch, segment.indexes[0])
                 return
             for at in range(len(segment.keys)):
-                self.add(bucket, segment.one(at), batch, ascending=True)
+                self.add(bucket, segment.slice(at, at + 1), batch, ascending=True)
 
     def may_fold(self, segment: Segment) -> bool:
         """Whether native code may be able to fold what is in `segment`, at first sight."""
@@ -185,20 +198,25 @@ class Rows:
     def fold_groups(self, groups: Groups, segment: Segment) -> bool:
         """Whether native code could fold what is in `segment`; nothing has changed then."""
         assert self.kinds is not None
-        buckets = [
-            self.store.bucket(start, stamps)
-            for start, stamps in zip(groups.starts, groups.stamps, strict=True)
-        ]
         columns = list(map(argument, segment.arguments))
-        partials = [bucket.partials for bucket in buckets]
+        partials = [bucket.partials for bucket in self.buckets(groups)]
         return groups.fold(self.kinds, columns, partials, self.layout.deletes)
 
-    def write_groups(self, groups: Groups, segment: Segment) -> None:
-        """Puts the rows into the store that `fold_groups` has made."""
+    def buckets(self, groups: Groups) -> list[Bucket]:
+        """The bucket of each window, with the rows of its keys."""
+        pairs = zip(groups.starts, groups.stamps, strict=True)
+        return [self.store.bucket(start, stamps) for start, stamps in pairs]
+
+    def write_groups(self, groups: Groups, segment: Segment, *, are_told: bool = False) -> None:
+        """Puts the rows into the store that native code has made; `are_told`: of which below hears
+        by other means."""
         headers = segment.headers
         for at, (start, stamps) in enumerate(zip(groups.starts, groups.stamps, strict=True)):
             bucket = self.store.buckets[start]
-            self.note(bucket, stamps)
+            if are_told:
+                bucket.unlogged.update(stamps)
+            else:
+                self.note(bucket, stamps)
             if headers is not None:
                 bucket.mark(stamps, [headers[i] for i in groups.last_records(at)])
             elif bucket.headers:
@@ -318,8 +336,7 @@ class Rows:
         )
 
     def after(self, batch: Batch, *, is_part: bool = False) -> None:
-        """Tells below at once, unless updates wait for the commit; `batch` may be one of `parts`,
-        or what its functions have left of it."""
+        """Tells below at once, unless updates wait for the commit; `batch` may be one of `runs`."""
         if self.is_cached:
             if self.waiting > WAITING_MAX:
                 self.flush()

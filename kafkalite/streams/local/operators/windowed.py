@@ -8,7 +8,8 @@
 Where several tasks write the input (watermarks.py), the operator is told how far stream time has
 come, and each record comes with the time by which it is judged.
 
-Native code groups a batch by window and key where it knows the aggregates (folding.py). Its twin
+Native code groups a batch by window and key where it knows the aggregates (folding.py), and
+follows each row through the batch where every update goes on (updates.py). Its twin
 cuts the batch into windows by columns: with ascending timestamps by bisection into slices, else by
 grouping the indexes. It judges record by record only when one of them may be late.
 
@@ -24,7 +25,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, islice, repeat
 from operator import sub
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.columns import greatest, greatest_so_far
 from kafkalite.streams import plan as p
@@ -34,9 +35,13 @@ from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.grouping import grouping, is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
+from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.windows import TimeWindow
+
+if TYPE_CHECKING:  # the native module may not be there
+    from kafkalite.streams.local.operators.folding import Groups
 
 LATE: Final = "late-records-total"
 NEVER: Final = -1  # the stream time before the first record
@@ -65,8 +70,14 @@ class WindowedAggregate:
         if isinstance(batch.values, PartialRows):
             self._combine(batch)
             return
-        for part in self.rows.parts(batch, self._ends):
-            self._fold(part)
+        batch, whole = self.rows.taken(batch, values=False)
+        if not len(batch):
+            return
+        self._active_ms = self.runtime.now_ms
+        if self.rows.wants_each(batch) and self._fold_updates(whole, batch):
+            return
+        for part, segment in self.rows.parts(batch, whole, self._ends):
+            self._fold(segment, part)
 
     def _combine(self, batch: Batch) -> None:
         """As `process`, of rows that others have folded, each for a window that is open or not."""
@@ -131,19 +142,18 @@ class WindowedAggregate:
             seen.add(key)
         yield len(batch)
 
-    def _fold(self, batch: Batch) -> None:
-        batch, whole = self.rows.taken(batch, values=False)
-        if not len(batch):
-            return
-        self._active_ms = self.runtime.now_ms
+    def _fold(self, whole: Segment, batch: Batch) -> None:
         starts = self._fold_groups(whole, batch)
         if starts is None:
             starts = self._fold_segments(whole, batch)
-        if starts:
-            self._earliest = starts[0] if self._earliest is None else min(starts[0], self._earliest)
+        self._note_starts(starts)
         self.rows.after(batch, is_part=True)
         if not self.runtime.is_timed:
             self._close_windows(batch)
+
+    def _note_starts(self, starts: Sequence[int]) -> None:
+        if starts:
+            self._earliest = starts[0] if self._earliest is None else min(starts[0], self._earliest)
 
     def advance(self, stream_time: int) -> None:
         """Closes the windows that end before `stream_time`, all of whose records have come."""
@@ -154,19 +164,40 @@ class WindowedAggregate:
 
     def _fold_groups(self, whole: Segment, batch: Batch) -> Sequence[int] | None:
         """By columns, in native code; None where that cannot be done, and nothing has happened."""
+        groups = self._group(whole, batch)
+        if groups is None or not self.rows.fold_groups(groups, whole):
+            return None
+        self._judged(groups, batch)
+        self.rows.write_groups(groups, whole)
+        return groups.starts
+
+    def _fold_updates(self, whole: Segment, batch: Batch) -> bool:
+        """The same, and tells below of every update; False where that cannot be done."""
+        groups = self._group(whole, batch)
+        if groups is None or (updates := fold_updates(self.rows, groups, whole, batch)) is None:
+            return False
+        self._judged(groups, batch)
+        self._note_starts(groups.starts)
+        if len(updates):
+            self.rows.forward(updates)
+        if not self.runtime.is_timed:
+            self._close_windows(batch)
+        return True
+
+    def _group(self, whole: Segment, batch: Batch) -> Groups | None:
+        """The records by window and key; None where native code cannot fold them."""
         if not self.rows.may_fold(whole):
             return None
         times = batch.times
         if times is None and self.runtime.is_timed:  # updates of a table
             times = [self.time] * len(batch)
-        groups = group(self.window, whole.keys, whole.timestamps, times, self.time)
-        if groups is None or not self.rows.fold_groups(groups, whole):
-            return None
+        return group(self.window, whole.keys, whole.timestamps, times, self.time)
+
+    def _judged(self, groups: Groups, batch: Batch) -> None:
+        """Takes over how far time has come, and which records were late."""
         if not self.runtime.is_timed:
             self.time = max(self.time, groups.newest)
         self._report_late(batch, groups.late, groups.missed)
-        self.rows.write_groups(groups, whole)
-        return groups.starts
 
     def _fold_segments(self, whole: Segment, batch: Batch) -> Sequence[int]:
         """Window by window, each aggregate by itself: the twin."""
@@ -255,12 +286,18 @@ class WindowedAggregate:
         times = () if batch is None else _ascending(batch.timestamps)
         updates: list[tuple[Batch | None, Batch | None]] = []
         for start in closed:
-            closer = bisect_left(times, window.close_time(start))
-            # Stream time may have passed the window before this batch, when it was restored.
-            origin = MADE if batch is None else Made(batch.origin, min(closer, len(batch) - 1))
+            origin, at = MADE, self.time
+            if batch is not None:
+                closer = bisect_left(times, window.close_time(start))
+                # Stream time may have passed the window before this batch, when it was restored.
+                closer = min(closer, len(batch) - 1)
+                origin, at = (
+                    Made(batch.origin, closer),
+                    max(times[closer], window.close_time(start)),
+                )
             changed = self.rows.changed(self.store.buckets[start], origin)
             updates.append((changed, self._final(start, origin)))
-            self.store.close(start, self.time)
+            self.store.close(start, at)
         self._earliest = min(self.store.buckets, default=None)
         # Where updates and final rows may meet below, each window's go together.
         for some in [[pair] for pair in updates] if self.runtime.ordering.forks else [updates]:
@@ -328,7 +365,7 @@ def _slices(window: TimeWindow, whole: Segment) -> Iterator[tuple[int, Segment]]
         while first < count:
             start = timestamps[first] // window.size_ms * window.size_ms
             end = bisect_left(timestamps, start + window.size_ms, first)
-            yield start, _part(whole, first, end)
+            yield start, whole.slice(first, end)
             first = end
         return
     start = window.first_start(timestamps[0])
@@ -336,23 +373,10 @@ def _slices(window: TimeWindow, whole: Segment) -> Iterator[tuple[int, Segment]]
         first = bisect_left(timestamps, start)
         end = bisect_left(timestamps, start + window.size_ms, first)
         if first < end:
-            yield start, _part(whole, first, end)
+            yield start, whole.slice(first, end)
             start += window.advance_ms
         else:  # a gap: on to the first window behind it
             start = window.first_start(timestamps[first])
-
-
-def _part(whole: Segment, first: int, end: int) -> Segment:
-    if first == 0 and end == len(whole.timestamps):
-        return whole
-    part = slice(first, end)
-    return Segment(
-        whole.keys[part],
-        whole.timestamps[part],
-        [None if column is None else column[part] for column in whole.arguments],
-        None if whole.headers is None else whole.headers[part],
-        whole.indexes[part],
-    )
 
 
 def _by_start(window: TimeWindow, timestamps: Sequence[int]) -> dict[int, list[int]]:

@@ -61,25 +61,25 @@ class Layout:
         """Whether the partials can be told from the row."""
         return all(aggregate.is_plain for aggregate in self.aggregates)
 
-    def rows(self, bucket: Bucket, keys: Sequence[bytes]) -> list[Any]:
+    def rows(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[Any]:
         """The rows of `keys`, None where there is none."""
         columns = [
             aggregate.rows(partials, keys)
             for aggregate, partials in zip(self.aggregates, bucket.partials, strict=True)
         ]
-        return self._named(columns)
+        return self.named(columns)
 
-    def _named(self, columns: list[list[Any]]) -> list[Any]:
+    def named(self, columns: Sequence[Sequence[Any]]) -> Sequence[Any]:
         """Rows of columns, one column for each aggregate."""
         if self.fields is None:
             return columns[0]
         return [dict(zip(self.fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def dump(self, bucket: Bucket, keys: Sequence[bytes]) -> list[Any]:
+    def dump(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[Any]:
         """What the changelog keeps of the rows of `keys`."""
         if self.is_plain:
             parts = zip(self.aggregates, bucket.partials, strict=True)
-            return self._named([aggregate.results(partials, keys) for aggregate, partials in parts])
+            return self.named([aggregate.results(partials, keys) for aggregate, partials in parts])
         columns = [
             [None if (found := partials.get(key, MISSING)) is MISSING else dump(found)
              for key in keys]
@@ -278,7 +278,7 @@ class StateStore:
             values.append(self._note)
             stamps.append(max(0, self.newest))
             headers.append(())
-        for bucket in self.buckets.values():
+        for _, bucket in sorted(self.buckets.items()):
             if not bucket.unlogged:
                 continue
             rows = list(bucket.unlogged)
@@ -387,11 +387,15 @@ class StateStore:
 
     def key_objects(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[Any]:
         """The keys as users see them."""
-        inner = self._key_codec.deserialize(self.changelog_topic, keys)
+        inner = self.inner_keys(keys)
         if self.window is None:
             return inner
         start, end = bucket.start, bucket.start + self.window.size_ms
         return [Windowed(key, start, end) for key in inner]
+
+    def inner_keys(self, keys: Sequence[bytes]) -> Sequence[Any]:
+        """The keys as users see them, without windows."""
+        return self._key_codec.deserialize(self.changelog_topic, keys)
 
     def has(self, bucket: Bucket, key: bytes) -> bool:
         """Whether there is a row of `key`."""
