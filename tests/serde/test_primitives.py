@@ -1,14 +1,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalite.core.protocol.record_codec import Int64s
 from kafkalite.errors import SerdeError
-from kafkalite.serde import SerdeContext, bytes_, float64, int64, string
+from kafkalite.serde import (
+    MemoryRegistry,
+    SerdeContext,
+    avro,
+    bytes_,
+    float64,
+    int64,
+    json,
+    msgpack,
+    string,
+)
 from kafkalite.serde.serde import Serde
 
 CONTEXT = SerdeContext()
@@ -32,6 +44,29 @@ def test_integers_come_back(column: list[int | None]) -> None:
 @given(st.lists(st.none() | st.floats(allow_nan=False)))
 def test_floats_come_back(column: list[float | None]) -> None:
     assert roundtrip(float64(), column) == column
+
+
+def numbers(column: list[int]) -> Sequence[int]:
+    """As a form, where there is native code."""
+    form = Int64s.gathered(column)
+    return column if form is None else form
+
+
+@pytest.mark.parametrize("serde", [int64(), float64(), json(), msgpack(), avro(schema="long")])
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_a_column_of_integers_is_written_as_a_list_of_them(serde: Serde, column: list[int]) -> None:
+    codec = serde.open(SerdeContext(MemoryRegistry()))
+    written = codec.serialize("t", numbers(column))
+    assert list(written) == list(codec.serialize("t", column))
+
+
+@pytest.mark.parametrize("serde", [string(), bytes_()])
+def test_a_column_of_integers_is_refused_as_a_list_of_them(serde: Serde) -> None:
+    codec = serde.open(CONTEXT)
+    for column in ([3], numbers([3])):
+        with pytest.raises(SerdeError, match="got int") as caught:
+            codec.serialize("t", column)
+        assert caught.value.index == 0
 
 
 def test_bytes_pass_through_uncopied() -> None:

@@ -1,11 +1,15 @@
 # cython: language_level=3
 """Cells: partials while a batch is folded, as numbers of the machine. See _folding.pyx.       [P]
 
-A cell adds and compares as Python does with the same ints and floats, or refuses.
+A cell adds and compares as Python does with the same ints and floats, or refuses. A bool is added
+as an int. The least and the greatest may be of texts, bytes or bools, all of one kind.
 """
 
+from cpython.bool cimport PyBool_Check
+from cpython.bytes cimport PyBytes_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
-from cpython.object cimport PyObject
+from cpython.object cimport Py_GT, Py_LT, PyObject, PyObject_RichCompareBool
+from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport int64_t, uint8_t
 
 cdef extern from "Python.h":
@@ -24,12 +28,13 @@ cdef enum:  # aggregates, as folding.py has them
     COUNT, COUNT_OF, SUM, MEAN, MIN, MAX, FIRST, LAST
 
 cdef enum:  # what a cell, or an argument, is
-    EMPTY, INT, FLOAT, OTHER
+    EMPTY, INT, FLOAT, OTHER, OBJECT
 
 cdef struct Cell:
     int64_t number
     double real
     int64_t count  # of a mean; the record that is the first or the last
+    PyObject *item  # of an object: of a column or of a store, which hold it
     int kind
     bint is_new
 
@@ -52,7 +57,18 @@ cdef inline bint read_number(item, Cell *cell) except -1:
     return False
 
 
-cdef inline object number_of(Cell *cell):
+cdef inline bint read_object(int kind, item, Cell *cell) except -1:
+    """What is no number by its type, but can be added or compared; False for anything else."""
+    if kind < MIN:
+        cell.kind, cell.number = INT, item is True
+        return PyBool_Check(item)
+    cell.kind, cell.item = OBJECT, <PyObject *> item
+    return PyUnicode_CheckExact(item) or PyBytes_CheckExact(item) or PyBool_Check(item)
+
+
+cdef inline object value_of(Cell *cell):
+    if cell.kind == OBJECT:
+        return <object> cell.item
     return cell.real if cell.kind == FLOAT else cell.number
 
 
@@ -79,7 +95,7 @@ cdef inline object object_at(Column *column, Py_ssize_t i):
     if column.objects != NULL:
         return <object> column.objects[i]
     read_argument(column, i, &found)
-    return number_of(&found)
+    return value_of(&found)
 
 
 cdef inline bint add_number(Cell *cell, Cell *x) noexcept:
@@ -100,14 +116,20 @@ cdef inline bint fits_float(Cell *cell) noexcept:
     return cell.kind == FLOAT or -most <= cell.number <= most
 
 
-cdef inline bint keep_better(Cell *cell, Cell *x, bint larger) noexcept:
-    """The first of the smallest or largest; False for numbers that it cannot compare."""
+cdef inline bint keep_better(Cell *cell, Cell *x, bint larger) except -1:
+    """The first of the smallest or largest; False for what it cannot compare."""
     cdef bint is_better
     cdef double old, new
     if cell.kind == EMPTY:
         is_better = True
     elif cell.kind == INT and x.kind == INT:
         is_better = x.number > cell.number if larger else x.number < cell.number
+    elif cell.kind == OBJECT or x.kind == OBJECT:
+        if cell.kind != x.kind or type(<object> cell.item) is not type(<object> x.item):
+            return False
+        is_better = PyObject_RichCompareBool(
+            <object> x.item, <object> cell.item, Py_GT if larger else Py_LT
+        )
     else:
         if not (fits_float(cell) and fits_float(x)):
             return False
@@ -115,7 +137,7 @@ cdef inline bint keep_better(Cell *cell, Cell *x, bint larger) noexcept:
         new = x.real if x.kind == FLOAT else <double> x.number
         is_better = new > old if larger else new < old
     if is_better:
-        cell.kind, cell.number, cell.real = x.kind, x.number, x.real
+        cell.kind, cell.number, cell.real, cell.item = x.kind, x.number, x.real, x.item
         cell.is_new = True
     return True
 
@@ -125,7 +147,7 @@ cdef inline bint add_argument(
 ) except -1:
     """One argument, which is not None; False where it cannot be added."""
     cdef Cell x
-    x.number, x.real = 0, 0.0
+    x.number, x.real, x.item = 0, 0.0, NULL
     if kind <= COUNT_OF:
         cell.kind, cell.number, cell.is_new = INT, cell.number + 1, True
         return True
@@ -134,7 +156,8 @@ cdef inline bint add_argument(
             cell.kind, cell.count, cell.is_new = OTHER, record, True
         return True
     if not read_argument(column, record, &x):
-        return False
+        if not read_object(kind, <object> column.objects[record], &x):
+            return False
     if kind >= MIN:
         return keep_better(cell, &x, kind == MAX)
     cell.count, cell.is_new = cell.count + 1, True

@@ -34,20 +34,22 @@ from kafkalite.streams.local.operators._cells cimport (
     INT,
     LAST,
     MEAN,
+    MIN,
     OTHER,
     Cell,
     Column,
     add_argument,
     is_none,
-    number_of,
     object_at,
     read_number,
+    read_object,
+    value_of,
 )
 
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 5  # raised whenever this module and folding.py agree on something else
+INTERFACE = 6  # raised whenever this module and folding.py agree on something else
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
@@ -450,7 +452,8 @@ cdef class Groups:
                     if not read_number(total, cell):
                         return False
                 elif not read_number(<object> partial, cell):
-                    return False
+                    if kind < MIN or not read_object(kind, <object> partial, cell):
+                        return False
                 elif kind <= COUNT_OF and cell.kind != INT:
                     return False
         return True
@@ -518,8 +521,8 @@ cdef class Groups:
         cdef int kind = self._kinds[part]
         cdef Column column
         if kind == MEAN:
-            return number_of(cell), cell.count
+            return value_of(cell), cell.count
         if kind < FIRST:
-            return number_of(cell)
+            return value_of(cell)
         self.open_column(self._columns[part], &column)
         return object_at(&column, cell.count)

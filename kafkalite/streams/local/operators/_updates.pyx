@@ -31,15 +31,15 @@ from kafkalite.streams.local.operators._cells cimport (
     Column,
     add_argument,
     is_none,
-    number_of,
     object_at,
+    value_of,
 )
 from kafkalite.streams.local.operators._folding cimport Group, Groups
 
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 5  # as in _folding.pyx
+INTERFACE = 6  # as in _folding.pyx
 
 cdef enum:
     START_BYTES = 8
@@ -48,10 +48,10 @@ cdef enum:
 cdef inline object result_of(int kind, Cell *cell):
     """What an aggregate of numbers is so far."""
     if kind == MEAN:
-        return number_of(cell) / cell.count if cell.count else None
+        return value_of(cell) / cell.count if cell.count else None
     if cell.kind == EMPTY:
         return 0 if kind <= SUM else None
-    return number_of(cell)
+    return value_of(cell)
 
 
 cdef inline void put_start(char *out, uint64_t start) noexcept nogil:

@@ -2,9 +2,9 @@
 
 A batch is grouped by window and key in one pass; then the arguments of each aggregate go into the
 partials of their groups, in the order of the records, as numbers of the machine. So floats come
-out as additions one after the other give them. What does not go that way (ints beyond 64 bits,
-arguments that are no numbers, aggregates that are not in KINDS) is refused before anything is
-written: the whole batch then goes by segments (rows.py), the twin.
+out as additions one after the other give them. Texts, bytes and bools are compared as objects. What
+does not go that way (ints beyond 64 bits, other arguments, aggregates that are not in KINDS) is
+refused before anything is written: the whole batch then goes by segments (rows.py), the twin.
 
 Spans, columns of integers and Arrow arrays of numbers go in without an object for each record.
 
@@ -23,7 +23,7 @@ from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mea
 from kafkalite.streams.local.state import Bucket
 from kafkalite.streams.windows import TimeWindow
 
-INTERFACE: Final = 5  # what the native modules and this one agree on
+INTERFACE: Final = 6  # what the native modules and this one agree on
 
 Argument = list[Any] | tuple[bool, object, object | None] | None
 
@@ -67,7 +67,8 @@ NUMBERS: Final = {
     "float": True,
     "double": True,
 }  # Arrow's types, and whether they are floats
-FOLDED: Final = frozenset({int, float, type(None)})  # what is added or compared in native code
+ADDED: Final = frozenset({int, float, bool, type(None)})  # in native code
+COMPARED: Final = ADDED | {str, bytes}
 TIME_MAX: Final = 1 << 61  # windows that are held open for longer never close
 
 
@@ -128,7 +129,9 @@ def follow(
 def may_fold(kinds: bytes | None, columns: Sequence[Sequence[Any] | None]) -> bool:
     """Whether native code knows the aggregates, and the first arguments are not of odd types."""
     return kinds is not None and not any(
-        SUM <= kind <= MAX and type(column) is list and type(column[0]) not in FOLDED
+        SUM <= kind <= MAX
+        and type(column) is list
+        and type(column[0]) not in (COMPARED if kind >= MIN else ADDED)
         for kind, column in zip(kinds, columns, strict=True)
     )
 

@@ -128,7 +128,7 @@ class Folder:
             stamps.append({})
             groups.write(at, partials[at], stamps[at])
             keys = list(stamps[at])
-            if self._has_nan(partials[at], keys):
+            if self._has_odd(partials[at], keys):
                 return None
             *parts, counts = ([found.get(key) for key in keys] for found in partials[at])
             rows += zip(repeat(start), counts, *parts, strict=False)
@@ -140,10 +140,11 @@ class Folder:
         timestamps = [stamp for each in stamps for stamp in each.values()]
         return Columns(keys, self.format.encode(rows), timestamps, None, last)
 
-    def _has_nan(self, partials: tuple[Partials, ...], keys: Sequence[bytes]) -> bool:
-        """Whether a least or greatest began with a NaN, which lets no later number be seen."""
+    def _has_odd(self, partials: tuple[Partials, ...], keys: Sequence[bytes]) -> bool:
+        """Whether a least or greatest began with a NaN, which lets no later number be seen, or is
+        no number: another task's might not compare with it."""
         return any(
-            (part := found.get(key)) != part
+            (part := found.get(key)) != part or isinstance(part, str | bytes)
             for aggregate, found in zip(self.node.aggregates, partials, strict=False)
             if isinstance(aggregate, Min | Max)
             for key in keys
