@@ -21,7 +21,7 @@ from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalite.core.columns import greatest, least, objects
+from kafkalite.core.columns import objects
 from kafkalite.core.types import Headers
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
@@ -274,23 +274,30 @@ class Rows:
             _stamp(bucket, latest, first)
             self._add_columns(bucket, segment)
 
-    def combine(self, start: int, batch: Batch) -> None:
-        """Takes rows of partials in of the window that begins at `start`, or NO_WINDOW."""
-        keys: Sequence[Any] | None = batch.raw_keys
-        assert keys is not None
+    def partials(self, batch: Batch) -> Segment:
+        """Rows of partials, not empty, as columns: the arguments are what others have folded."""
+        assert batch.raw_keys is not None
         assert batch.values is not None
-        latest = _latest(keys, batch.timestamps, ascending=False)
+        _, _, *columns = zip(*batch.values, strict=True)
+        given: list[Sequence[Any] | None] = list(columns)
+        whole = Segment(batch.raw_keys, batch.timestamps, given, batch.headers, range(len(batch)))
+        return whole.as_lists()
+
+    def combine(self, start: int, segment: Segment) -> None:
+        """Takes rows of partials in of the window that begins at `start`, or NO_WINDOW."""
+        keys, timestamps = segment.keys, segment.timestamps
+        latest = _latest(keys, timestamps, ascending=False)
         bucket = self.store.bucket(start, latest)
         self.note(bucket, latest)
-        if batch.headers is not None or bucket.headers:
-            bucket.mark(keys, batch.headers)
-        _stamp(bucket, latest, least(batch.timestamps))
-        _, _, *columns = zip(*batch.values, strict=True)
+        if segment.headers is not None or bucket.headers:
+            bucket.mark(keys, segment.headers)
+        _stamp(bucket, latest, min(timestamps))
         for aggregate, partials, column in zip(
-            self.node.aggregates, bucket.partials, columns, strict=True
+            self.node.aggregates, bucket.partials, segment.arguments, strict=True
         ):
+            assert column is not None
             COMBINED[type(aggregate)](partials, keys, column)
-        bucket.newest = max(bucket.newest, greatest(batch.timestamps))
+        bucket.newest = max(bucket.newest, max(timestamps))
 
     # Telling below
 

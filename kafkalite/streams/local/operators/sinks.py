@@ -48,7 +48,8 @@ def sink_bytes(node: p.Sink, runtime: Runtime) -> Needs:
     assert node.value is not None
     raw_key = node.key == above.key and is_portable(node.key)
     raw_value = node.value == above.value and above.has_raw_value and is_portable(node.value)
-    arrow = takes_arrow(runtime.codec(node.value, is_key=False))
+    codec = runtime.codec(node.value, is_key=False)
+    arrow = folder_of(node, runtime) is not None or takes_arrow(codec)
     return Needs(not raw_key, raw_key, not raw_value, raw_value, arrow=arrow)
 
 

@@ -96,9 +96,9 @@ class WindowedAggregate:
             else:
                 groups.setdefault(row[0], []).append(index)
         self._drop_rows(late)
-        for start in sorted(groups):
-            self.rows.combine(start, batch.take(groups[start]))
-            self._earliest = start if self._earliest is None else min(start, self._earliest)
+        for start, segment in _groups(self.rows.partials(batch), groups):
+            self.rows.combine(start, segment)
+        self._note_starts(sorted(groups))
         self.rows.after(batch)
         if not self.runtime.is_timed:
             self.time = max(self.time, greatest(batch.timestamps))
