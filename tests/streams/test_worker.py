@@ -16,7 +16,7 @@ from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.embedded import EmbeddedBroker
-from kafkalite.errors import KafkaliteError, ProcessingError, TopologyError
+from kafkalite.errors import ApiError, ErrorCode, KafkaliteError, ProcessingError, TopologyError
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, int64, string
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
@@ -251,6 +251,27 @@ def test_an_input_that_is_deleted_ends_the_worker_and_is_not_made_anew(address: 
             with pytest.raises(TopologyError, match="'gone-in' is gone"):
                 await asyncio.wait_for(run, 60)
             assert "gone-in" not in {topic.name for topic in await admin.describe_topics()}
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_finds_an_input_deleted_names_it(address: str) -> None:
+    async def scenario() -> None:
+        await make_topics(address, "away-in", "away-out")
+        running = worker(word_count("away"), address)
+        run = asyncio.create_task(running.run())
+        await send(address, "away-in", ["a"])
+        while not running.progress.commits:
+            await asyncio.sleep(0.05)
+        async with Admin(address) as admin:
+
+            async def commit(*_: object) -> bool:
+                await admin.delete_topics(["away-in"])
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "commit of offsets")
+
+            running._committer.commit = commit  # type: ignore[method-assign]
+            with pytest.raises(TopologyError, match="'away-in' is gone"):
+                await asyncio.wait_for(run, 60)
 
     asyncio.run(scenario())
 

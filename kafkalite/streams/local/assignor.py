@@ -112,12 +112,16 @@ class TaskAssignor:
         rows = [[*task, size, known.lags.get(task)] for task, size in sorted(known.sizes.items())]
         return bytes(msgpack.packb([USER_DATA_VERSION, self.transactional_id, rows]))
 
+    def refuse_gone(self, topics: Iterable[str]) -> None:
+        """TopologyError when a required topic is not among those that there are."""
+        if gone := sorted(set(self.required).difference(topics)):
+            raise TopologyError(f"topic {gone[0]!r} is gone; the topology reads it")
+
     def assign(
         self, partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
     ) -> Mapping[str, Assignment]:
         """The leader's decision for every member. TopologyError when a required topic is gone."""
-        if gone := sorted(topic for topic in self.required if not partitions_of.get(topic)):
-            raise TopologyError(f"topic {gone[0]!r} is gone; the topology reads it")
+        self.refuse_gone(topic for topic, count in partitions_of.items() if count)
         tasks = tasks_of(self.sources, partitions_of)
         told = {member: read_user_data(s.user_data) for member, s in subscriptions.items()}
         self.living = frozenset(name for name, _ in told.values() if name is not None)

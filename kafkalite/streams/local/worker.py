@@ -39,7 +39,7 @@ from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.assignor import TaskAssignor, tasks_of
 from kafkalite.streams.local.caught_up import is_behind, look_at_ends
 from kafkalite.streams.local.commit_times import CommitTimes
-from kafkalite.streams.local.committer import Guarantee, is_passing, make_committer
+from kafkalite.streams.local.committer import TOPIC_GONE, Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.holdings import Holdings
@@ -427,6 +427,9 @@ class Worker:
     async def _begin_anew(self, error: KafkaliteError) -> None:
         """Throws all tasks away, and begins them anew from the last commit after a pause."""
         if not is_passing(error):
+            if isinstance(error, ApiError) and error.error_code in TOPIC_GONE:
+                there = await self._client.refresh(sorted(self._assignor.required))
+                self._assignor.refuse_gone(there.topics)
             raise error
         log.warning(
             "%s: %s; its tasks begin anew from their last commit", self.plan.application_id, error
