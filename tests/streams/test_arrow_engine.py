@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import itemgetter
@@ -202,7 +202,11 @@ def run(
         build(app)
     except TopologyError:  # an expression whose types fit no record
         return [], "refused"
-    written: list[Any] = []
+
+    def data_of(batch: Sequence[Any]) -> Any:
+        data = codec.serialize("in", batch)
+        return Spans.gathered(data) or data if by_arrow and len(data) >= FEW else data
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "HAS_ARROW", by_arrow)
         if not by_native:
@@ -210,24 +214,26 @@ def run(
             patch.setattr(avro_form, "table_of", lambda _: None)
         patch.setattr(avro_codec, "FORM_RECORDS", FEW)  # so that small examples do
         (sub,) = compile_topology(app.plan())
-        task = Task(sub, 0, registry=registry)
-        offset = 0
-        try:
-            for batch in batches:
-                data = codec.serialize("in", batch)
-                offsets = range(offset, offset + len(batch))
-                keys = [b"%d" % (number % 3) for number in offsets]
-                if by_arrow and len(data) >= FEW:
-                    data = Spans.gathered(data) or data
-                task.enqueue("in", Columns(keys, data, [n * 1000 for n in offsets], offsets))
-                offset += len(batch)
-                while task.process(10_000, 0):
-                    pass
-                written += map(seen, task.drain())
-            commit = task.commit()
-            written += map(seen, [*commit.outputs, *commit.changelog])
-        except ProcessingError as error:
-            return written, str(error)
+        return outcome(Task(sub, 0, registry=registry), map(data_of, batches))
+
+
+def outcome(task: Task, batches: Iterable[Any]) -> tuple[list[Any], str]:
+    """What a task writes of batches of values, and how it ends."""
+    written: list[Any] = []
+    offset = 0
+    try:
+        for data in batches:
+            offsets = range(offset, offset + len(data))
+            keys = [b"%d" % (number % 3) for number in offsets]
+            task.enqueue("in", Columns(keys, data, [n * 1000 for n in offsets], offsets))
+            offset += len(data)
+            while task.process(10_000, 0):
+                pass
+            written += map(seen, task.drain())
+        commit = task.commit()
+        written += map(seen, [*commit.outputs, *commit.changelog])
+    except ProcessingError as error:
+        return written, str(error)
     return written, ""
 
 

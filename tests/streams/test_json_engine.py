@@ -10,12 +10,11 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from test_arrow_engine import seen, steps
+from test_arrow_engine import outcome, steps
 
 from kafkalite.core.columns import FEW
 from kafkalite.core.protocol.record_codec import Spans
-from kafkalite.core.types import Columns
-from kafkalite.errors import ProcessingError, TopologyError
+from kafkalite.errors import TopologyError
 from kafkalite.serde import Serde, bytes_, json, string
 from kafkalite.serde.json_form import JsonValues
 from kafkalite.streams import col, count, lit, max_, min_, sum_, timestamp, tumbling, value
@@ -62,31 +61,17 @@ def run(
         build(app)
     except TopologyError:  # an expression whose types fit no record
         return [], "refused"
-    written: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs, "HAS_ARROW", by_arrow)
         patch.setattr(importlib.import_module("kafkalite.serde.json"), "FORM_RECORDS", FEW)
         patch.setattr(importlib.import_module("kafkalite.serde.json"), "PAUSE", 0)
         (sub,) = compile_topology(app.plan())
-        task = Task(sub, 0)
-        offset = 0
-        try:
-            for batch in batches:
-                data: Any = [text_of(each) for each in batch]
-                offsets = range(offset, offset + len(batch))
-                keys = [b"%d" % (number % 3) for number in offsets]
-                if len(data) >= FEW:
-                    data = Spans.gathered(data)
-                task.enqueue("in", Columns(keys, data, [n * 1000 for n in offsets], offsets))
-                offset += len(batch)
-                while task.process(10_000, 0):
-                    pass
-                written += map(seen, task.drain())
-            commit = task.commit()
-            written += map(seen, [*commit.outputs, *commit.changelog])
-        except ProcessingError as error:
-            return written, str(error)
-    return written, ""
+        return outcome(Task(sub, 0), map(texts_of, batches))
+
+
+def texts_of(batch: Sequence[Any]) -> Any:
+    texts = [text_of(each) for each in batch]
+    return Spans.gathered(texts) if len(texts) >= FEW else texts
 
 
 def text_of(each: Any) -> bytes | None:

@@ -27,6 +27,7 @@ from libc.string cimport memcmp, memcpy
 from kafkalite.core.protocol._int64s cimport Int64s
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._spans cimport Spans
+from kafkalite.streams.local._key_hash cimport hash_of
 from kafkalite.streams.local.operators._cells cimport (
     COUNT,
     COUNT_OF,
@@ -57,19 +58,9 @@ cdef extern from "Python.h":
     PyObject *PyList_GET_ITEM(object, Py_ssize_t)
     PyObject **list_items "PySequence_Fast_ITEMS"(object)
 
-cdef extern from *:
-    """
-    static uint64_t mixed(uint64_t a, uint64_t b) {
-        __uint128_t product = (__uint128_t) a * b;
-        return (uint64_t) product ^ (uint64_t) (product >> 64);
-    }
-    """
-    uint64_t mixed(uint64_t a, uint64_t b) noexcept nogil
-
 cdef int64_t TIME_MAX = INT64_MAX >> 2
 cdef Py_ssize_t ENTRIES_MAX = 1 << 22  # of a batch in windows that overlap
 cdef uint64_t SEED = <uint64_t> hash(b"kafkalite") | 1  # of its own in each process
-cdef uint64_t MIX = 0x9E3779B97F4A7C15
 
 cdef struct Place:
     int64_t start
@@ -126,22 +117,6 @@ cdef bint read_times(column, int64_t *times, Py_ssize_t count) except -1:
         if overflow or times[i] < 0 or times[i] > TIME_MAX:
             return False
     return True
-
-
-cdef inline uint64_t hash_of(const char *data, Py_ssize_t length, int64_t start) noexcept nogil:
-    """A hash that no sender of keys can foresee."""
-    cdef uint64_t h = mixed(<uint64_t> start ^ SEED, <uint64_t> length ^ MIX)
-    cdef uint64_t word
-    while length >= 8:
-        memcpy(&word, data, 8)
-        h = mixed(h ^ word, SEED)
-        data += 8
-        length -= 8
-    if length:
-        word = 0
-        memcpy(&word, data, length)
-        h = mixed(h ^ word, SEED)
-    return h ^ h >> 32
 
 
 @cython.final
@@ -273,7 +248,7 @@ cdef class Groups:
         self, const char *data, Py_ssize_t length, int64_t start, Py_ssize_t record
     ) except -1:
         """The group of a key in a window, made when there is none."""
-        cdef uint64_t h = hash_of(data, length, start)
+        cdef uint64_t h = hash_of(data, length, <uint64_t> start, SEED)
         cdef uint64_t slot = h & self._mask
         cdef Group *group
         while self._slots[slot]:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A record of the table of rows: how its key is hashed, and how records are sorted.          [P]
+"""A record of the table of rows, and how records are sorted.                                 [P]
 
 All there is to it is here: no module belongs to this file. `_row_table.pyx` says what a record is.
 """
@@ -11,15 +11,10 @@ from libc.string cimport memcmp, memcpy, memset
 cdef extern from *:
     """
     #define row_prefetched(place) __builtin_prefetch(place)
-    static uint64_t row_mixed(uint64_t a, uint64_t b) {
-        __uint128_t product = (__uint128_t) a * b;
-        return (uint64_t) product ^ (uint64_t) (product >> 64);
-    }
     static uint64_t row_big_endian(uint64_t word) { return __builtin_bswap64(word); }
     static int row_is_little(void) { const uint16_t one = 1; return *(const uint8_t *) &one; }
     """
     void prefetched "row_prefetched"(const void *) noexcept nogil
-    uint64_t mixed "row_mixed"(uint64_t a, uint64_t b) noexcept nogil
     uint64_t swapped "row_big_endian"(uint64_t word) noexcept nogil
     bint is_little "row_is_little"() noexcept nogil
 
@@ -38,22 +33,6 @@ cdef struct Head:
 cdef struct Sorting:
     uint64_t word  # of the key, behind what all keys begin with
     Head *record
-
-
-cdef inline uint64_t hash_of(const char *data, Py_ssize_t length, uint64_t seed) noexcept nogil:
-    """A hash that no sender of keys can foresee."""
-    cdef uint64_t h = mixed(seed, <uint64_t> length ^ 0x9E3779B97F4A7C15ULL)
-    cdef uint64_t word
-    while length >= 8:
-        memcpy(&word, data, 8)
-        h = mixed(h ^ word, seed)
-        data += 8
-        length -= 8
-    if length:
-        word = 0
-        memcpy(&word, data, length)
-        h = mixed(h ^ word, seed)
-    return h ^ h >> 32
 
 
 cdef inline const char *key_of(const Head *record) noexcept nogil:

@@ -28,6 +28,7 @@ from libc.string cimport memcmp, memcpy, memset
 from kafkalite.core.protocol._int64s cimport Int64s
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._spans cimport Spans
+from kafkalite.streams.local._key_hash cimport hash_of
 from kafkalite.streams.local.state._row_order cimport (
     DEAD,
     Head,
@@ -35,7 +36,6 @@ from kafkalite.streams.local.state._row_order cimport (
     Sorting,
     Text,
     behind,
-    hash_of,
     is_dead,
     key_of,
     prefetched,
@@ -240,7 +240,7 @@ cdef class RowTable:
     cdef uint64_t _slot_of(self, const Head *record) noexcept nogil:
         """The slot of a record that is not dead."""
         cdef uint64_t mask = self._slot_count() - 1
-        cdef uint64_t i = hash_of(key_of(record), record.key_size, SEED) >> (HASH_BITS - self._bits)
+        cdef uint64_t i = hash_of(key_of(record), record.key_size, 0, SEED) >> (HASH_BITS - self._bits)
         while self._slots[i] <= DELETED or self._at(self._slots[i]) != record:
             i = (i + 1) & mask
         return i
@@ -284,7 +284,7 @@ cdef class RowTable:
                 at = slot >> (HASH_BITS - bits)
             else:
                 record = self._at(slot)
-                at = hash_of(key_of(record), record.key_size, SEED) >> (HASH_BITS - bits)
+                at = hash_of(key_of(record), record.key_size, 0, SEED) >> (HASH_BITS - bits)
             while slots[at]:
                 at = (at + 1) & mask
             slots[at] = slot
@@ -363,10 +363,10 @@ cdef class RowTable:
                 raise TypeError(f"expected bytes: {key!r}, {row!r}")
             data, size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
             if row is None:
-                self._set(data, size, hash_of(data, size, SEED), nothing, False)
+                self._set(data, size, hash_of(data, size, 0, SEED), nothing, False)
             else:
                 self._set(
-                    data, size, hash_of(data, size, SEED),
+                    data, size, hash_of(data, size, 0, SEED),
                     text_of(PyBytes_AS_STRING(row), PyBytes_GET_SIZE(row)), True,
                 )
         self.version += 1
@@ -425,7 +425,7 @@ cdef class RowTable:
             size = keys.last[first + i] - keys.first[first + i]
             if has_windows and size >= START_BYTES:
                 key = self._with_start_first(key, size)
-            hashes[i] = hash_of(key, size, SEED)
+            hashes[i] = hash_of(key, size, 0, SEED)
             if self._slots != NULL:
                 prefetched(&self._slots[hashes[i] >> (HASH_BITS - self._bits)])
         for i in range(count if self._slots != NULL else 0):
@@ -447,7 +447,7 @@ cdef class RowTable:
             if not PyBytes_CheckExact(key):
                 raise TypeError(f"expected bytes: {key!r}")
             data, size = PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)
-            at = self._find(data, size, hash_of(data, size, SEED))
+            at = self._find(data, size, hash_of(data, size, 0, SEED))
             if at < 0:
                 continue
             record = self._at(self._slots[at])
