@@ -243,7 +243,8 @@ class FetchSessions:
     ) -> OpenFetch:
         """The next request of a session."""
         session.reading.unpark()  # of a request that this one supersedes
-        session.update(asked.items(), forgotten)
+        if asked or forgotten:
+            session.update(asked.items(), forgotten)
         return self._gone_on(session, _after(session.epoch), names, now_ms)
 
     def _gone_on(
