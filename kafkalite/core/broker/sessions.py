@@ -64,9 +64,11 @@ class FetchSession:
     told: dict[Key, Told] = field(default_factory=dict)
     is_changing: bool = False  # a long request changes it in slices; all others are refused
 
-    def update(self, asked: Iterable[tuple[Key, Asked]], forgotten: Iterable[Key]) -> None:
-        """Takes in what a request adds, changes and forgets."""
+    def take_in(self, asked: Iterable[tuple[Key, Asked]], forgotten: Iterable[Key]) -> None:
+        """Takes in what a request adds, changes and forgets, and ends the wait of the one before
+        it."""
         reading = self.reading
+        reading.unpark()
         for key, each in asked:
             known = reading.asked.get(key)
             topic = each.topic if known is None else known.topic or each.topic
@@ -163,7 +165,8 @@ class FetchSessions:
         session = self._find(request.session_id, request.session_epoch, by_id)
         if isinstance(session, ErrorCode):
             return session
-        return self._go_on(session, asked, _forgotten(request, by_id), names, now_ms)
+        session.take_in(asked.items(), _forgotten(request, by_id))
+        return self._go_on(session, _after(session.epoch), names, now_ms)
 
     def open_in_slices(
         self,
@@ -183,15 +186,14 @@ class FetchSessions:
         session = self._find(request.session_id, request.session_epoch, by_id)
         if isinstance(session, ErrorCode):
             return session
-        session.reading.unpark()  # of a request that this one supersedes
         session.epoch = epoch = _after(session.epoch)
         session.is_changing = True
         try:
             for some in _batched(asked.items()):
-                session.update(some, ())
+                session.take_in(some, ())
                 yield
             for keys in _batched(_forgotten(request, by_id)):
-                session.update((), keys)
+                session.take_in((), keys)
                 yield
             session.is_changing = False
         finally:
@@ -199,7 +201,7 @@ class FetchSessions:
                 self._close(session.session_id)
         if self._sessions.get(session.session_id) is not session:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # evicted, or closed by its reader
-        return self._gone_on(session, epoch, names, now_ms)
+        return self._go_on(session, epoch, names, now_ms)
 
     def _open_anew(self, request: FetchRequest, by_id: bool, asked: dict[Key, Asked]) -> OpenFetch:
         """All partitions are in the request, which may begin a session."""
@@ -221,7 +223,8 @@ class FetchSessions:
         session = self._find(session_id, epoch, by_id)
         if isinstance(session, ErrorCode):
             return None
-        return self._go_on(session, asked, (), names, now_ms)
+        session.take_in(asked.items(), ())
+        return self._go_on(session, _after(session.epoch), names, now_ms)
 
     def _find(self, session_id: int, epoch: int, by_id: bool) -> FetchSession | ErrorCode:
         """The session whose next request has this epoch."""
@@ -234,20 +237,6 @@ class FetchSessions:
         return session if is_due else ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
     def _go_on(
-        self,
-        session: FetchSession,
-        asked: Mapping[Key, Asked],
-        forgotten: Iterable[Key],
-        names: Mapping[UUID, str],
-        now_ms: int,
-    ) -> OpenFetch:
-        """The next request of a session."""
-        session.reading.unpark()  # of a request that this one supersedes
-        if asked or forgotten:
-            session.update(asked.items(), forgotten)
-        return self._gone_on(session, _after(session.epoch), names, now_ms)
-
-    def _gone_on(
         self, session: FetchSession, epoch: int, names: Mapping[UUID, str], now_ms: int
     ) -> OpenFetch:
         """What a session that was brought up to date is to read."""
