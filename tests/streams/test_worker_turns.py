@@ -12,7 +12,7 @@ import pytest
 
 from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError, ErrorCode, TopologyError
+from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, TopologyError
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string, tumbling
 from kafkalite.streams.app import _run
@@ -498,6 +498,11 @@ class TestAssignment:
         async def scenario() -> None:
             turns = Turns(passing())
             await turns.assign(IN)
+
+            async def refresh(*_: object, **__: object) -> Any:
+                raise BrokerUnavailable("nobody answers")
+
+            turns._client.refresh = refresh  # type: ignore[method-assign]
             gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic out")
             with pytest.raises(ApiError, match="topic out"):
                 await turns._begin_anew(gone)

@@ -27,6 +27,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -428,8 +429,9 @@ class Worker:
         """Throws all tasks away, and begins them anew from the last commit after a pause."""
         if not is_passing(error):
             if isinstance(error, ApiError) and error.error_code in TOPIC_GONE:
-                there = await self._client.refresh(sorted(self._assignor.required))
-                self._assignor.refuse_gone(there.topics)
+                with suppress(ApiError, BrokerUnavailable):
+                    there = await self._client.refresh(sorted(self._assignor.required))
+                    self._assignor.refuse_gone(there.topics)
             raise error
         log.warning(
             "%s: %s; its tasks begin anew from their last commit", self.plan.application_id, error
