@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -498,17 +499,11 @@ class TestAssignment:
         async def scenario() -> None:
             turns = Turns(passing())
             await turns.assign(IN)
-
-            async def refresh(*_: object, **__: object) -> Any:
-                raise BrokerUnavailable("nobody answers")
-
-            turns._client.refresh = refresh  # type: ignore[method-assign]
-            gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic out")
-            with pytest.raises(ApiError, match="topic out"):
-                await turns._begin_anew(gone)
-            too_large = ApiError(ErrorCode.MESSAGE_TOO_LARGE, "a row")
-            with pytest.raises(ApiError, match="a row"):
-                await turns._begin_anew(too_large)
+            turns._client.refresh = AsyncMock(side_effect=BrokerUnavailable("nobody answers"))
+            gone, large = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.MESSAGE_TOO_LARGE
+            for code, words in ((gone, "topic out"), (large, "a row")):
+                with pytest.raises(ApiError, match=words):
+                    await turns._begin_anew(ApiError(code, words))
 
         asyncio.run(scenario())
 
