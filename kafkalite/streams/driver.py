@@ -32,7 +32,6 @@ from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.calling import TIMESTAMP_MAX
 from kafkalite.streams.local.compile import compile_topology
-from kafkalite.streams.local.state import StoreView
 from kafkalite.streams.local.task import Task
 from kafkalite.streams.record import Record
 
@@ -129,7 +128,7 @@ class TopologyTestDriver:
         """Sends on what waits for the commit."""
         self._run(commits=True)
 
-    def store(self, name: str) -> StoreView:
+    def store(self, name: str) -> Any:
         """A store to look into, by the name of its operator."""
         for task in self._tasks:
             if name in task.changelog_topics:

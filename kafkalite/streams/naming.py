@@ -82,3 +82,8 @@ def check_name(name: object, what: str) -> str:
         f"{what}: expected at most {TOPIC_NAME_CHARS_MAX} letters, digits, '.', '_' and '-', "
         f"got {name!r}"
     )
+
+
+def internal_name(application_id: str, name: str, suffix: str) -> str:
+    """`<application.id>-<name>-changelog` or `-repartition`."""
+    return f"{application_id}-{name}-{suffix}"

@@ -44,6 +44,9 @@ class Node:
     """A step of a topology. Nodes are compared by identity; names are unique within a plan."""
 
     reads: ClassVar[Port] = Port.RECORDS  # which output of its parents
+    changes_key: ClassVar[bool] = False  # equal keys may be in several partitions below
+    changes_value: ClassVar[bool] = False  # nothing is known of the serde of values below
+    pushes_often: ClassVar[bool] = False  # several batches for one that came, the later ones last
 
     name: str
     parents: tuple[Node, ...] = ()
@@ -92,12 +95,16 @@ class Filter(Node):
 class Map(Node):
     """Replaces the value."""
 
+    changes_value: ClassVar[bool] = True
+
     function: Function
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FlatMap(Node):
     """Any number of values for one; they keep key, timestamp and headers."""
+
+    changes_value: ClassVar[bool] = True
 
     function: Function
 
@@ -106,12 +113,17 @@ class FlatMap(Node):
 class SelectKey(Node):
     """Replaces the key."""
 
+    changes_key: ClassVar[bool] = True
+
     function: Function
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MapPairs(Node):
     """Replaces key and value; with `flat` by any number of pairs."""
+
+    changes_key: ClassVar[bool] = True
+    changes_value: ClassVar[bool] = True
 
     function: Function
     flat: bool = False
@@ -120,6 +132,9 @@ class MapPairs(Node):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MapBatch(Node):
     """Columns to columns; nothing is known of the result's keys and values."""
+
+    changes_key: ClassVar[bool] = True
+    changes_value: ClassVar[bool] = True
 
     function: Callable[[Any], Any]
 
@@ -206,6 +221,8 @@ class Aggregate(Node, Table):
     merge until the commit.
     """
 
+    pushes_often: ClassVar[bool] = True
+
     aggregates: tuple[Aggregator, ...]
     fields: tuple[str, ...] | None = None
     window: TimeWindow | None = None
@@ -263,6 +280,8 @@ class TableFilter(Node, Table):
 class TableMap(Node, Table):
     """Replaces each row's value. Owns a store when it is `named`."""
 
+    changes_value: ClassVar[bool] = True
+
     function: Function
     named: bool = False
 
@@ -270,6 +289,9 @@ class TableMap(Node, Table):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TableGroupBy(Node):
     """Every change of a row as a change of its group: the old row's group and the new row's."""
+
+    changes_key: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
 
     function: Function
     select: Function | None = None  # what is aggregated; None: the row

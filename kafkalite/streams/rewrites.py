@@ -2,7 +2,7 @@
 
     1  repartition   GroupBy and ToTable behind a changed key get an internal topic
     2  serdes        every source, sink and store gets the serdes that the rules infer
-    3  stores        tables that must know old rows get a store
+    3  stores        nodes that keep state get theirs (stores.py)
     4  cut           Repartition becomes a sink and a source; what still hangs together
                      is a sub-topology
 
@@ -15,7 +15,7 @@ Source Kafka Streams' InternalStreamsBuilder and InternalTopologyBuilder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
@@ -29,6 +29,8 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Count, Reduce
 from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.combining import is_combinable
+from kafkalite.streams.naming import internal_name
+from kafkalite.streams.stores import Schema, Store, find_stores
 
 REPARTITION_CONFIG: Final = {
     "cleanup.policy": "delete",
@@ -36,22 +38,6 @@ REPARTITION_CONFIG: Final = {
     "message.timestamp.type": "CreateTime",
 }
 CHANGELOG_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"}
-
-KEY_CHANGERS: Final = (p.SelectKey, p.MapPairs, p.MapBatch, p.TableGroupBy)
-VALUE_CHANGERS: Final = (p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap)
-
-
-@dataclass(frozen=True, slots=True)
-class Schema:
-    """What is known of a node's output: its serdes, None after an operator that changed it.
-
-    Where the key's serde is known, the key's bytes are at hand as well; the value's bytes are only
-    where `has_raw_value`.
-    """
-
-    key: Serde | None
-    value: Serde | None
-    has_raw_value: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +47,6 @@ class InternalTopic:
     name: str
     partitions: int | None
     config: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """State of one node, kept in a changelog topic."""
-
-    name: str
-    changelog_topic: str
-    node: p.Node
-    key: Serde
-    value: Serde
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,7 +189,7 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
 
     def note(node: p.Node) -> p.Node:
         changed[node] = not isinstance(node, p.Repartition) and (
-            isinstance(node, KEY_CHANGERS) or any(changed[parent] for parent in node.parents)
+            node.changes_key or any(changed[parent] for parent in node.parents)
         )
         return node
 
@@ -267,7 +242,7 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
             schemas[kept] = _schema_of(kept)
         else:
             schemas[out.keep(node)] = Schema(
-                None if isinstance(node, KEY_CHANGERS) else above.key,
+                None if node.changes_key else above.key,
                 None if _changes_value(node) else above.value,
                 above.has_raw_value and not _changes_value(node),
             )
@@ -319,7 +294,7 @@ def _kept_value(node: p.Node, above: Schema) -> Serde | None:
 def _changes_value(node: p.Node) -> bool:
     if isinstance(node, p.TableGroupBy):
         return node.select is not None
-    return isinstance(node, VALUE_CHANGERS)
+    return node.changes_value
 
 
 def _schema_of(node: p.Node) -> Schema:
@@ -329,51 +304,6 @@ def _schema_of(node: p.Node) -> Schema:
     if isinstance(node, p.Aggregate) and node.window is not None:
         return Schema(windowed(node.key, node.window.size_ms), node.value)
     return Schema(node.key, node.value, isinstance(node, p.Repartition))
-
-
-def find_stores(plan: p.Plan, schemas: Mapping[p.Node, Schema]) -> Callable[[p.Plan], list[Store]]:
-    """Which nodes own a store. The answer is by name, to be asked of a later plan."""
-    children = plan.children()
-    serdes = {node.name: schemas[node] for node in plan.nodes if _needs_store(node, children)}
-
-    def stores(later: p.Plan) -> list[Store]:
-        found: dict[str, Store] = {}
-        for node in later.nodes:
-            if node.name in serdes:
-                topic = internal_name(later, node.name, "changelog")
-                if topic in found:
-                    raise TopologyError(
-                        f"two operators would own the changelog topic {topic!r}: "
-                        f"give one of the operators called {node.name!r} another name"
-                    )
-                schema = serdes[node.name]
-                value = schema.value or plan.value or msgpack()
-                key = node.key if isinstance(node, p.Aggregate) else schema.key
-                found[topic] = Store(node.name, topic, node, key or plan.key or bytes_(), value)
-        return list(found.values())
-
-    return stores
-
-
-def _needs_store(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
-    if isinstance(node, p.Aggregate):
-        return True
-    if isinstance(node, p.TableSource | p.ToTable):
-        return node.named or _olds_required(node, children)
-    return isinstance(node, p.TableFilter | p.TableMap) and node.named
-
-
-def _olds_required(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
-    """Whether something below cannot work without the row that an update replaces."""
-    return any(
-        isinstance(child, p.TableGroupBy)
-        or (
-            isinstance(child, p.TableFilter | p.TableMap)
-            and not child.named
-            and _olds_required(child, children)
-        )
-        for child in children[node]
-    )
 
 
 def cut_repartitions(
@@ -388,7 +318,7 @@ def cut_repartitions(
         if not isinstance(node, p.Repartition):
             now[out.keep(node)] = schemas[node]
             continue
-        topic = internal_name(plan, node.name, "repartition")
+        topic = internal_name(plan.application_id, node.name, "repartition")
         if topic in made:
             raise TopologyError(
                 f"two operators would own the repartition topic {topic!r}: "
@@ -432,11 +362,6 @@ def _combining(
 def _folds_ahead(table: p.Aggregate, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
     """Whether nobody below a table asks for every update, or for its late records."""
     return table.cached and not any(isinstance(child, p.Late) for child in children[table])
-
-
-def internal_name(plan: p.Plan, name: str, suffix: str) -> str:
-    """`<application.id>-<name>-changelog` or `-repartition`."""
-    return f"{plan.application_id}-{name}-{suffix}"
 
 
 def topology_topic(application_id: str) -> str:

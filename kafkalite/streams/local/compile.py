@@ -19,7 +19,8 @@ from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.operators import sinks, stateless, tables, windowed
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.local.watermarks import Flow
-from kafkalite.streams.rewrites import InternalTopic, Store, SubTopology, sub_topologies
+from kafkalite.streams.rewrites import InternalTopic, SubTopology, sub_topologies
+from kafkalite.streams.stores import Store
 
 __all__ = [
     "OPERATORS",

@@ -1,8 +1,9 @@
 """The order of records where the ways of one stream meet again.                           [P]
 
 A batch goes through one arm of a fork whole, and then through the next. Where two arms meet, in a
-Merge or in a topic that several sinks write, their records are put back into the order in which
-Kafka Streams would have sent them: record by record, each through all arms before the next.
+node with several parents or in a topic that several sinks write, their records are put back into
+the order in which Kafka Streams would have sent them: record by record, each through all arms
+before the next.
 
                  ┌─ even ─────── 2 4 ─┐
     1 2 3 4 ─ fork                    meeting: -1 2 -3 4
@@ -17,7 +18,7 @@ that pushes several batches in a run counts its pushes. So the lower number came
 
 Only topologies with forks whose arms meet have levels; others pay nothing.
 
-Owns   the rule of which nodes are forks; the batches that wait at a Merge until a run is over.
+Owns   the rule of which nodes are forks; the batches that wait where arms meet until a run is over.
 Never  changes the order within an arm.
 Source Kafka Streams' ProcessorContextImpl.forward (depth first, children in order).
 """
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, count, groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from kafkalite.core.types import Columns, concat
@@ -66,7 +68,7 @@ class Ordering:
 
     def _set_levels(self, nodes: Sequence[p.Node], *, is_cached: bool) -> None:
         """Gives forks and nodes that push several times their fields, the source's side highest."""
-        several = {n for n in nodes if not is_cached or isinstance(n, p.Aggregate | p.TableGroupBy)}
+        several = {node for node in nodes if not is_cached or node.pushes_often}
         levels: dict[tuple[p.Node, str], int] = {}
         depth: dict[p.Node, int] = {}  # levels from the source to each node, itself included
         for node in nodes:
@@ -131,7 +133,7 @@ def _forks(
 
 
 def _meeting_places(node: p.Node, shared: frozenset[object]) -> frozenset[object]:
-    if isinstance(node, p.Merge):
+    if len(node.parents) > 1:
         return frozenset({node})
     if isinstance(node, p.Sink):
         return shared & {node.topic, ANY_TOPIC}
@@ -247,6 +249,33 @@ class Merging:
         batches, self._batches = self._batches, []
         if batches:
             self._forward(batches[0] if len(batches) == 1 else met(batches))
+
+
+class Meeting:
+    """The inputs of a node with several parents: holds the batches of a run until all arms are
+    through, then sends each record into its input, in order."""
+
+    def __init__(self, inputs: Sequence[Push]) -> None:
+        self._inputs = inputs
+        self._batches: list[tuple[int, Batch]] = []
+
+    def collect(self, number: int) -> Push:
+        """Takes the batches of one input."""
+
+        def push(batch: Batch) -> None:
+            if len(batch):
+                self._batches.append((number, batch))
+
+        return push
+
+    def settle(self) -> None:
+        """The run is over above."""
+        batches, self._batches = self._batches, []
+        ordered = Ordered(batch.origin.order(range(len(batch))) for _, batch in batches)
+        places = [(part, at) for part, (_, each) in enumerate(batches) for at in range(len(each))]
+        for part, run in groupby((places[pick] for pick in ordered.picks), key=itemgetter(0)):
+            number, batch = batches[part]
+            self._inputs[number](batch.take([at for _, at in run]))
 
 
 def met(parts: Sequence[Batch]) -> Batch:

@@ -29,12 +29,13 @@ from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.batch import Place as RecordPlace
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import UNKNOWN, Failures
-from kafkalite.streams.local.order import Merging, Ordering, outputs_in_order
+from kafkalite.streams.local.order import Meeting, Merging, Ordering, outputs_in_order
 from kafkalite.streams.local.sizes import Limits
-from kafkalite.streams.local.state import StateStore
+from kafkalite.streams.local.state import TaskStore
 from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.memory import InMemory
-from kafkalite.streams.rewrites import Schema, Store, SubTopology
+from kafkalite.streams.rewrites import SubTopology
+from kafkalite.streams.stores import Schema, Store
 
 # Serdes that write equal bytes for a value whatever the topic.
 PORTABLE = (BytesSerde, StringSerde, Int64Serde, Float64Serde, JsonSerde, MsgpackSerde)
@@ -114,14 +115,14 @@ class Runtime:
     limits: Limits = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     outputs: list[Output] = field(default_factory=list)
-    stores: dict[str, StateStore] = field(default_factory=dict)
+    stores: dict[str, TaskStore] = field(default_factory=dict)
     stateful: dict[p.Node, Stateful] = field(default_factory=dict)
     now_ms: int = 0
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
     shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
     place: Place = field(default_factory=InMemory)  # of the stores
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
-    _merges: list[Merging] = field(default_factory=list)  # those above first
+    _merges: list[Merging | Meeting] = field(default_factory=list)  # those above first
     _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent
     _asked: dict[p.Node, tuple[Needs, ...]] = field(default_factory=dict)  # of each parent
     _needs: dict[tuple[p.Node, p.Port], Needs] = field(default_factory=dict)
@@ -188,6 +189,14 @@ class Runtime:
         self._merges.insert(0, merging)  # nodes are compiled those below first
         return merging.collect
 
+    def meeting(self, inputs: Sequence[Push]) -> tuple[Push, ...]:
+        """The inputs of a node with several parents, into which records come in order."""
+        if not self.ordering.forks:
+            return tuple(inputs)
+        meeting = Meeting(inputs)
+        self._merges.insert(0, meeting)  # as in `merging`
+        return tuple(meeting.collect(number) for number in range(len(inputs)))
+
     def push_to(self, node: p.Node, edge: Edge) -> Push:
         """Pushes from `node` over one of the edges below it."""
         push = self._inputs[edge.node][edge.number]
@@ -236,10 +245,10 @@ class Runtime:
         """The serdes of the output of `node`."""
         return self.sub_topology.schemas[node]
 
-    def store_of(self, node: p.Node) -> Store | None:
-        """The store that `node` owns, if it does."""
-        found = (store for store in self.sub_topology.stores if store.node is node)
-        return next(found, None)
+    def store_of(self, node: p.Node, word: str = "") -> Store | None:
+        """The store that `node` owns, if it does; of several the one that is called `word`."""
+        stores = self.sub_topology.stores
+        return next((s for s in stores if s.node is node and s.word == word), None)
 
     def codec(
         self,

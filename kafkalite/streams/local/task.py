@@ -40,7 +40,7 @@ from kafkalite.streams.local.inputs import Input, Reader
 from kafkalite.streams.local.runtime import Stateful
 from kafkalite.streams.local.sizes import Limits, RecordTooLarge, too_large
 from kafkalite.streams.local.stamping import Piece, Stamper
-from kafkalite.streams.local.state import StateStore, StoreView
+from kafkalite.streams.local.state import TaskStore
 from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.kept import Kept
 from kafkalite.streams.local.watermarks import (
@@ -155,11 +155,11 @@ class Task:
         """The changelog topic of each store, by its name."""
         return {store.name: store.changelog_topic for store in self.sub_topology.stores}
 
-    def store(self, name: str) -> StoreView:
+    def store(self, name: str) -> Any:
         """A store to look into. KeyError when this task has none of that name."""
         found = self._runtime.stores[name]
-        found.find_buckets()
-        return StoreView(found)
+        found.settle()
+        return found.view()
 
     def kept(self, name: str) -> Kept:
         """The rows of a store as bytes, for those who restore it."""
@@ -382,16 +382,19 @@ class Task:
         for node, operator in self._operators.items():
             time = operator.stream_time()
             if time is not None and (time != NEVER or clocks):
-                self._store_of(node).note = msgpack.packb([NOTE_VERSION, time, clocks])
+                store = self._store_of(node)
+                assert store is not None, f"{node.name}: stream time without a store"
+                store.note = msgpack.packb([NOTE_VERSION, time, clocks])
 
-    def _store_of(self, node: p.Node) -> StateStore:
-        store = self._runtime.store_of(node)
-        assert store is not None, f"{node.name}: stream time without a store"
-        return self._runtime.stores[store.name]
+    def _store_of(self, node: p.Node) -> TaskStore | None:
+        """The store that keeps the note of an operator: the first that its node owns."""
+        stores = self.sub_topology.stores
+        first = next((store for store in stores if store.node is node), None)
+        return None if first is None else self._runtime.stores[first.name]
 
     def _noted_time(self, node: p.Node) -> int:
         """The stream time that the note of the node's store tells; its clocks are kept."""
-        if self._runtime.store_of(node) is None or (note := self._store_of(node).note) is None:
+        if (store := self._store_of(node)) is None or (note := store.note) is None:
             return NEVER
         try:
             version, time, clocks = msgpack.unpackb(note)
@@ -431,7 +434,7 @@ class Task:
             raise ProcessingError(f"task {self} has failed: make a new one from its last commit")
         self._become(TaskState.RUNNING)
         for store in self._runtime.stores.values():
-            store.find_buckets()
+            store.settle()
         for node, operator in self._operators.items():
             operator.resume(self._noted_time(node))
 

@@ -34,8 +34,9 @@ from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.fingerprint import Difference, Fingerprint, compare, fingerprint
 from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.naming import internal_name
 from kafkalite.streams.plan import Plan
-from kafkalite.streams.rewrites import internal_name, topology_topic
+from kafkalite.streams.rewrites import topology_topic
 
 SUFFIX: Final = "-topology"
 SUFFIXES: Final = ("-changelog", "-repartition", SUFFIX)
@@ -170,7 +171,9 @@ class TopologyLog:
     async def _refuse_stranding(self, difference: Difference, existing: Sequence[str]) -> None:
         """Records on their way through a topic that nobody reads any more would be lost."""
         unread_by_us = (*difference.gone_repartitions, *difference.unreadable)
-        names = [internal_name(self._plan, name, "repartition") for name in unread_by_us]
+        names = [
+            internal_name(self._plan.application_id, name, "repartition") for name in unread_by_us
+        ]
         partitions = await self._partitions(name for name in names if name in existing)
         if not partitions:
             return

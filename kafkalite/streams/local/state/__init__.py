@@ -2,6 +2,8 @@
 
     store       rows as objects: a cache of those that are used, and what the changelog has not
                 seen yet; views for users
+    ordered     the same of rows in the order of keys that their operator lays out
+    port        what a task asks of either
     kept        rows as bytes, and how far they follow the changelog
     forms       how rows stand in a backend: tables, windows
     backend     the port to ordered bytes: memory, rocks
@@ -11,6 +13,8 @@ Owns   nothing itself; imports of the rest of the engine come here.
 """
 
 from kafkalite.streams.local.state.forms import NO_WINDOW, START
+from kafkalite.streams.local.state.ordered import OrderedStore, Row
+from kafkalite.streams.local.state.port import TaskStore
 from kafkalite.streams.local.state.store import (
     Bucket,
     Layout,
@@ -18,4 +22,14 @@ from kafkalite.streams.local.state.store import (
     StoreView,
 )
 
-__all__ = ["NO_WINDOW", "START", "Bucket", "Layout", "StateStore", "StoreView"]
+__all__ = [
+    "NO_WINDOW",
+    "START",
+    "Bucket",
+    "Layout",
+    "OrderedStore",
+    "Row",
+    "StateStore",
+    "StoreView",
+    "TaskStore",
+]

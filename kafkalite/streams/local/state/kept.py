@@ -189,6 +189,15 @@ class Kept:
         stored = (key for key, _ in self._backend.range(*self._form.bucket(start)))
         return [without_start(key) for key in stored if self._pending.get(key, b"") is not None]
 
+    def keys_between(self, low: bytes, high: bytes | None) -> list[bytes]:
+        """The keys of rows with low <= key < high, in order; of a store without windows."""
+        assert not self._has_windows
+        found = {key for key, _ in self._backend.range(low, high)}
+        for key, row in self._pending.items():
+            if low <= key and (high is None or key < high):
+                (found.discard if row is None else found.add)(key)
+        return sorted(found)
+
     def drop(self, start: int) -> None:
         """Deletes the rows of a window."""
         window = self._form.bucket(start)

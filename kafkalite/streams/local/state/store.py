@@ -175,7 +175,7 @@ class StateStore:
         self._coded_rows = self._coded_bytes = 0  # of rows that were written or read, for a mean
         if window is None:
             self.bucket(NO_WINDOW)
-        self.find_buckets()
+        self.settle()
 
     @property
     def newest(self) -> int:
@@ -187,8 +187,8 @@ class StateStore:
         """Whether rows may be kept as bytes alone."""
         return self.kept.is_durable or not self.kept.is_empty
 
-    def find_buckets(self) -> None:
-        """Makes the buckets of which rows are kept as bytes."""
+    def settle(self) -> None:
+        """What a restore has left gets buckets, in which rows are bytes until they are wanted."""
         self.kept.settle()
         if self.kept.is_empty:
             return
@@ -377,6 +377,10 @@ class StateStore:
     def _measure(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         self._coded_rows += len(keys)
         self._coded_bytes += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+
+    def view(self) -> StoreView:
+        """The store as users look into it."""
+        return StoreView(self)
 
     def record_keys(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[bytes]:
         """The bytes of `keys` in topics: followed by the window's start if there are windows."""

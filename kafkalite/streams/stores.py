@@ -1,0 +1,143 @@
+"""Stores: which nodes keep state, in how many parts, and under which names.                [P]
+
+A node says with `parts_of` what it keeps. Most keep nothing or one part; a join of streams keeps
+both sides. A part is called after its node, with its own word behind it where there are several,
+and so is its changelog topic.
+
+    orders-join            node
+    orders-join-left       store        app-orders-join-left-changelog      its changelog
+
+Owns   the names of stores; what a node tells of itself is registered here, kind by kind.
+Fails  with TopologyError when two nodes would own one changelog topic.
+Source Kafka Streams' InternalTopologyBuilder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import singledispatch
+
+from kafkalite.errors import TopologyError
+from kafkalite.serde.msgpack import msgpack
+from kafkalite.serde.primitives import bytes_
+from kafkalite.serde.serde import Serde
+from kafkalite.streams import plan as p
+from kafkalite.streams.naming import internal_name
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What is known of a node's output: its serdes, None after an operator that changed it.
+
+    Where the key's serde is known, the key's bytes are at hand as well; the value's bytes are only
+    where `has_raw_value`.
+    """
+
+    key: Serde | None
+    value: Serde | None
+    has_raw_value: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a node's state. The serdes are None where the application's are taken.
+
+    `word`: what tells it from the node's other parts; "" for the part that has the node's name.
+    """
+
+    key: Serde | None
+    value: Serde | None
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """State of one node, or a part of it, kept in a changelog topic."""
+
+    name: str
+    changelog_topic: str
+    node: p.Node
+    key: Serde
+    value: Serde
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Of a node in its plan: what is below each node, and what each puts out."""
+
+    children: Mapping[p.Node, Iterable[p.Node]]
+    schemas: Mapping[p.Node, Schema]
+
+
+@singledispatch
+def parts_of(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
+    """The parts of the state that `node` keeps."""
+    return ()
+
+
+@parts_of.register
+def _(node: p.Aggregate, around: Surroundings) -> tuple[Part, ...]:
+    return (Part(node.key, around.schemas[node].value),)
+
+
+@parts_of.register(p.TableSource)
+@parts_of.register(p.ToTable)
+def _(node: p.TableSource | p.ToTable, around: Surroundings) -> tuple[Part, ...]:
+    if node.named or _olds_required(node, around.children):
+        return _whole(node, around)
+    return ()
+
+
+@parts_of.register(p.TableFilter)
+@parts_of.register(p.TableMap)
+def _(node: p.TableFilter | p.TableMap, around: Surroundings) -> tuple[Part, ...]:
+    return _whole(node, around) if node.named else ()
+
+
+def _whole(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
+    """The rows that a node puts out, as its one part."""
+    schema = around.schemas[node]
+    return (Part(schema.key, schema.value),)
+
+
+def _olds_required(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    """Whether something below cannot work without the row that an update replaces."""
+    return any(
+        isinstance(child, p.TableGroupBy)
+        or (
+            isinstance(child, p.TableFilter | p.TableMap)
+            and not child.named
+            and _olds_required(child, children)
+        )
+        for child in children[node]
+    )
+
+
+def find_stores(plan: p.Plan, schemas: Mapping[p.Node, Schema]) -> Callable[[p.Plan], list[Store]]:
+    """The stores of a plan. The answer is by the names of nodes, to be asked of a later plan."""
+    around = Surroundings(plan.children(), schemas)
+    parts = {node.name: found for node in plan.nodes if (found := parts_of(node, around))}
+
+    def stores(later: p.Plan) -> list[Store]:
+        made: dict[str, Store] = {}
+        for node in later.nodes:
+            for part in parts.get(node.name, ()):
+                store = _store(later, node, part)
+                if store.changelog_topic in made:
+                    raise TopologyError(
+                        f"two operators would own the changelog topic {store.changelog_topic!r}: "
+                        f"give one of the operators called {node.name!r} another name"
+                    )
+                made[store.changelog_topic] = store
+        return list(made.values())
+
+    return stores
+
+
+def _store(plan: p.Plan, node: p.Node, part: Part) -> Store:
+    name = f"{node.name}-{part.word}" if part.word else node.name
+    topic = internal_name(plan.application_id, name, "changelog")
+    key, value = part.key or plan.key or bytes_(), part.value or plan.value or msgpack()
+    return Store(name, topic, node, key, value, part.word)
