@@ -33,7 +33,7 @@ N = TypeVar("N", bound=p.Node)
 # Operators that change the key, or may own a store or an internal topic: see naming.py.
 ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
-    p.Source, p.Aggregate, p.ToTable,
+    p.Source, p.Aggregate, p.ToTable, p.StreamJoin,
 )  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")
 
@@ -91,12 +91,14 @@ class Draft:
         parent: p.Node,
         name: str | None,
         on_error: p.OnError | None = None,
+        *,
+        others: tuple[p.Node, ...] = (),
         **fields: Any,
     ) -> N:
-        """Takes in a node with one parent; `word` is the method of the user's that makes it."""
+        """Takes in a node below `parent` and perhaps others; `word` is the user's method."""
         policy = self.policy(on_error, operator_of(word, name, parent))
         called = self.name(word, kind, parent, name)
-        return self.add(kind(name=called, parents=(parent,), on_error=policy, **fields))
+        return self.add(kind(name=called, parents=(parent, *others), on_error=policy, **fields))
 
     def stream(self, node: p.Node) -> Stream:
         """The stream of the records that `node` puts out."""

@@ -19,7 +19,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from kafkalite.core.generics import K, R, V
+from kafkalite.core.generics import K, R, T, V
 from kafkalite.core.nearest import did_you_mean
 from kafkalite.errors import TopologyError
 from kafkalite.streams.expressions.check import UNKNOWN, Shape, checked
@@ -49,6 +49,8 @@ class Passes(Enum):
     VALUE = "the value"
     KEY_AND_VALUE = "key and value"
     RECORD = "the record"
+    SIDES = "the left and the right value"
+    KEY_AND_SIDES = "the key, the left and the right value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class CallableFunction:
     @property
     def takes_key(self) -> bool:
         """Whether the key has to be decoded for it."""
-        return self.passes is not Passes.VALUE
+        return self.passes not in (Passes.VALUE, Passes.SIDES)
 
     @property
     def takes_value(self) -> bool:
@@ -151,6 +153,8 @@ UserFunction = Callable[..., Any] | str | Expression  # what a user may give for
 OfValue: TypeAlias = Callable[[V], R] | str | Expression
 OfPair: TypeAlias = Callable[[K, V], R]
 OfRecord: TypeAlias = Callable[[Record[K, V]], R]
+OfSides: TypeAlias = Callable[[V, T], R] | Expression  # of a join: left and right value
+OfKeyAndSides: TypeAlias = Callable[[K, V, T], R]
 TAKE_APART: Final = frozenset({"field", "drop_fields", "rename_fields"})
 NO_EXPRESSION: Final[Mapping[str, str]] = {
     **dict.fromkeys(("peek", "for_each"), "it has no effect, which is what this operator is for"),
@@ -193,6 +197,17 @@ def function_of(
     passes = Passes.KEY_AND_VALUE if with_key else Passes.RECORD if with_record else Passes.VALUE
     hint = "" if with_key or with_record else "; with_key=True passes key and value"
     check_arguments(given, 2 if with_key else 1, operator, f"{passes.value}{hint}")
+    return CallableFunction(given, passes)
+
+
+def join_function(given: object, operator: str, *, with_key: bool = False) -> Function:
+    """The function of a join as plan data: of the left and the right value."""
+    if isinstance(given, Expression | str):
+        raise TopologyError(f"{operator}: expected a function of the left and the right value")
+    passes = Passes.KEY_AND_SIDES if with_key else Passes.SIDES
+    hint = "" if with_key else "; with_key=True passes the key as well"
+    check_arguments(given, 3 if with_key else 2, operator, f"{passes.value}{hint}")
+    assert callable(given)
     return CallableFunction(given, passes)
 
 

@@ -90,6 +90,20 @@ class SinkOptions(TypedDict, Generic[K, V], total=False):
     on_error: p.OnError | None
 
 
+class JoinOptions(Named, total=False):
+    """What every join takes, beside what its kind does. The serdes are those of its internal
+    topics and stores."""
+
+    key_serde: Serde | None
+    left_serde: Serde | None
+
+
+class StreamJoinOptions(JoinOptions, total=False):
+    """The same of a join of two streams."""
+
+    right_serde: Serde | None
+
+
 class TableOptions(Named, total=False):
     """What operators on tables take, as they are implemented."""
 

@@ -29,6 +29,7 @@ from kafkalite.streams.windows import TimeWindow
 OnError = Literal["fail", "skip", "dlq"]
 Partitioner = Callable[[Any, Any, int], int]  # key, value, number of partitions -> partition
 TopicPattern = re.Pattern[str]
+How = Literal["inner", "left", "outer"]
 
 
 class Port(Enum):
@@ -302,6 +303,30 @@ class TableGroupBy(Node):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ToStream(Node):
     """The updates of a table as a stream."""
+
+
+# Joins
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StreamJoin(Node):
+    """Pairs of records of two streams with equal keys. Owns a store for each side.
+
+    A right record may be up to `before_ms` earlier and `after_ms` later than the left one; one of
+    them may be negative. The serdes are None where they follow from upstream.
+    """
+
+    changes_value: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
+
+    function: Function
+    how: How
+    before_ms: int
+    after_ms: int
+    grace_ms: int
+    key: Serde | None = None
+    left: Serde | None = None
+    right: Serde | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

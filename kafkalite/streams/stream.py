@@ -38,6 +38,7 @@ from kafkalite.streams.functions import (
     refuse_expression,
     topic_of,
 )
+from kafkalite.streams.joining import Joining
 from kafkalite.streams.options import (
     Grouping,
     Named,
@@ -59,7 +60,9 @@ if TYPE_CHECKING:
 TopicName: TypeAlias = str | Callable[[Record[K, V]], str] | Expression
 
 
-class Stream(Fields["Stream[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]):
+class Stream(
+    Joining[K_co, V_co], Fields["Stream[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]
+):
     """Records one after the other. `to` and `for_each` are its ends.
 
     `Stream[str, Order]` has texts as keys and orders as values, for a type checker. It checks
@@ -67,7 +70,7 @@ class Stream(Fields["Stream[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_c
     a null value, as in Kafka Streams: `Order | None` would be a burden where there is none.
     """
 
-    not_built = frozenset({"map_async", "process", "process_values", "join", "join_as_of"})
+    not_built = frozenset({"map_async", "process", "process_values", "join_as_of"})
     hints = hints.STREAM
 
     def __init__(self, draft: Draft, node: p.Node) -> None:

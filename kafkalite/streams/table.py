@@ -163,7 +163,9 @@ class Table(Fields["Table[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]
         for step in steps:  # what was done to the table is done to its final rows
             kind = p.Filter if isinstance(step, p.TableFilter) else p.Map
             word = "filter" if kind is p.Filter else "map"
-            fields = {"negate": step.negate} if isinstance(step, p.TableFilter) else {}
+            fields: dict[str, Any] = (
+                {"negate": step.negate} if isinstance(step, p.TableFilter) else {}
+            )
             node = self._draft.below(
                 word, kind, node, None, step.on_error, function=step.function, **fields
             )

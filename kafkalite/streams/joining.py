@@ -1,0 +1,211 @@
+"""Joins of a stream with another stream, a table or a global table.                        [P]
+
+`join` looks at the right side and calls the method for its kind. Each kind has its own arguments:
+a join of streams needs `within=`, a global table `key=`. Others are refused.
+
+Fails  with TopologyError, which names the operator, where the mistake stands.
+Source Kafka Streams' KStream.join, JoinWindows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, overload
+
+from kafkalite.core.generics import K_co, R, V, V_co
+from kafkalite.errors import TopologyError
+from kafkalite.streams import plan as p
+from kafkalite.streams.draft import Draft, operator_of, serde_or_none
+from kafkalite.streams.durations import Duration, milliseconds, not_negative
+from kafkalite.streams.functions import (
+    OfKeyAndSides,
+    OfSides,
+    UserFunction,
+    join_function,
+)
+from kafkalite.streams.options import JoinOptions, StreamJoinOptions, check_options
+from kafkalite.streams.table import Table
+
+if TYPE_CHECKING:
+    from kafkalite.streams.stream import Stream
+
+Within = Duration | tuple[Duration, Duration]
+
+
+class Joining(Generic[K_co, V_co]):
+    """Mixed into Stream."""
+
+    _draft: Draft
+    _node: p.Node
+
+    @overload
+    def join(
+        self,
+        other: Stream[K_co, V],
+        function: OfSides[V_co, V, R],
+        *,
+        within: Within,
+        how: Literal["inner"] = "inner",
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: Stream[K_co, V],
+        function: OfSides[V_co, V | None, R],
+        *,
+        within: Within,
+        how: Literal["left"],
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: Stream[K_co, V],
+        function: OfSides[V_co | None, V | None, R],
+        *,
+        within: Within,
+        how: Literal["outer"],
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: Stream[K_co, V],
+        function: OfKeyAndSides[K_co, Any, Any, R],
+        *,
+        with_key: Literal[True],
+        within: Within,
+        how: p.How = "inner",
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: Table[K_co, V],
+        function: OfSides[V_co, V, R],
+        *,
+        how: Literal["inner"] = "inner",
+        grace: Duration | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: Table[K_co, V],
+        function: OfSides[V_co, V | None, R],
+        *,
+        how: Literal["left"],
+        grace: Duration | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: Table[K_co, V],
+        function: OfKeyAndSides[K_co, Any, Any, R],
+        *,
+        with_key: Literal[True],
+        how: p.How = "inner",
+        grace: Duration | None = None,
+        **options: Unpack[JoinOptions],
+    ) -> Stream[K_co, R]: ...
+    def join(self, other: Any, function: UserFunction, **options: Any) -> Stream:
+        """Joins each record with those of `other` that have its key: `function(left, right)`.
+
+        With another stream, `within` says how far timestamps may be apart: a duration, or two for
+        how much earlier and how much later the right record may be. `how`: "inner", "left" also
+        for records without a partner, "outer" for those of both sides. `with_key=True` passes
+        `(key, left, right)`.
+        """
+        operator = operator_of("join", options.get("name"), self._node)
+        if isinstance(other, Joining):
+            return self._join_stream(other, function, operator, **options)
+        if isinstance(other, Table):
+            return self._join_table(other, function, operator, **options)
+        raise TopologyError(
+            f"{operator}: expected a stream or a table to join with, got {type(other).__name__}"
+        )
+
+    def _join_stream(
+        self,
+        other: Joining,
+        function: UserFunction,
+        operator: str,
+        *,
+        within: Within | None = None,
+        how: p.How = "inner",
+        grace: Duration = 0,
+        with_key: bool = False,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream:
+        check_options(operator, options, StreamJoinOptions)
+        self._check_side(other, operator)
+        before_ms, after_ms = window_of(within, operator)
+        node = self._draft.below(
+            "join",
+            p.StreamJoin,
+            self._node,
+            options.get("name"),
+            options.get("on_error"),
+            others=(other._node,),
+            function=join_function(function, operator, with_key=with_key),
+            how=how_of(how, ("inner", "left", "outer"), operator),
+            before_ms=before_ms,
+            after_ms=after_ms,
+            grace_ms=not_negative(grace, f"{operator}: grace"),
+            key=serde_or_none(options.get("key_serde"), "key_serde=", operator),
+            left=serde_or_none(options.get("left_serde"), "left_serde=", operator),
+            right=serde_or_none(options.get("right_serde"), "right_serde=", operator),
+        )
+        return self._draft.stream(node)
+
+    def _join_table(
+        self,
+        other: Table,
+        function: UserFunction,
+        operator: str,
+        *,
+        how: p.How = "inner",
+        grace: Duration | None = None,
+        with_key: bool = False,
+        **options: Unpack[JoinOptions],
+    ) -> Stream:
+        check_options(operator, options, JoinOptions)
+        self._check_side(other, operator)
+        how_of(how, ("inner", "left"), operator)
+        raise TopologyError(f"{operator}: a join with a table is not supported yet")
+
+    def _check_side(self, other: Joining | Table, operator: str) -> None:
+        if other._draft is not self._draft:
+            raise TopologyError(f"{operator}: {other._node.name!r} is of another application")
+
+
+def how_of(how: object, allowed: tuple[p.How, ...], operator: str) -> p.How:
+    """`how` once it is known to be a kind of join that `operator` has."""
+    for each in allowed:
+        if how == each:
+            return each
+    raise TopologyError(f"{operator}: how is one of {allowed}, got {how!r}")
+
+
+def window_of(within: object, operator: str) -> tuple[int, int]:
+    """How much earlier and how much later the right record may be, in milliseconds."""
+    if within is None:
+        raise TopologyError(
+            f'{operator}: a join of streams needs within=, how far timestamps may be apart: "5m", '
+            'or ("5m", "0s") for how much earlier and later the right record may be'
+        )
+    pair = within if isinstance(within, tuple) else (within, within)
+    if len(pair) != 2:
+        raise TopologyError(f"{operator}: within: expected one duration or two, got {within!r}")
+    before, after = (milliseconds(each, f"{operator}: within") for each in pair)
+    if before + after < 0:
+        raise TopologyError(
+            f"{operator}: within={within!r} is an empty window: it would begin {before} ms before "
+            f"the left record and end {after} ms after it"
+        )
+    return before, after
