@@ -2,8 +2,10 @@
 
 Every method adds a node to the draft and returns what can be built upon it. Functions take the
 value; `with_key=True` passes key and value, `with_record=True` one `Record`; a field name stands
-for a function that takes the field out of the value. `name=` names the operator, else its place
-does. `on_error=` says what becomes of records on which the operator fails: "fail", "skip", "dlq".
+for a function that takes the field out of the value. A value is shared by all that is below an
+operator: functions return a new one and do not change it in place. `name=` names the operator, else
+its place does. `on_error=` says what becomes of records on which the operator fails: "fail",
+"skip", "dlq".
 
 Fails  with TopologyError, which names the operator, where the mistake stands.
 Source Kafka Streams' KStream.

@@ -79,17 +79,20 @@ def caller(
     failures: Failures,
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     by_arrow: Callable[[OnArrow, Batch], Sequence[Any] | None] | None = None,
+    own: Callable[[Batch], Batch] | None = None,
 ) -> Callable[[Batch], Results]:
     """Calls `function` for each record: what is left of the batch, and the results.
 
     `by_arrow` gives the results of an expression over Arrow arrays, where it can. `wrap` goes
-    around the user's function, so that what it checks counts as the function's failure.
+    around the user's function, so that what it checks counts as the function's failure. `own`
+    gives the batch that the function may change.
     """
     call = applied(function) if wrap is None else wrap(called(function))
     arrow = on_arrow(function) if by_arrow is not None and wrap is None else None
 
     def run(batch: Batch) -> Results:
-        results, failed = failures.call(node, call, batch, arguments(function, batch))
+        given = arguments(function, batch if own is None else own(batch))
+        results, failed = failures.call(node, call, batch, given)
         return failures.without(batch, results, failed) if failed else (batch, results)
 
     if arrow is None or by_arrow is None:
@@ -116,11 +119,13 @@ def row_caller(
     function: Function,
     failures: Failures,
     wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    own: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
 ) -> RowCaller:
     """Calls `function` for the rows of a table that are not None; None gives None, a failure too.
 
     The rows are a column beside the batch, its values or its olds. An old row that the function
-    fails on was dealt with when it came. `wrap` goes around a callable of the user's.
+    fails on was dealt with when it came. `wrap` goes around a callable of the user's; `own` gives
+    rows that it may change.
     """
     call = applied(function)
     if wrap is not None and isinstance(function, CallableFunction):
@@ -134,7 +139,7 @@ def row_caller(
         if isinstance(function, ExpressionFunction):
             columns = inputs(function, batch, rows)
         else:
-            columns = [rows]
+            columns = [rows if own is None else own(rows)]
             if function.takes_key:
                 assert batch.keys is not None
                 columns.insert(0, batch.keys)

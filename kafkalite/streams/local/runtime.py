@@ -25,11 +25,13 @@ from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.serde.serde import Codec, Serde, SerdeContext
 from kafkalite.serde.windowed import WindowedSerde
 from kafkalite.streams import plan as p
+from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.batch import Place as RecordPlace
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import UNKNOWN, Failures
 from kafkalite.streams.local.order import Meeting, Merging, Ordering, outputs_in_order
+from kafkalite.streams.local.sharing import shared_inputs, takes_apart
 from kafkalite.streams.local.sizes import Limits
 from kafkalite.streams.local.state import TaskStore
 from kafkalite.streams.local.state.backend import Place
@@ -151,6 +153,7 @@ class Runtime:
                 self._edges[parent].append(Edge(node, number))
         children = {node: self.children(node) for node in nodes}
         self.ordering = Ordering(nodes, children, is_cached=self.is_cached)
+        self._shared = shared_inputs(nodes, {store.node for store in self.sub_topology.stores})
         for node in reversed(nodes):
             for port in p.Port:
                 below = Needs()
@@ -240,6 +243,10 @@ class Runtime:
     def _singly(self, push: Push) -> Push:
         """Without a cache each record goes all the way before the next, as in Kafka Streams."""
         return push if self.is_cached else one_by_one(push)
+
+    def must_copy(self, node: p.Node, function: Function) -> bool:
+        """Whether `function` of `node` could change what a store holds."""
+        return node in self._shared and not takes_apart(function)
 
     def schema(self, node: p.Node) -> Schema:
         """The serdes of the output of `node`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from kafkalite.core.types import Columns
 from kafkalite.streams import plan as p
-from kafkalite.streams.functions import Function
+from kafkalite.streams.functions import CallableFunction, Function
 from kafkalite.streams.local.arrows import OnArrow
 from kafkalite.streams.local.batch import Batch, Made, Push
 from kafkalite.streams.local.calling import caller, check_timestamp, function_needs
@@ -30,6 +30,7 @@ from kafkalite.streams.local.runtime import (
     compile_node,
     node_needs,
 )
+from kafkalite.streams.local.sharing import copies
 
 # What each needs of its input
 
@@ -94,14 +95,16 @@ def per_record(
     *,
     by_arrow: Callable[[OnArrow, Batch], Sequence[Any] | None] | None = None,
     several: bool = False,
+    makes_values: bool = False,
 ) -> Push:
     """Calls `function` for each record; `made` is the batch that goes on, given the results.
 
     `by_arrow` gives the results of an expression over Arrow arrays. `several`: a record may become
-    more than one.
+    more than one. One that `makes_values` may do so by changing those it gets.
     """
     forward = runtime.forward_several(node) if several else runtime.forward(node)
-    call = caller(node, function, runtime.failures, wrap, by_arrow)
+    own = _owned if makes_values and runtime.must_copy(node, function) else None
+    call = caller(node, function, runtime.failures, wrap, by_arrow, own)
 
     def run(batch: Batch) -> None:
         batch = made(*call(batch))
@@ -122,7 +125,9 @@ def _(node: p.Filter, runtime: Runtime) -> Push:
 @compile_node.register
 def _(node: p.Map, runtime: Runtime) -> Push:
     by_arrow = OnArrow.column if runtime.needs(node).arrow else None
-    return per_record(node, runtime, node.function, with_values, by_arrow=by_arrow)
+    return per_record(
+        node, runtime, node.function, with_values, by_arrow=by_arrow, makes_values=True
+    )
 
 
 @compile_node.register
@@ -130,7 +135,9 @@ def _(node: p.FlatMap, runtime: Runtime) -> Push:
     def flattened(batch: Batch, lists: Sequence[Any]) -> Batch:
         return with_values(without_values(batch).take(_repeated(lists)), _flat(lists))
 
-    return per_record(node, runtime, node.function, flattened, _listed, several=True)
+    return per_record(
+        node, runtime, node.function, flattened, _listed, several=True, makes_values=True
+    )
 
 
 @compile_node.register
@@ -144,7 +151,9 @@ def _(node: p.MapPairs, runtime: Runtime) -> Push:
         return with_pairs(batch.take(_repeated(lists)), _flat(lists))
 
     made, wrap = (flattened, _pairs) if node.flat else (with_pairs, _pair)
-    return per_record(node, runtime, node.function, made, wrap, several=node.flat)
+    return per_record(
+        node, runtime, node.function, made, wrap, several=node.flat, makes_values=True
+    )
 
 
 @compile_node.register
@@ -155,11 +164,13 @@ def _(node: p.Peek, runtime: Runtime) -> Push:
 @compile_node.register
 def _(node: p.MapBatch, runtime: Runtime) -> Push:
     forward = runtime.forward_several(node)
+    is_shared = runtime.must_copy(node, CallableFunction(node.function))
 
     def run(batch: Batch) -> None:
         assert batch.keys is not None
         assert batch.values is not None
-        columns = Columns(batch.keys, batch.values, batch.timestamps, None, batch.headers)
+        values = copies(batch.values) if is_shared else batch.values
+        columns = Columns(batch.keys, values, batch.timestamps, None, batch.headers)
         try:
             made = _checked(node.function(columns))
         except Exception as error:
@@ -200,6 +211,11 @@ def _(node: p.Branch, runtime: Runtime) -> Push:
             arms[len(calls)](batch)
 
     return run
+
+
+def _owned(batch: Batch) -> Batch:
+    """The batch with values that may be changed."""
+    return batch if batch.values is None else replace(batch, values=copies(batch.values))
 
 
 def _repeated(lists: Sequence[Sequence[Any]]) -> list[int]:

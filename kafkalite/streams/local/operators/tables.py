@@ -28,6 +28,7 @@ from kafkalite.streams.local.operators.keys import (
     without_nulls,
 )
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
+from kafkalite.streams.local.sharing import copies
 from kafkalite.streams.local.state import NO_WINDOW, Layout
 
 
@@ -168,7 +169,8 @@ def _(node: p.TableMap, below: Needs, runtime: Runtime) -> Needs:
 @compile_node.register
 def _(node: p.TableMap, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
-    call = row_caller(node, node.function, runtime.failures)
+    own = copies if runtime.must_copy(node, node.function) else None
+    call = row_caller(node, node.function, runtime.failures, own=own)
     store = LatestRows(node, runtime) if node.named else None
     needs_old = runtime.needs(node).old
 
