@@ -64,6 +64,18 @@ class Aggregate(ABC, Generic[V_contra, R_co]):
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
         """Adds a column of arguments, in order."""
 
+    @abstractmethod
+    def merge(self, older: Any, newer: Any) -> Any:
+        """The partial of the records of two, those of `older` first; None: there is none.
+
+        Sessions and cogroups join partials by it. Neither is MISSING, and neither is used again:
+        one of them may be changed and given back.
+        """
+
+    def begin(self) -> Any:
+        """The partial that others are merged into: MISSING, or the init of a fold."""
+        return MISSING
+
     def result(self, partial: Any) -> Any:
         """The value of a partial, MISSING where nothing was added."""
         return None if partial is MISSING else partial
@@ -129,6 +141,10 @@ class Count(Subtractable):
         if self.argument is None or argument is not None:
             partials[key] = partials.get(key, 0) - 1
 
+    def merge(self, older: Any, newer: Any) -> Any:
+        """Both together."""
+        return older + newer
+
     def result(self, partial: Any) -> Any:
         """Zero when nothing was counted."""
         return 0 if partial is MISSING else partial
@@ -152,6 +168,10 @@ class Sum(Subtractable):
         """Takes off."""
         if argument is not None:
             partials[key] = partials.get(key, 0) - argument
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        """Both together."""
+        return older + newer
 
     def result(self, partial: Any) -> Any:
         """Zero when nothing was added."""
@@ -179,6 +199,10 @@ class Mean(Subtractable):
             total, n = partials.get(key, (0, 0))
             partials[key] = (total - argument, n - 1)
 
+    def merge(self, older: Any, newer: Any) -> Any:
+        """Sum and count of both."""
+        return older[0] + newer[0], older[1] + newer[1]
+
     def result(self, partial: Any) -> Any:
         """Sum by count."""
         return None if partial is MISSING or not partial[1] else partial[0] / partial[1]
@@ -203,6 +227,10 @@ class Min(Aggregate):
                 if best is None or x < best:
                     partials[key] = x
 
+    def merge(self, older: Any, newer: Any) -> Any:
+        """The smaller."""
+        return newer if newer < older else older
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Max(Aggregate):
@@ -219,6 +247,10 @@ class Max(Aggregate):
                 if best is None or x > best:
                     partials[key] = x
 
+    def merge(self, older: Any, newer: Any) -> Any:
+        """The larger."""
+        return newer if newer > older else older
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First(Aggregate):
@@ -232,6 +264,10 @@ class First(Aggregate):
             if x is not None and key not in partials:
                 partials[key] = x
 
+    def merge(self, older: Any, newer: Any) -> Any:
+        """That of the older."""
+        return older
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Last(Aggregate):
@@ -244,6 +280,10 @@ class Last(Aggregate):
         for key, x in zip(keys, arguments, strict=True):
             if x is not None:
                 partials[key] = x
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        """That of the newer."""
+        return newer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +304,11 @@ class Collect(Subtractable):
         """Removes the first that is equal."""
         if argument is not None and argument in partials.get(key, ()):
             partials[key].remove(argument)
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        """One behind the other."""
+        older += newer
+        return older
 
     def copied(self, partial: Any) -> Any:
         """Another list or dict of the same entries."""
@@ -287,6 +332,11 @@ class CollectSet(Aggregate):
         for key, x in zip(keys, arguments, strict=True):
             if x is not None:
                 partials.setdefault(key, {}).setdefault(x)
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        """What is new behind the older."""
+        older |= newer
+        return older
 
     def copied(self, partial: Any) -> Any:
         """Another list or dict of the same entries."""
@@ -325,6 +375,11 @@ class TopK(Aggregate):
                 insort_left(top, x)
                 del top[:-k]
 
+    def merge(self, older: Any, newer: Any) -> Any:
+        """Sorts the newer in, of equal ones that which came first before others."""
+        self.add({None: older}, [None] * len(newer), iter(newer[::-1]))
+        return older
+
     def copied(self, partial: Any) -> Any:
         """Another list or dict of the same entries."""
         return copy(partial)
@@ -355,6 +410,15 @@ class Fold(Subtractable):
         """The aggregate as it is now."""
         return _own(partial)
 
+    def begin(self) -> Any:
+        """What every row begins with, a merged one too."""
+        return self.init()
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        """As the user's function says."""
+        assert self.merger is not None
+        return self.merger(older, newer)
+
     def step(self, partial: Any, value: Any) -> Any:
         """The partial after one more value."""
         return self.adder(self.init() if partial is MISSING else partial, value)
@@ -384,6 +448,10 @@ class Reduce(Fold):
     """`f(aggregate, value)` over all values but None; the first one is the result as it is."""
 
     word = "reduce_"
+
+    def begin(self) -> Any:
+        """Nothing: the first value is the result as it is."""
+        return MISSING
 
     def step(self, partial: Any, value: Any) -> Any:
         """The partial after one more value."""

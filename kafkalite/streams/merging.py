@@ -1,0 +1,36 @@
+"""Partials of several sets of records as one: sessions that become one, cogroups.             [P]
+
+    partials    n=2, total=4      n=1, total=2
+    merged      n=3, total=6
+
+Owns   the order in which partials are merged: from what the aggregate begins with, oldest first.
+Never  catches what a user's merge raises.
+Source Kafka Streams' Merger, as KStreamSessionWindowAggregate calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kafkalite.streams.aggregates import MISSING, Aggregate, Fold
+
+
+def merges(aggregate: Aggregate) -> bool:
+    """Whether partials of `aggregate` can be merged: a fold needs a function for it."""
+    return not isinstance(aggregate, Fold) or aggregate.merger is not None
+
+
+def merged(aggregate: Aggregate, partials: Iterable[Any]) -> Any:
+    """One partial of several that are not used again, the oldest first; MISSING for none.
+
+    A fold begins with its init, which its function merges the first one into.
+    """
+    found = aggregate.begin()
+    for partial in partials:
+        if partial is MISSING:
+            continue
+        found = partial if found is MISSING else aggregate.merge(found, partial)
+        if found is None:
+            found = MISSING
+    return found
