@@ -1,8 +1,9 @@
 """The test driver: a topology in one process, without broker, clock, threads or cache.    [P]
 
-    driver = TopologyTestDriver(app)
-    driver.pipe("clicks", {"user": "ann"}, key="1", timestamp=0)
-    assert driver.read("counts") == [Record(…)]
+    with TopologyTestDriver(app) as driver:
+        driver.pipe("clicks", {"user": "ann"}, key="1", timestamp=0)
+        assert driver.read("counts") == [Record(…)]
+        print(driver.explain("clicks", {"user": "bob"}, key="2", timestamp=1))
 
 One partition of everything. A record is processed to its end before `pipe` returns: what it leads
 to in repartition topics, and in other topics that the topology reads, is processed as well.
@@ -10,8 +11,10 @@ Every record is committed, so that stores are written as a worker would write th
 update of a table goes on; `cached=True` shows how updates merge between commits. The wall clock
 stands still, at 1970 if nobody says else, so no record counts as one from the future.
 
-Owns   one task per sub-topology, the outputs that were not read, the wall clock.
-Fails  as a worker would; on_error="fail" raises ProcessingError from `pipe`.
+Owns   one task per sub-topology, what the changelogs keep of their state, the outputs that were
+       not read, the wall clock.
+Fails  as a worker would; on_error="fail" raises ProcessingError from `pipe`. The driver goes on:
+       the record, and what was still to follow from it, is left out where it failed.
 Source Kafka Streams' TopologyTestDriver.
 """
 
@@ -19,20 +22,23 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from kafkalite.core.types import Columns, Headers
-from kafkalite.errors import TopologyError
+from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.serde.registry import MemoryRegistry, SchemaRegistry
 from kafkalite.serde.serde import Serde, SerdeContext
 from kafkalite.streams import plan as p
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import Duration, not_negative
-from kafkalite.streams.local.batch import Output
+from kafkalite.streams.explaining import Explanation, Steps
+from kafkalite.streams.local.batch import Batch, Output
 from kafkalite.streams.local.calling import TIMESTAMP_MAX
-from kafkalite.streams.local.compile import compile_topology
-from kafkalite.streams.local.task import Task
+from kafkalite.streams.local.compile import SubTopology, compile_topology
+from kafkalite.streams.local.task import Task, TaskState
 from kafkalite.streams.record import Record
 
 PARTITION = 0
@@ -50,6 +56,36 @@ class _OnePartition(Mapping[str, int]):
 
     def __len__(self) -> int:
         return 0
+
+
+class _Changelog:
+    """What a changelog keeps: the last row of each key."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, tuple[bytes | None, int, Headers]] = {}
+
+    def append(self, columns: Columns) -> None:
+        """Takes in what a commit wrote; a null value deletes."""
+        headers = columns.headers or [()] * len(columns)
+        for key, *row in zip(
+            columns.keys, columns.values, columns.timestamps, headers, strict=True
+        ):
+            assert key is not None
+            if row[0] is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = (row[0], row[1], row[2])
+
+    def columns(self) -> Columns:
+        """All rows."""
+        values, stamps, headers = zip(*self._rows.values(), strict=True) if self._rows else [()] * 3
+        return Columns(list(self._rows), list(values), list(stamps), None, list(headers))
+
+    def copied(self) -> _Changelog:
+        """The same, to go on alone."""
+        log = _Changelog()
+        log._rows = dict(self._rows)
+        return log
 
 
 class TopologyTestDriver:
@@ -73,10 +109,13 @@ class TopologyTestDriver:
         self._plan = replace(app.plan(), max_future_ms=None)
         self._registry = registry or MemoryRegistry()
         self._is_cached = cached
-        self._tasks = [
-            Task(sub, PARTITION, self._registry, cached=cached, partition_counts=_OnePartition())
-            for sub in compile_topology(self._plan)
-        ]
+        self._subs = compile_topology(self._plan)
+        self._changelogs: dict[str, _Changelog] = {}
+        self._uncommitted: list[tuple[str, Columns]] = []  # what was piped since the last commit
+        self._counted: Counter[str] = Counter()  # by tasks that failed
+        self._steps: Steps | None = None
+        self._is_twin = False  # made to explain a record
+        self._tasks = [self._make_task(sub) for sub in self._subs]
         self._sinks = {sink.name: sink for task in self._tasks for sink in task.sub_topology.sinks}
         self._offsets: Counter[str] = Counter()
         self._outputs: dict[str, deque[Record]] = {}
@@ -103,12 +142,42 @@ class TopologyTestDriver:
         if type(stamp) is not int or stamp > TIMESTAMP_MAX:
             raise TopologyError(f"timestamp: expected epoch milliseconds, got {stamp!r}")
         found = _headers(headers)
-        self._feed(
-            task,
-            topic,
-            Columns([key_bytes], [value_bytes], [stamp], None, [found] if found else None),
-        )
-        self._run(commits=not self._is_cached)
+        columns = Columns([key_bytes], [value_bytes], [stamp], None, [found] if found else None)
+        self._feed(task, topic, columns)
+        try:
+            self._run(commits=not self._is_cached)
+        except BaseException:
+            self._recover()
+            raise
+        if self._is_cached:
+            self._uncommitted.append((topic, columns))
+
+    def explain(
+        self,
+        topic: str,
+        value: Any,
+        key: Any = None,
+        timestamp: int | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+    ) -> Explanation:
+        """What each operator would pass on if the record were piped now. Nothing changes here.
+
+        Print it, or ask `passed_on(name)`. A record on which an operator fails ends with the error.
+        """
+        twin = copy(self)
+        twin._offsets, twin._outputs = Counter(self._offsets), {}
+        twin._changelogs = {name: log.copied() for name, log in self._changelogs.items()}
+        twin._uncommitted, twin._counted = list(self._uncommitted), Counter(self._counted)
+        twin._is_twin, twin._tasks = True, []
+        twin._renew(self._subs)
+        twin._steps = steps = Steps([node for sub in self._subs for node in sub.nodes])
+        try:
+            twin.pipe(topic, value, key, timestamp, headers)
+        except ProcessingError as error:
+            return steps.explanation(error)
+        finally:
+            twin.close()
+        return steps.explanation()
 
     def read(self, topic: str) -> list[Record]:
         """The records that were written into `topic` since the last call, oldest first."""
@@ -127,6 +196,23 @@ class TopologyTestDriver:
     def commit(self) -> None:
         """Sends on what waits for the commit."""
         self._run(commits=True)
+        self._uncommitted.clear()
+
+    def close(self) -> None:
+        """Ends the tasks; `with` does."""
+        for task in self._tasks:
+            task.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def store(self, name: str) -> Any:
         """A store to look into, by the name of its operator."""
@@ -139,9 +225,66 @@ class TopologyTestDriver:
     def metrics(self) -> dict[str, int]:
         """Counters over all tasks, such as `dropped-records-total`; one that is missing is 0."""
         total: Counter[str] = Counter({"dropped-records-total": 0})
+        total.update(self._counted)
         for task in self._tasks:
             total.update(task.metrics)
         return total
+
+    # Tasks
+
+    def _make_task(self, sub: SubTopology) -> Task:
+        counts = _OnePartition()
+        return Task(
+            sub,
+            PARTITION,
+            self._registry,
+            cached=self._is_cached,
+            partition_counts=counts,
+            trace=self._trace if self._is_twin else None,
+        )
+
+    def _renew(self, subs: Iterable[SubTopology]) -> None:
+        """Makes the tasks of `subs` again, as of their last commit, and runs what came since."""
+        kept = {task.sub_topology: task for task in self._tasks}
+        for sub in subs:
+            if (old := kept.get(sub)) is not None:
+                self._counted.update(old.metrics)
+                old.close()
+            kept[sub] = task = self._make_task(sub)
+            for store, changelog in task.changelog_topics.items():
+                if (log := self._changelogs.get(changelog)) is not None:
+                    task.restore(store, log.columns())
+            task.tick(self.now_ms)
+        self._tasks = [kept[sub] for sub in self._subs]
+        if self._uncommitted:
+            outputs, self._outputs = self._outputs, {}  # they were made before
+            for topic, columns in self._uncommitted:
+                self._feed(self._reader(topic)[0], topic, columns)
+                self._run(commits=False)
+            self._outputs = outputs
+
+    def _recover(self) -> None:
+        """Goes on after a failure, without the record that led to it."""
+        if self._uncommitted:  # what they led to in other tasks is not in any changelog
+            self._renew(self._subs)
+        else:
+            self._renew([t.sub_topology for t in self._tasks if t.state is TaskState.FAILED])
+
+    def _commit(self, task: Task) -> list[Output]:
+        commit = task.commit()
+        for output in commit.changelog:
+            self._changelogs.setdefault(output.topic, _Changelog()).append(output.columns)
+        return commit.outputs
+
+    def _trace(self, node: p.Node, port: p.Port, batch: Batch) -> None:
+        """Notes what an operator passes on, while somebody wants an explanation."""
+        if self._steps is not None:
+            keys = batch.raw_keys if batch.keys is None else batch.keys
+            values = batch.raw_values if batch.values is None else batch.values
+            assert keys is not None
+            assert values is not None
+            headers = batch.headers or [()] * len(batch)
+            self._steps.note(node, port, list(map(Record, keys, values, batch.timestamps, headers)))
 
     # Running
 
@@ -156,7 +299,7 @@ class TopologyTestDriver:
     def _route(self, task: Task, *, commits: bool) -> bool:
         """Whether something went to another task."""
         routed = False
-        for output in task.commit().outputs if commits else task.drain():
+        for output in self._commit(task) if commits else task.drain():
             self._keep(output)
             for reader in self._tasks:
                 if reader.sub_topology.source_of(output.topic) is not None:
@@ -177,16 +320,20 @@ class TopologyTestDriver:
         """Decodes an output for `read`, by the serdes of the sink that wrote it."""
         columns = output.columns
         keys, values = columns.keys, columns.values
-        sink = self._sinks.get(output.sink)
-        if sink is not None and output.topic != self._plan.dead_letter_topic:
+        is_letter = output.topic == self._plan.dead_letter_topic
+        sink = None if is_letter else self._sinks.get(output.sink)
+        if sink is not None:
             assert sink.key is not None
             assert sink.value is not None
             keys = self._codec(sink.key, is_key=True).deserialize(output.topic, keys)
             values = self._codec(sink.value, is_key=False).deserialize(output.topic, values)
         headers = columns.headers or [()] * len(columns)
-        self._outputs.setdefault(output.topic, deque()).extend(
-            map(Record, keys, values, columns.timestamps, headers)
-        )
+        records = list(map(Record, keys, values, columns.timestamps, headers))
+        self._outputs.setdefault(output.topic, deque()).extend(records)
+        if self._steps is not None and sink is not None:
+            self._steps.written(sink, output.topic, records)
+        elif self._steps is not None:
+            self._steps.dead(output.topic, records)
 
     # Looking things up
 

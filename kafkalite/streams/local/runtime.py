@@ -12,7 +12,7 @@ Never  runs anything: operators do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import NamedTuple, Protocol
@@ -41,6 +41,9 @@ from kafkalite.streams.stores import Schema, Store
 
 # Serdes that write equal bytes for a value whatever the topic.
 PORTABLE = (BytesSerde, StringSerde, Int64Serde, Float64Serde, JsonSerde, MsgpackSerde)
+
+
+Trace = Callable[[p.Node, p.Port, Batch], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class Runtime:
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
     shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
     place: Place = field(default_factory=InMemory)  # of the stores
+    trace: Trace | None = None  # hears what each operator passes on, as objects
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _merges: list[Merging | Meeting] = field(default_factory=list)  # those above first
     _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent
@@ -156,7 +160,7 @@ class Runtime:
         self._shared = shared_inputs(nodes, {store.node for store in self.sub_topology.stores})
         for node in reversed(nodes):
             for port in p.Port:
-                below = Needs()
+                below = Needs() if self.trace is None else Needs(key=True, value=True)
                 for child, number in self.edges(node, port):
                     below |= self.asked(child, number)
                 self._needs[node, port] = below
@@ -234,7 +238,8 @@ class Runtime:
     def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """Pushes what leaves `node` by `port` to all that read it."""
         pushes = [self.push_to(node, edge) for edge in self.edges(node, port)]
-        return self.ordering.counted(node, fan_out(pushes))
+        push = self.ordering.counted(node, fan_out(pushes))
+        return push if self.trace is None else _traced(push, self.trace, node, port)
 
     def forward_several(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """As `forward`, of a node that makes several records of one."""
@@ -293,6 +298,14 @@ class Runtime:
     def input_schema(self, node: p.Node) -> Schema:
         """What is known of the input of `node`."""
         return self.schema(node.parent if node.parents else node)
+
+
+def _traced(push: Push, trace: Trace, node: p.Node, port: p.Port) -> Push:
+    def push_traced(batch: Batch) -> None:
+        trace(node, port, batch)
+        push(batch)
+
+    return push_traced
 
 
 def fan_out(pushes: Sequence[Push]) -> Push:

@@ -37,7 +37,7 @@ from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.inputs import Input, Reader
-from kafkalite.streams.local.runtime import Stateful
+from kafkalite.streams.local.runtime import Stateful, Trace
 from kafkalite.streams.local.sizes import Limits, RecordTooLarge, too_large
 from kafkalite.streams.local.stamping import Piece, Stamper
 from kafkalite.streams.local.state import TaskStore
@@ -89,6 +89,7 @@ class Task:
     for, and of repartition topics. `flows` tells who writes these, by topic; None: one task does,
     without watermarks.
     `drops` counts the records that are left out. `limits`: the bytes of a record, by topic.
+    `trace` hears what each operator passes on.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Task:
         limits: Limits | None = None,
         flows: Mapping[str, Flow] | None = None,
         place: Place | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
@@ -124,6 +126,7 @@ class Task:
             topic for topic, flow in self._flows.items() if flow.is_shared
         )
         self._runtime.place = place or self._runtime.place
+        self._runtime.trace = trace
         self._runtime.compile()
         self._operators = {
             node: self._runtime.stateful[node]
