@@ -15,7 +15,7 @@ import pytest
 from kafkalite.compaction.retain import Cleaned
 from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
-from kafkalite.serde import avro_plan, json_kinds
+from kafkalite.serde import avro_plan, column_values, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
 from kafkalite.streams.local.operators import folding
 from kafkalite.streams.local.state import row_table
@@ -37,7 +37,7 @@ NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interfac
 FOLDING_INTERFACE = (6, "9cf0e985798a")  # its number; digest of `folding_interface`
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
 AVRO_INTERFACE = (9, "c63183da09e4")  # its number; digest of `avro_interface`
-JSON_INTERFACE = (2, "3b7824048a1f")  # its number; digest of `json_interface`
+JSON_INTERFACE = (3, "2b3a3365a401")  # its number; digest of `json_interface`
 SKIPS = re.compile(r"(pytest|mark|unittest)\.(skip|skipif|xfail|importorskip|SkipTest)\b")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
@@ -243,8 +243,11 @@ def avro_interface() -> str:
 
 
 def json_interface() -> str:
-    """What JSON's native modules and the Python beside them agree on: the stubs, the kinds."""
-    agreed = [path.read_text() for path in sorted(SERDE.glob("_json*.pyi"))]
+    """What JSON's and MessagePack's native modules and the Python beside them agree on: the stubs,
+    the kinds, and the columns as they are read and written."""
+    stubs = (path for of in ("_json*.pyi", "_msgpack*.pyi") for path in sorted(SERDE.glob(of)))
+    agreed = [path.read_text() for path in stubs]
+    agreed += [str(column_values.Read), str(column_values.Source)]
     return "\n".join([*agreed, *(kind.name for kind in json_kinds.Kind)])
 
 
@@ -299,7 +302,8 @@ def test_another_native_interface_has_another_number() -> None:
     found = (avro_plan.INTERFACE, digest(avro_interface()))
     assert found == AVRO_INTERFACE, "raise it here, in avro_plan.py and in _avro_columns.pxd"
     found = (json_kinds.INTERFACE, digest(json_interface()))
-    assert found == JSON_INTERFACE, "raise it here, in json_kinds.py and in both _json_*.pyx"
+    where = "here, in json_kinds.py, _json_*.pyx and _msgpack_*.pyx"
+    assert found == JSON_INTERFACE, f"raise it {where}"
     found = (folding.INTERFACE, digest(folding_interface()))
     where = "here, in folding.py, _folding.pyx and _updates.pyx"
     assert found == FOLDING_INTERFACE, f"raise it {where}"

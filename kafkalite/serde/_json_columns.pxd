@@ -1,10 +1,11 @@
 # cython: language_level=3
-"""The columns that `_json_read` fills, for it to inline.                                    [P]
+"""The columns that `_json_read` and `_msgpack_read` fill, for them to inline.               [P]
 
 All there is to it is here: no module belongs to this file. A function gives -1 where there is no
 memory, or no room.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
@@ -164,3 +165,70 @@ cdef inline void free_scan(Scan *s) noexcept:
         free(s.columns[c].text)
     free(s.late)
     free(s)
+
+
+cdef inline bytes bits_of(const uint8_t *entries, int64_t rows, uint8_t truth):
+    """A bitmap, lowest bit first: 1 where an entry is `truth`."""
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, (rows + 7) >> 3)
+    cdef uint8_t *out = <uint8_t *> PyBytes_AS_STRING(made)
+    cdef int64_t row
+    memset(out, 0, (rows + 7) >> 3)
+    for row in range(rows):
+        out[row >> 3] |= <uint8_t> ((entries[row] == truth) << (row & 7))
+    return made
+
+
+cdef inline tuple column_of(Scan *s, int c, int64_t rows, tuple kinds):
+    """A column as Python has it: see `read_columns`."""
+    cdef Column *column = &s.columns[c]
+    cdef int64_t row, nulls = 0
+    cdef int part = column.first
+    cdef list parts = []
+    data = content = None
+    if grow(column, rows) < 0:  # of objects in lists only those that are there have grown it
+        raise MemoryError
+    for row in range(rows):
+        nulls += column.there[row] != VALUE_THERE
+    if column.kind == BOOL_KIND:
+        data = bits_of(<const uint8_t *> column.numbers, rows, 1)
+    elif column.kind == TEXT_KIND or column.kind == LIST_KIND:
+        fill_ends(column, rows)
+        data = PyBytes_FromStringAndSize(<const char *> column.numbers, (rows + 1) * 4)
+        if column.kind == TEXT_KIND:
+            content = PyBytes_FromStringAndSize(<const char *> column.text, column.used)
+    elif column.kind == INT_KIND or column.kind == FLOAT_KIND:
+        data = PyBytes_FromStringAndSize(<const char *> column.numbers, rows * 8)
+    while part >= 0:
+        if c != 0 or not s.is_choice or s.columns[part].present:
+            parts.append(column_of(s, part, column.used if column.kind == LIST_KIND else rows, kinds))
+        part = s.columns[part].next
+    name = PyBytes_FromStringAndSize(<const char *> column.name, column.name_size).decode()
+    valid = bits_of(column.there, rows, VALUE_THERE) if nulls else None
+    return name, kinds[column.kind], nulls, valid, data, content, parts
+
+
+cdef inline bint chosen_alike(const Scan *s) noexcept nogil:
+    """Whether each field stands in all objects or in none, and one of them in all."""
+    cdef int c = s.columns[0].first
+    cdef bint some = False
+    while c >= 0:
+        if s.columns[c].present:
+            some = True
+            if s.is_choice and s.columns[c].present != s.columns[0].present:
+                return False
+        c = s.columns[c].next
+    return some
+
+
+cdef inline int check_spans(
+    const Py_buffer *texts, const Py_buffer *first, const Py_buffer *last
+) except -1:
+    cdef int64_t row
+    cdef const int64_t *starts = <const int64_t *> first.buf
+    cdef const int64_t *ends = <const int64_t *> last.buf
+    if first.len != last.len or first.len % 8:
+        raise ValueError(f"{first.len} bytes of starts and {last.len} of ends")
+    for row in range(first.len // 8):
+        if starts[row] != -1 and not 0 <= starts[row] <= ends[row] <= texts.len:
+            raise ValueError(f"text {row}: [{starts[row]}, {ends[row]}) of {texts.len} bytes")
+    return 0

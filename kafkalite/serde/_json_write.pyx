@@ -20,17 +20,15 @@ from libc.string cimport memcpy
 
 from kafkalite.core.protocol._varint cimport unlikely
 from kafkalite.serde._avro_output cimport Output, fit, put_bytes
+from kafkalite.serde._json_sources cimport *
 
 from kafkalite.serde.json_kinds import INTERFACE, Kind
 
 cdef enum:
-    INTERFACE_BUILT = 2  # raised together with json_kinds.INTERFACE
+    INTERFACE_BUILT = 3  # raised together with json_kinds.INTERFACE
 
 if INTERFACE != INTERFACE_BUILT:
     raise ImportError(f"built for interface {INTERFACE_BUILT}, the sources have {INTERFACE}")
-
-cdef enum:  # members of json_kinds.Kind, by place
-    NULL_KIND, INT_KIND, FLOAT_KIND, BOOL_KIND, TEXT_KIND, OBJECT_KIND, LIST_KIND
 
 PLACES = {kind: place for place, kind in enumerate(Kind)}
 
@@ -40,26 +38,9 @@ cdef enum:
 
 cdef const char *HEX = "0123456789abcdef"
 
-cdef struct Column:
-    int kind
-    int end  # behind its last part
-    int width  # of an integer
-    int64_t offset
-    const uint8_t *valid
-    const uint8_t *data
-    const uint8_t *content
-    int64_t content_size  # or the items of lists
-    const uint8_t *head  # what stands before its value: a comma or brace, its name, a colon
-    int64_t head_size
-    int64_t *ends  # of the text of each float
-
 cdef struct Writer:
     Column *columns
     Output out
-
-
-cdef inline bint is_there(const uint8_t *valid, int64_t row) noexcept nogil:
-    return valid == NULL or (valid[row >> 3] >> (row & 7)) & 1
 
 
 cdef inline int put_int(Output *out, int64_t value) noexcept nogil:
@@ -254,38 +235,24 @@ cdef int64_t *ends_of(bytes texts, int64_t rows) except NULL:
 
 @cython.final
 cdef class Encoder:
-    """Columns described, the parts of each behind it."""
+    """Columns described as `fill_columns` has them."""
 
     cdef Writer w
     cdef int count
     cdef list held  # whose bytes the columns point into
 
     def __cinit__(self, sources):
-        """Of each column: its Kind, its rows, where its parts end, the bytes of an integer, its
-        offset, the addresses of its validity, its data and its content, the number of the content's
-        bytes or of items, the bytes before its value, and its floats as orjson writes the list.
-        """
-        cdef Column *column
         cdef int place
-        cdef bytes head, floats
         self.count, self.held = len(sources), list(sources)
         self.w.columns = <Column *> calloc(self.count, sizeof(Column))
         if self.w.columns == NULL:
             raise MemoryError
+        fill_columns(self.w.columns, self.held, PLACES)
         for place in range(self.count):
-            column = &self.w.columns[place]
-            kind, rows, end, width, offset, valid, data, content, size, head, floats = sources[place]
-            if not place < end <= self.count:
-                raise ValueError(f"the parts of column {place} end at {end} of {self.count}")
-            column.kind, column.end, column.width = PLACES[kind], end, width
-            column.offset = offset
-            column.valid = <const uint8_t *> <size_t> valid
-            column.data = <const uint8_t *> <size_t> data
-            column.content, column.content_size = <const uint8_t *> <size_t> content, size
-            column.head, column.head_size = <const uint8_t *> PyBytes_AS_STRING(head), len(head)
-            if column.kind == FLOAT_KIND:
-                column.content = <const uint8_t *> PyBytes_AS_STRING(floats)
-                column.ends = ends_of(floats, rows)
+            if self.w.columns[place].kind == FLOAT_KIND:
+                floats = self.held[place][FLOATS]
+                self.w.columns[place].content = <const uint8_t *> PyBytes_AS_STRING(floats)
+                self.w.columns[place].ends = ends_of(floats, self.held[place][ROWS])
 
     def __dealloc__(self):
         cdef int place
@@ -311,5 +278,5 @@ cdef class Encoder:
 
 
 def write_texts(sources, int64_t rows):
-    """The text of each row: offsets of 64 bits, and the bytes. See `Encoder` for the sources."""
+    """The text of each row: offsets of 64 bits, and the bytes. See `fill_columns` for the sources."""
     return (<Encoder> Encoder(sources)).encode(rows)

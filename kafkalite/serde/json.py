@@ -29,7 +29,8 @@ from kafkalite.core.columns import FEW
 from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_columns import is_row
-from kafkalite.serde.json_form import NATIVE, JsonValues, columns_of, keys_of, texts_of
+from kafkalite.serde.column_values import ReadValues
+from kafkalite.serde.json_form import NATIVE, columns_of, keys_of, texts_of
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext
 
 READER: Final = Decoder()
@@ -96,7 +97,7 @@ class JsonCodec:
         if columns is None:
             self._pause = PAUSE
             return None
-        return ArrowForm(JsonValues(texts, columns, self._read))
+        return ArrowForm(ReadValues(texts, columns, self._read))
 
 
 def _reader_of(fields: frozenset[str]) -> Callable[[bytes], Any]:

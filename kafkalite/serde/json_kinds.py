@@ -1,4 +1,4 @@
-"""What the native modules of JSON and the Python beside them agree on.                       [P]
+"""What the native modules of JSON and MessagePack, and the Python beside them, agree on.      [P]
 
 Owns   the kinds of columns, and the number that is raised when one of them changes.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-INTERFACE: Final = 2  # raised together with INTERFACE_BUILT in _json_read.pyx and _json_write.pyx
+INTERFACE: Final = 3  # raised with INTERFACE_BUILT in the _json_*.pyx and _msgpack_*.pyx
 
 
 class Kind(Enum):
@@ -16,7 +16,7 @@ class Kind(Enum):
 
     NULL = "null in every row"
     INT = "int64; written of int32, too"
-    FLOAT = "double; written as orjson prints it"
+    FLOAT = "double; in JSON written as orjson prints it"
     BOOL = "true or false"
     TEXT = "UTF-8"
     OBJECT = "an object whose fields are columns"

@@ -33,6 +33,8 @@ NATIVE = {
         "_avro_write",
         "_json_read",
         "_json_write",
+        "_msgpack_read",
+        "_msgpack_write",
         "_vectors",
     },
     "kafkalite/streams/local/operators/": {"_folding", "_updates"},

@@ -19,7 +19,8 @@ from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.serde import SerdeContext, json
 from kafkalite.serde._json_read import read_columns
 from kafkalite.serde.arrow_form import ArrowForm
-from kafkalite.serde.json_form import JsonValues, columns_of, keys_of, texts_of
+from kafkalite.serde.column_values import ReadValues
+from kafkalite.serde.json_form import columns_of, keys_of, texts_of
 
 WELCOME = SerdeContext(forms=True, arrow=True)
 
@@ -37,7 +38,7 @@ def read(texts: Sequence[bytes | None], *fields: str) -> list[Any] | None:
     columns = columns_of(given, None if chosen is None else keys_of(chosen))
     if columns is None:
         return None
-    array = JsonValues(given, columns, lambda text: text).arrow()
+    array = ReadValues(given, columns, lambda text: text).arrow()
     array.validate(full=True)
     return array.to_pylist()
 
@@ -326,7 +327,7 @@ def test_texts_that_were_read_are_written_as_orjson_does(column: list[bytes | No
     given_ = spans(column)
     columns = columns_of(given_, None)
     if columns is not None:
-        array = JsonValues(given_, columns, lambda text: text).arrow()
+        array = ReadValues(given_, columns, lambda text: text).arrow()
         written_ = texts_of(array)
         codec: Any = json().open(SerdeContext())
         assert written_ is not None
@@ -384,7 +385,7 @@ def test_after_texts_that_are_not_alike_the_next_columns_are_objects() -> None:
 
 
 def test_a_large_form_is_written_without_its_objects() -> None:
-    class Untouched(JsonValues):
+    class Untouched(ReadValues):
         def objects(self, indexes: Sequence[int]) -> list[Any]:
             raise AssertionError("objects were made")
 
@@ -394,5 +395,5 @@ def test_a_large_form_is_written_without_its_objects() -> None:
     form = ArrowForm(Untouched(column, columns, orjson.loads))
     codec: Any = json().open(SerdeContext())
     assert codec.serialize("t", form).tolist() == column.tolist()
-    few = ArrowForm(JsonValues(column, columns, orjson.loads))[:3]
+    few = ArrowForm(ReadValues(column, columns, orjson.loads))[:3]
     assert codec.serialize("t", few) == column.tolist()[:3]

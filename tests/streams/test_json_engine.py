@@ -16,7 +16,7 @@ from kafkalite.core.columns import FEW
 from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.errors import TopologyError
 from kafkalite.serde import Serde, bytes_, json, string
-from kafkalite.serde.json_form import JsonValues
+from kafkalite.serde.column_values import ReadValues
 from kafkalite.streams import col, count, lit, max_, min_, sum_, timestamp, tumbling, value
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local import inputs
@@ -141,13 +141,13 @@ def test_from_json_to_json_no_object_is_made(
     monkeypatch: pytest.MonkeyPatch, build: Callable[[StreamsBuilder], None]
 ) -> None:
     made: list[int] = []
-    objects = JsonValues.objects
+    objects = ReadValues.objects
 
-    def count_objects(self: JsonValues, indexes: Sequence[int]) -> list[Any]:
+    def count_objects(self: ReadValues, indexes: Sequence[int]) -> list[Any]:
         made.extend(indexes)
         return objects(self, indexes)
 
-    monkeypatch.setattr(JsonValues, "objects", count_objects)
+    monkeypatch.setattr(ReadValues, "objects", count_objects)
     written, _ = both(build, [EVENTS, EVENTS])
     assert made == []
     assert written[0][2][:1] != [None]
@@ -157,7 +157,7 @@ def test_where_a_function_wants_objects_no_columns_are_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(JsonValues, "arrow", lambda self: made.append(len(self)))
+    monkeypatch.setattr(ReadValues, "arrow", lambda self: made.append(len(self)))
 
     def build(app: StreamsBuilder) -> None:
         app.stream("in").filter(col("kind") < 2).map(lambda v: {"id": v["id"]}).to("out")
