@@ -39,7 +39,7 @@ from kafkalite.streams.groups import Grouped
 from kafkalite.streams.record import Record
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
-from kafkalite.streams.windows import hopping, tumbling
+from kafkalite.streams.windows import hopping, session, tumbling
 
 __all__ = [
     "Aggregate",
@@ -74,6 +74,7 @@ __all__ = [
     "min_",
     "msgpack",
     "reduce_",
+    "session",
     "string",
     "struct",
     "sum_",

@@ -38,7 +38,7 @@ def shape_of(node: p.Aggregate) -> str:
     """Equal for tables that may read each other's partials, as long as arguments stay."""
     names = node.fields or ("",)
     words = (f"{n}={part.word}" for n, part in zip(names, node.aggregates, strict=True))
-    window = "" if node.window is None else f" by {node.window.size_ms} ms"
+    window = "" if node.window is None else f" by {node.window.key_size_ms} ms"
     return f"{node.name}: {', '.join(words)}{window}"
 
 

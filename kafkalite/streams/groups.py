@@ -21,7 +21,7 @@ from kafkalite.streams.draft import Draft, NotBuilt, operator_of, serde_or_none
 from kafkalite.streams.expressions.tree import INPUTS, VALUE
 from kafkalite.streams.functions import fitted
 from kafkalite.streams.options import AggregateOptions, check_aggregate, check_options
-from kafkalite.streams.windows import TimeWindow
+from kafkalite.streams.windows import SessionWindow, SpanWindow, TimeWindow, Window
 
 if TYPE_CHECKING:
     from kafkalite.streams.table import Table
@@ -37,7 +37,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         self,
         draft: Draft,
         node: p.Node,
-        window: TimeWindow | None = None,
+        window: Window | None = None,
         *,
         subtracts: bool = False,
     ) -> None:
@@ -46,10 +46,10 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         self._window = window
         self._subtracts = subtracts
 
-    def window(self, window: TimeWindow) -> Grouped[Windowed[K_co], V_co]:
-        """One row per key and window: `tumbling(…)` or `hopping(…)`."""
+    def window(self, window: Window) -> Grouped[Windowed[K_co], V_co]:
+        """One row per key and window: `tumbling(…)`, `hopping(…)`, `session(…)`."""
         operator = f"window of {self._node.name!r}"
-        if not isinstance(window, TimeWindow):
+        if not isinstance(window, TimeWindow | SpanWindow):
             raise TopologyError(f"{operator}: expected a window, got {type(window).__name__}")
         if self._window is not None:
             raise TopologyError(f"{operator}: there is one already, {self._window}")
@@ -135,7 +135,12 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         if not isinstance(cached, bool):
             raise TopologyError(f"{operator}: cached is True or False, got {cached!r}")
         for label, part in zip(fields or ("the aggregate",), parts, strict=True):
-            check_aggregate(f"{operator}: {label}", part, of_table=self._subtracts)
+            check_aggregate(
+                f"{operator}: {label}",
+                part,
+                of_table=self._subtracts,
+                of_sessions=isinstance(self._window, SessionWindow),
+            )
         parts = tuple(self._fitted(f"{operator}: {part.word}", part) for part in parts)
         node = self._draft.below(
             word,

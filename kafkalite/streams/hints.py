@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Final
 
 _GROUP_FIRST: Final = 'group first: .group_by_key() or .group_by("field"), then'
-_WINDOW: Final = 'tumbling("1h"), hopping("1h", "10m")'
+_WINDOW: Final = 'tumbling("1h"), hopping("1h", "10m"), session("30m")'
 _AGGREGATES: Final = {
     "sum": 'total=sum_("field")',
     "mean": 'mean=mean("field")',

@@ -17,6 +17,7 @@ from kafkalite.streams.aggregates import Aggregate, subtracts
 from kafkalite.streams.durations import Duration
 from kafkalite.streams.expressions.expression import Expression
 from kafkalite.streams.functions import OfValue
+from kafkalite.streams.merging import merges
 
 
 class AggregateOptions(TypedDict, Generic[R], total=False):
@@ -123,7 +124,7 @@ def check_options(operator: str, options: object, known: type) -> None:
         raise TypeError(f"{operator}: unexpected keyword argument {name!r}")
 
 
-def check_aggregate(label: str, part: object, *, of_table: bool) -> None:
+def check_aggregate(label: str, part: object, *, of_table: bool, of_sessions: bool = False) -> None:
     """TopologyError unless `part` is an aggregate that groups can have, or those of a table."""
     if not isinstance(part, Aggregate):
         what = f"{type(part).__name__} {part!r}"
@@ -133,6 +134,11 @@ def check_aggregate(label: str, part: object, *, of_table: bool) -> None:
         raise TopologyError(
             f"{label}: {part.word} cannot take out the old row of a table; "
             "count, sum_, mean, collect can, and fold and reduce_ with subtract="
+        )
+    if of_sessions and not merges(part):
+        raise TopologyError(
+            f"{label}: a record between two sessions makes them one, which {part.word} without "
+            f"merge= cannot; write {part.word}(init, add, merge=lambda older, newer: …)"
         )
 
 

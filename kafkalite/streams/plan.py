@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.aggregates import Aggregate as Aggregator
 from kafkalite.streams.functions import Function
-from kafkalite.streams.windows import TimeWindow
+from kafkalite.streams.windows import Window
 
 OnError = Literal["fail", "skip", "dlq"]
 Partitioner = Callable[[Any, Any, int], int]  # key, value, number of partitions -> partition
@@ -226,7 +226,7 @@ class Aggregate(Node, Table):
 
     aggregates: tuple[Aggregator, ...]
     fields: tuple[str, ...] | None = None
-    window: TimeWindow | None = None
+    window: Window | None = None
     subtracts: bool = False
     cached: bool = True
     key: Serde | None = None

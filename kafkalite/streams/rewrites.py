@@ -302,7 +302,7 @@ def _schema_of(node: p.Node) -> Schema:
     assert isinstance(node, p.Repartition | p.Sink | p.Aggregate | p.ToTable)
     assert node.key is not None
     if isinstance(node, p.Aggregate) and node.window is not None:
-        return Schema(windowed(node.key, node.window.size_ms), node.value)
+        return Schema(windowed(node.key, node.window.key_size_ms), node.value)
     return Schema(node.key, node.value, isinstance(node, p.Repartition))
 
 

@@ -3,16 +3,23 @@
     tumbling("1m")          |----|----|----|          each record in one window
     hopping("1m", "30s")    |----|----|----|          each record in size / advance windows
                               |----|----|----|
+    session("30s")          |--|     |--------|       one for records at most a gap apart
+    sliding("1m")           |----|                    one for each set of records that a window
+                               |----|                 of that width can hold at once
 
-A window [start, start + size) starts at a multiple of the advance, never below 0. It closes when
-stream time, the newest timestamp so far, reaches its end plus the grace.
+A tumbling or hopping window [start, start + size) starts at a multiple of the advance, never below
+0. It closes when stream time, the newest timestamp so far, reaches its end plus the grace.
 
-Source Kafka Streams' TimeWindows.
+Sessions and sliding windows [start, end] hold both ends. A session closes when stream time has
+passed its end, the gap and the grace; a sliding window when it has passed its end and the grace.
+
+Source Kafka Streams' TimeWindows, SessionWindows, SlidingWindows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.durations import Duration, not_negative, positive, spell
@@ -25,6 +32,11 @@ class TimeWindow:
     size_ms: int
     advance_ms: int
     grace_ms: int
+
+    @property
+    def key_size_ms(self) -> int | None:
+        """How long a window is, where all are alike: its key then says only where it starts."""
+        return self.size_ms
 
     @property
     def is_tumbling(self) -> bool:
@@ -55,6 +67,59 @@ class TimeWindow:
         return f"hopping({spell(self.size_ms)}, {spell(self.advance_ms)}{grace})"
 
 
+@dataclass(frozen=True, slots=True)
+class SpanWindow:
+    """Windows whose bounds follow from the records of a key."""
+
+    length_ms: int
+    grace_ms: int
+
+    word: ClassVar[str]
+    is_tumbling: ClassVar[bool] = False
+
+    @property
+    def held_ms(self) -> int:
+        """A window is closed once stream time is more than this behind its end."""
+        return self.grace_ms
+
+    @property
+    def key_size_ms(self) -> int | None:
+        """How long a window is, where all are alike: its key then says only where it starts."""
+        return self.length_ms
+
+    def __str__(self) -> str:
+        """As a user would write it."""
+        grace = f", grace={spell(self.grace_ms)}" if self.grace_ms else ""
+        return f"{self.word}({spell(self.length_ms)}{grace})"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow(SpanWindow):
+    """Sessions: `length_ms` is the gap."""
+
+    word = "session"
+
+    @property
+    def held_ms(self) -> int:
+        """A record within the gap may still come."""
+        return self.length_ms + self.grace_ms
+
+    @property
+    def key_size_ms(self) -> int | None:
+        """Each is as long as its records make it."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindow(SpanWindow):
+    """Sliding windows: `length_ms` is the difference of the first and the last timestamp."""
+
+    word = "sliding"
+
+
+Window = TimeWindow | SpanWindow
+
+
 def tumbling(size: Duration, grace: Duration = 0) -> TimeWindow:
     """Windows of `size`, one after the other. Records up to `grace` behind are still counted."""
     size_ms = positive(size, "tumbling: size")
@@ -71,3 +136,14 @@ def hopping(size: Duration, advance: Duration, grace: Duration = 0) -> TimeWindo
             "windows would be lost"
         )
     return TimeWindow(size_ms, advance_ms, not_negative(grace, "hopping: grace"))
+
+
+def session(gap: Duration, grace: Duration = 0) -> SessionWindow:
+    """Windows of records that are at most `gap` apart; a record between two makes them one."""
+    return SessionWindow(positive(gap, "session: gap"), not_negative(grace, "session: grace"))
+
+
+def sliding(difference: Duration, grace: Duration = 0) -> SlidingWindow:
+    """Windows of records that are at most `difference` apart, one for each such set."""
+    difference_ms = positive(difference, "sliding: difference")
+    return SlidingWindow(difference_ms, not_negative(grace, "sliding: grace"))

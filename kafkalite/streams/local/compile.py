@@ -16,7 +16,7 @@ from typing import Final
 from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
-from kafkalite.streams.local.operators import sinks, stateless, tables, windowed
+from kafkalite.streams.local.operators import aggregates, sinks, stateless, tables
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.local.watermarks import Flow
 from kafkalite.streams.rewrites import InternalTopic, SubTopology, sub_topologies
@@ -32,7 +32,7 @@ __all__ = [
     "flows_of",
 ]
 
-OPERATORS: Final = (stateless, sinks, tables, windowed)  # imported for what they register
+OPERATORS: Final = (stateless, sinks, tables, aggregates)  # imported for what they register
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:

@@ -21,7 +21,8 @@ from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED, convert
 from kafkalite.streams.local.runtime import Needs, Runtime
-from kafkalite.streams.local.state import Layout, StateStore
+from kafkalite.streams.local.state import Layout, SpanStore, StateStore
+from kafkalite.streams.windows import SpanWindow
 
 
 def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
@@ -30,15 +31,16 @@ def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
     assert store is not None, f"{node.name!r} owns no store"
     window = node.window if isinstance(node, p.Aggregate) else None
     value = store.value if layout.is_plain else msgpack()
-    runtime.stores[store.name] = opened = StateStore(
-        store.name,
-        store.changelog_topic,
-        layout,
-        window,
-        runtime.codec(store.key, is_key=True),
-        runtime.codec(value, is_key=False),
-        runtime.place.backend(store.name),
-    )
+    key_codec = runtime.codec(store.key, is_key=True)
+    value_codec = runtime.codec(value, is_key=False)
+    backend = runtime.place.backend(store.name)
+    name, topic = store.name, store.changelog_topic
+    opened: StateStore
+    if isinstance(window, SpanWindow):
+        opened = SpanStore(name, topic, layout, window, key_codec, value_codec, backend)
+    else:
+        opened = StateStore(name, topic, layout, window, key_codec, value_codec, backend)
+    runtime.stores[name] = opened
     return opened
 
 

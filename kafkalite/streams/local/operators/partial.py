@@ -35,6 +35,7 @@ from kafkalite.streams.local.operators.keys import has_none
 from kafkalite.streams.local.partials import Row, RowFormat
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.watermarks import NEVER
+from kafkalite.streams.windows import SpanWindow
 
 if TYPE_CHECKING:  # the native module may not be there
     from kafkalite.streams.local.operators.folding import Groups
@@ -73,7 +74,9 @@ class Folder:
             return None
         if self.node.window is None and has_none(batch.nulls()):
             return None
-        groups = group(self.node.window, keys, batch.timestamps, None, self._newest)
+        window = self.node.window
+        assert not isinstance(window, SpanWindow), "sessions and sliding windows are not combined"
+        groups = group(window, keys, batch.timestamps, None, self._newest)
         if groups is None:
             return None
         count = sum(map(len, groups.stamps))

@@ -33,11 +33,11 @@ from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.folding import group
-from kafkalite.streams.local.operators.grouping import grouping, is_ascending
+from kafkalite.streams.local.operators.grouping import is_ascending
 from kafkalite.streams.local.operators.rows import Rows, Segment
 from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
-from kafkalite.streams.local.runtime import Runtime, compile_node
+from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.windows import TimeWindow
 
 if TYPE_CHECKING:  # the native module may not be there
@@ -51,13 +51,13 @@ class WindowedAggregate:
     """One row per key and window."""
 
     def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
-        assert node.window is not None
+        assert isinstance(node.window, TimeWindow)
         self.runtime = runtime
         self.window: TimeWindow = node.window
         self.rows = Rows(node, runtime)
         self.store = self.rows.store
-        self.forward_final = _port(node, p.Port.FINAL, runtime)
-        self.forward_late = _port(node, p.Port.LATE, runtime)
+        self.forward_final = port_of(node, p.Port.FINAL, runtime)
+        self.forward_late = port_of(node, p.Port.LATE, runtime)
         finals = [child for child in runtime.children(node) if isinstance(child, p.Final)]
         idles = [final.idle_ms for final in finals]
         self.idle_ms = min((idle for idle in idles if idle is not None), default=None)
@@ -346,7 +346,7 @@ class WindowedAggregate:
         self._earliest = min(self.store.buckets, default=None)
 
 
-def _port(node: p.Node, port: p.Port, runtime: Runtime) -> Push | None:
+def port_of(node: p.Node, port: p.Port, runtime: Runtime) -> Push | None:
     """Pushes by `port`; None where nobody reads it."""
     return runtime.forward_several(node, port) if runtime.edges(node, port) else None
 
@@ -452,12 +452,3 @@ def _groups(whole: Segment, groups: dict[int, list[int]]) -> Iterator[tuple[int,
                 indexes,
             ),
         )
-
-
-@compile_node.register
-def _(node: p.Aggregate, runtime: Runtime) -> Push:
-    if node.window is None:
-        return grouping(node, runtime)
-    operator = WindowedAggregate(node, runtime)
-    runtime.stateful[node] = operator
-    return operator.process

@@ -3,6 +3,7 @@
     store       rows as objects: a cache of those that are used, and what the changelog has not
                 seen yet; views for users
     ordered     the same of rows in the order of keys that their operator lays out
+    spans       the same of sessions and sliding windows, whose bounds are those of their records
     port        what a task asks of either
     kept        rows as bytes, and how far they follow the changelog
     forms       how rows stand in a backend: tables, windows
@@ -15,6 +16,7 @@ Owns   nothing itself; imports of the rest of the engine come here.
 from kafkalite.streams.local.state.forms import NO_WINDOW, START
 from kafkalite.streams.local.state.ordered import OrderedStore, Row
 from kafkalite.streams.local.state.port import TaskStore
+from kafkalite.streams.local.state.spans import Span, SpanStore
 from kafkalite.streams.local.state.store import (
     Bucket,
     Layout,
@@ -29,6 +31,8 @@ __all__ = [
     "Layout",
     "OrderedStore",
     "Row",
+    "Span",
+    "SpanStore",
     "StateStore",
     "StoreView",
     "TaskStore",

@@ -61,7 +61,7 @@ class Layout:
         """Whether the partials can be told from the row."""
         return all(aggregate.is_plain for aggregate in self.aggregates)
 
-    def rows(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[Any]:
+    def rows(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[Any]:
         """The rows of `keys`, None where there is none."""
         columns = [
             aggregate.rows(partials, keys)
@@ -75,7 +75,7 @@ class Layout:
             return columns[0]
         return [dict(zip(self.fields, row, strict=True)) for row in zip(*columns, strict=True)]
 
-    def dump(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[Any]:
+    def dump(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[Any]:
         """What the changelog keeps of the rows of `keys`."""
         if self.is_plain:
             parts = zip(self.aggregates, bucket.partials, strict=True)
@@ -89,7 +89,7 @@ class Layout:
         ]  # fmt: skip
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def load(self, bucket: Bucket, keys: Sequence[bytes], stored: Sequence[Any]) -> None:
+    def load(self, bucket: Bucket, keys: Sequence[Any], stored: Sequence[Any]) -> None:
         """Puts rows back that `dump` gave."""
         columns: Iterable[Sequence[Any]]
         if not self.is_plain:
@@ -111,28 +111,29 @@ class Layout:
 class Bucket:
     """The rows of one window.
 
+    The dicts are by the key's bytes; those of a SpanStore by its windows.
     `changed`: rows that nobody below was told of, with what they were before if that is needed.
     `unlogged`: rows that the changelog was not told of.
     """
 
     start: int
     partials: tuple[Partials, ...]
-    stamps: dict[bytes, int] = field(default_factory=dict)
-    headers: dict[bytes, Headers] = field(default_factory=dict)
-    changed: dict[bytes, Any] = field(default_factory=dict)
-    unlogged: dict[bytes, Any] = field(default_factory=dict)
+    stamps: dict[Any, int] = field(default_factory=dict)
+    headers: dict[Any, Headers] = field(default_factory=dict)
+    changed: dict[Any, Any] = field(default_factory=dict)
+    unlogged: dict[Any, Any] = field(default_factory=dict)
     newest: int = -1  # of all timestamps that came in
     is_logged: bool = False  # whether the changelog has rows of it
     is_cold: bool = False  # whether rows of it may be kept as bytes alone
 
-    def forget(self, key: bytes) -> None:
+    def forget(self, key: Any) -> None:
         """Removes a row and every trace of it."""
         for partials in self.partials:
             partials.pop(key, None)
         self.stamps.pop(key, None)
         self.headers.pop(key, None)
 
-    def mark(self, keys: Iterable[bytes], headers: Iterable[Headers] | None) -> None:
+    def mark(self, keys: Iterable[Any], headers: Iterable[Headers] | None) -> None:
         """Notes the headers of the records that changed `keys` last."""
         if headers is not None:
             self.headers.update(zip(keys, headers, strict=True))
@@ -140,7 +141,7 @@ class Bucket:
             for key in keys:
                 self.headers.pop(key, None)
 
-    def headers_of(self, keys: Sequence[bytes]) -> list[Headers] | None:
+    def headers_of(self, keys: Sequence[Any]) -> list[Headers] | None:
         """The headers column of `keys`, None when there are none at all."""
         if not self.headers:
             return None
@@ -223,6 +224,11 @@ class StateStore:
         assert self.window is not None, f"{self.name}: a store without windows has no note"
         if note != self.note:
             self._note, self._is_note_logged = note, False
+
+    @property
+    def note_key(self) -> bytes | None:
+        """The key under which the changelog has the note; None where there is none."""
+        return None if self.window is None else NOTE_KEY
 
     def whole(self, start: int) -> Bucket:
         """A bucket that is there, with all its rows."""
@@ -330,10 +336,9 @@ class StateStore:
 
     def _check_rows(self, columns: Columns) -> None:
         count = len(columns)
-        note_key = None if self.window is None else NOTE_KEY
         indexes = sorted({*range(0, count, max(1, count // CHECKED_ROWS)), count - 1})
         for index in indexes:
-            if (value := columns.values[index]) is None or columns.keys[index] == note_key:
+            if (value := columns.values[index]) is None or columns.keys[index] == self.note_key:
                 continue
             scratch = Bucket(NO_WINDOW, tuple({} for _ in self.layout.aggregates))
             try:
@@ -382,14 +387,14 @@ class StateStore:
         """The store as users look into it."""
         return StoreView(self)
 
-    def record_keys(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[bytes]:
+    def record_keys(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[bytes]:
         """The bytes of `keys` in topics: followed by the window's start if there are windows."""
         if self.window is None:
             return keys
         suffix = START.pack(bucket.start)
         return [key + suffix for key in keys]
 
-    def key_objects(self, bucket: Bucket, keys: Sequence[bytes]) -> Sequence[Any]:
+    def key_objects(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[Any]:
         """The keys as users see them."""
         inner = self.inner_keys(keys)
         if self.window is None:
@@ -401,7 +406,7 @@ class StateStore:
         """The keys as users see them, without windows."""
         return self._key_codec.deserialize(self.changelog_topic, keys)
 
-    def has(self, bucket: Bucket, key: bytes) -> bool:
+    def has(self, bucket: Bucket, key: Any) -> bool:
         """Whether there is a row of `key`."""
         return key in (bucket.partials[0] if self.layout.deletes else bucket.stamps)
 

@@ -1,0 +1,314 @@
+"""What sessions and sliding windows share: telling below, closing, final rows, late records. [P]
+
+    stream time   the newest timestamp of the records that came to this operator; where several
+                  tasks write the input it is told how far time has come, as windowed.py is
+    closed        a window is closed once stream time is more than `held_ms` behind its end: its
+                  final row goes out, by (window end, key bytes)
+    told          a window whose bounds moved is deleted below under its old key
+
+Records go in one of two ways. A batch whose updates wait for the commit is folded by columns as far
+as it can be. Else records go one by one, each with all its updates, as in Kafka Streams; so does a
+batch on which a function may fail without an end to the task.
+
+Owns   when windows close, and what those below know of them.
+Source Kafka Streams' KStreamSessionWindowAggregate, KStreamSlidingWindowAggregate,
+       KTableSuppressProcessor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from typing import Any
+
+from kafkalite.core.types import Headers
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Taken
+from kafkalite.streams.local.drops import Reason
+from kafkalite.streams.local.failures import DROPPED
+from kafkalite.streams.local.operators.rows import WAITING_MAX, Rows, Segment
+from kafkalite.streams.local.operators.windowed import LATE, NEVER, port_of
+from kafkalite.streams.local.runtime import Runtime
+from kafkalite.streams.local.state import Span, SpanStore
+from kafkalite.streams.windows import SpanWindow
+
+
+@dataclass(slots=True)
+class Updates:
+    """Rows on their way to those below, side by side. `records`: the record that each is from."""
+
+    keys: list[bytes] = field(default_factory=list)
+    bounds: list[tuple[int, int]] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    olds: list[Any] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+
+    def add(
+        self, key: bytes, bounds: tuple[int, int], value: Any, old: Any, stamp: int, record: int
+    ) -> None:
+        """One row, without headers."""
+        self.keys.append(key)
+        self.bounds.append(bounds)
+        self.values.append(value)
+        self.olds.append(old)
+        self.stamps.append(stamp)
+        self.headers.append(())
+        self.records.append(record)
+
+
+class SpanAggregate(ABC):
+    """One row per key and window, whose bounds follow from the records of the key."""
+
+    drops_null_values: bool  # records without a value do not count
+
+    def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
+        assert isinstance(node.window, SpanWindow)
+        self.runtime = runtime
+        self.node = node
+        self.window: SpanWindow = node.window
+        self.held_ms = node.window.held_ms
+        self.rows = Rows(node, runtime)
+        assert isinstance(self.rows.store, SpanStore)
+        self.store = self.rows.store
+        self.bucket = self.store.rows
+        self.tells_each = self.rows.tells and not self.rows.is_cached
+        self.forward_final = port_of(node, p.Port.FINAL, runtime)
+        self.forward_late = port_of(node, p.Port.LATE, runtime)
+        finals = [child for child in runtime.children(node) if isinstance(child, p.Final)]
+        idles = [final.idle_ms for final in finals]
+        self.idle_ms = min((idle for idle in idles if idle is not None), default=None)
+        self.time = NEVER
+        self._active_ms: int | None = None  # the wall clock at the last record
+        self._ends: list[tuple[int, int, Span]] = []  # a heap; a window may end later by now
+        self._opened = 0  # windows so far, so that no two entries of the heap are alike
+        self._gone = Updates()  # windows of which those below have yet to hear that they are gone
+
+    def process(self, batch: Batch) -> None:
+        """Takes the batch in, tells below, closes windows."""
+        batch, whole = self.rows.taken(batch, values=self.drops_null_values)
+        if not len(batch):
+            return
+        self._active_ms = self.runtime.now_ms
+        whole = whole.as_lists()
+        self.store.warm(whole.keys)
+        times = self._times(batch)
+        self.take_in(batch, whole, times)
+        if self.rows.waiting > WAITING_MAX:
+            self.flush()
+        if not self.runtime.is_timed:
+            self.time = times[-1]
+            self._close_windows(batch, times)
+
+    @abstractmethod
+    def take_in(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
+        """Folds records into their windows; `times` judge them."""
+
+    def _times(self, batch: Batch) -> Sequence[int]:
+        """The stream time by which each record is judged."""
+        if not self.runtime.is_timed:
+            return list(accumulate(batch.timestamps, max, initial=self.time))[1:]
+        if batch.times is None:  # updates of a table
+            return [self.time] * len(batch)
+        return [max(time, self.time) for time in batch.times]
+
+    # Windows
+
+    def open(self, span: Span) -> None:
+        """A new window: it will close."""
+        self.store.insert(span)
+        self._opened += 1
+        heappush(self._ends, (span.end, self._opened, span))
+
+    def change(self, span: Span, old: Any = None) -> None:
+        """A window's row has changed; `old` is what it was, if somebody below needs it."""
+        self.bucket.unlogged[span] = None
+        if self.rows.tells and self.rows.is_cached and span not in self.bucket.changed:
+            self.bucket.changed[span] = old
+            self.rows.waiting += 1
+
+    def old_of(self, span: Span) -> Any:
+        """The row that those below know of a window, if they need it."""
+        if not self.rows.needs.old:
+            return None
+        changed = self.bucket.changed
+        return changed[span] if span in changed else self.row(span)
+
+    def row(self, span: Span) -> Any:
+        """The row of a window."""
+        return self.rows.layout.rows(self.bucket, [span])[0]
+
+    def drop(self, span: Span, time: int, old: Any) -> None:
+        """Removes a window, of which those below may have to hear; `old` is as in `change`."""
+        if self.rows.is_cached and span.told is not None:
+            stamp = min(self.bucket.stamps[span], span.told[1])
+            self._gone.add(span.key, span.told, None, old, stamp, 0)
+            self.rows.waiting += 1
+        self.store.remove(span, time)
+
+    # Late records
+
+    def report_late(self, batch: Batch, late: Sequence[int], missed: int = 0) -> None:
+        """Those at `late` came too late; others came too late for `missed` windows."""
+        if not late and not missed:
+            return
+        metrics, drops, name = self.runtime.metrics, self.runtime.drops, self.node.name
+        metrics[DROPPED] += len(late) + missed
+        drops.add(Reason.EXPIRED, name, missed)
+        if late:
+            metrics[LATE] += len(late)
+            drops.add(Reason.LATE if self.forward_late is None else Reason.LATE_KEPT,
+                      name, len(late))  # fmt: skip
+            if self.forward_late is not None:
+                self.forward_late(batch.take(late))
+
+    # Telling below
+
+    def flush(self) -> None:
+        """Tells below what changed since the last commit."""
+        self.rows.waiting = 0
+        self._tell_gone()
+        spans = list(self.bucket.changed)
+        if spans:
+            spans.sort(key=self.bucket.stamps.__getitem__)  # stream time below grows step by step
+            self.rows.forward(self.batch(self._changes(spans), MADE))
+
+    def _tell_gone(self) -> None:
+        if self._gone.keys:
+            gone, self._gone = self._gone, Updates()
+            self.rows.forward(self.batch(gone, MADE))
+
+    def _changes(self, spans: Sequence[Span]) -> Updates:
+        """What those below have yet to hear of windows."""
+        updates, bucket = Updates(), self.bucket
+        for span, row in zip(spans, self.rows.layout.rows(bucket, spans), strict=True):
+            old, stamp = bucket.changed.pop(span), bucket.stamps[span]
+            if span.told is not None and span.told != span.bounds:
+                updates.add(span.key, span.told, None, old, min(stamp, span.told[1]), 0)
+                old = None
+            updates.add(span.key, span.bounds, row, old, stamp, 0)
+            updates.headers[-1] = bucket.headers.get(span, ())
+            span.told = span.bounds
+        return updates
+
+    def batch(self, updates: Updates, origin: Origin) -> Batch:
+        """Rows as a batch."""
+        store, pairs = self.store, zip(updates.keys, updates.bounds, strict=True)
+        keys = None
+        if self.rows.needs.key:
+            keys = store.windowed_keys(updates.keys, updates.bounds)
+        return Batch(
+            updates.stamps,
+            origin,
+            keys,
+            [store.place(key, *bounds) for key, bounds in pairs],
+            updates.values,
+            None,
+            updates.olds if self.rows.needs.old else None,
+            updates.headers if any(updates.headers) else None,
+        )
+
+    def tell_each(self, updates: Updates, batch: Batch) -> None:
+        """Tells below of updates, each of which one record of `batch` led to."""
+        if updates.keys:
+            self.rows.forward(self.batch(updates, Taken(batch.origin, updates.records)))
+
+    # Closing
+
+    def _close_windows(self, batch: Batch | None = None, times: Sequence[int] = ()) -> None:
+        """Ends the windows that stream time has passed. `batch` holds the records that closed
+        them, at `times`; None: the wall clock did."""
+        limit = self.time - self.held_ms
+        if not self._ends or self._ends[0][0] >= limit:
+            self.forget_closed()
+            return
+        place = self.store.place
+        closed = [(s.end, place(s.key, s.start, s.end), s) for s in self._past(limit)]
+        closed.sort()
+        spans = [span for _, _, span in closed]
+        self._tell_gone()
+        # Where updates and final rows may meet below, each window's go together.
+        for some in [[each] for each in spans] if self.runtime.ordering.forks else [spans]:
+            origin: Origin = MADE
+            if batch is not None and some:
+                closer = bisect_left(times, some[-1].end + self.held_ms + 1)
+                # Stream time may have passed the window before this batch, when it was restored.
+                origin = Made(batch.origin, min(closer, len(batch) - 1))
+            changed = [span for span in some if span in self.bucket.changed]
+            if changed:
+                self.rows.forward(self.batch(self._changes(changed), origin))
+            if self.forward_final is not None and some:
+                self.forward_final(self.batch(self._finals(some), origin))
+        for span in spans:
+            span.is_closed = True
+            self.end(span)
+        self.forget_closed()
+
+    def _past(self, limit: int) -> Iterable[Span]:
+        """The windows that end before `limit`, out of the heap."""
+        ends = self._ends
+        while ends and ends[0][0] < limit:
+            _, number, span = heappop(ends)
+            if span.is_gone:
+                continue
+            if span.end >= limit:
+                heappush(ends, (span.end, number, span))
+            else:
+                yield span
+
+    def _finals(self, spans: Sequence[Span]) -> Updates:
+        """The rows of windows that close."""
+        self.store.warm_spans(spans)
+        updates, bucket = Updates(), self.bucket
+        for span, row in zip(spans, self.rows.layout.rows(bucket, spans), strict=True):
+            updates.add(span.key, span.bounds, row, None, bucket.stamps[span], 0)
+            updates.headers[-1] = bucket.headers.get(span, ())
+        return updates
+
+    @abstractmethod
+    def end(self, span: Span) -> None:
+        """A window is closed, its final row is out."""
+
+    @abstractmethod
+    def forget_closed(self) -> None:
+        """Removes what no record can need any more."""
+
+    # Between batches
+
+    def tick(self, now_ms: int) -> None:
+        """Closes every window when no record came for long enough, if that was asked for."""
+        if self.idle_ms is None or not self._ends:
+            return
+        if self._active_ms is None:  # the windows were restored
+            self._active_ms = now_ms
+        if now_ms - self._active_ms >= self.idle_ms:
+            newest = max(span.end for _, _, span in self._ends)
+            self.advance(newest + self.held_ms + 1)
+
+    def advance(self, stream_time: int) -> None:
+        """Closes the windows that end before `stream_time`, all of whose records have come."""
+        self.time = max(self.time, stream_time)
+        self._close_windows()
+
+    def stream_time(self) -> int:
+        """The stream time so far."""
+        return self.time
+
+    def resume(self, stream_time: int) -> None:
+        """Goes on after a restart: what was closed stays closed."""
+        self.time = max(self.time, stream_time)
+        limit = self.time - self.held_ms
+        for span in list(self.store.every()):
+            if span.end < limit:
+                span.is_closed = True
+                self.end(span)
+                continue
+            self._opened += 1
+            self._ends.append((span.end, self._opened, span))
+        heapify(self._ends)
+        self.forget_closed()
