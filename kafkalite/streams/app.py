@@ -29,6 +29,8 @@ from kafkalite.serde.serde import Serde
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.collecting import collecting_seldom
 from kafkalite.streams.durations import Duration, not_negative
+from kafkalite.streams.live import Asking, AsyncLiveStore, LiveStore
+from kafkalite.streams.local.queries import Queries
 from kafkalite.streams.local.settings import DEFAULTS
 from kafkalite.streams.local.topics import (
     Wanted,
@@ -72,8 +74,6 @@ class Streams(StreamsBuilder[K_co, V_co]):
     it. The settings are defaults for those of `run`.
     """
 
-    not_built = StreamsBuilder.not_built | {"store"}
-
     def __init__(
         self,
         application_id: str,
@@ -107,6 +107,8 @@ class Streams(StreamsBuilder[K_co, V_co]):
         self.cache = settings.get("cache")
         self.workers = settings.get("workers", 1)
         self._background: Background | None = None
+        self._worker_here: Worker | None = None  # that runs in this process
+        self._asking = Asking(application_id, self._find_queries)
 
     def plan(self) -> Plan:
         """The topology as it is now: immutable, and not changed by what is built later."""
@@ -219,6 +221,19 @@ class Streams(StreamsBuilder[K_co, V_co]):
         background, self._background = self._background, None
         return background.stop()
 
+    def store(self, name: str) -> LiveStore[Any, Any]:
+        """A store to look into while the application runs in this process: `get`, `range`, `all`,
+        `prefix`, `fetch`. Each call waits for its answer; any thread may ask."""
+        return LiveStore(name, self._asking)
+
+    def async_store(self, name: str) -> AsyncLiveStore[Any, Any]:
+        """As `store`, with methods to be awaited."""
+        return AsyncLiveStore(name, self._asking)
+
+    def _find_queries(self) -> tuple[asyncio.AbstractEventLoop, Queries] | None:
+        worker = self._worker_here
+        return None if worker is None or worker.loop is None else (worker.loop, worker.queries)
+
     @contextmanager
     def _worker(
         self, bootstrap_servers: str | None, settings: Settings, *, until_caught_up: bool
@@ -259,9 +274,11 @@ class Streams(StreamsBuilder[K_co, V_co]):
             if settings.get("cache") is not None:
                 plan = without_cache(plan)
             registry = LogRegistry(address)
+            self._worker_here = worker = Worker(plan, address, registry, config)
             try:
-                yield Worker(plan, address, registry, config)
+                yield worker
             finally:
+                self._worker_here = None
                 registry.close()
 
     @contextmanager

@@ -161,7 +161,8 @@ class Task:
     def store(self, name: str) -> Any:
         """A store to look into. KeyError when this task has none of that name."""
         found = self._runtime.stores[name]
-        found.settle()
+        if self.state is not TaskState.RUNNING:  # later it was done at the start
+            found.settle()
         return found.view()
 
     def kept(self, name: str) -> Kept:
@@ -223,6 +224,10 @@ class Task:
             is_timed=is_timed,
         )
         return found
+
+    def position(self, topic: str) -> int | None:
+        """The offset behind the last record of `topic` that was processed; None: none was."""
+        return self._inputs[topic].next_offset if topic in self._inputs else None
 
     def buffered(self, topic: str) -> int:
         """How many records of `topic` are enqueued and not yet processed."""

@@ -51,6 +51,7 @@ from kafkalite.streams.local.membership import (
     next_config,
 )
 from kafkalite.streams.local.polling import Polling, observed
+from kafkalite.streams.local.queries import Queries
 from kafkalite.streams.local.rounds import Clocks, Rounds
 from kafkalite.streams.local.settings import COMMIT_INTERVAL_MS, DEFAULTS, WorkerConfig
 from kafkalite.streams.local.starter import TaskStarter
@@ -162,6 +163,17 @@ class Worker:
             buffered_records_max=config.buffered_records_max,
             idle_ms=config.idle_ms,
         )
+        self.loop: asyncio.AbstractEventLoop | None = None  # in which it runs
+        self.queries = Queries(
+            plan.application_id,
+            subs,
+            registry,
+            self._client,
+            self._thread.submit,
+            lambda: {life.task_id: task for life, task in self._rounds.tasks.items()},
+            lambda: self._inputs.partitions_of if self._is_prepared else {},
+        )
+        self._is_prepared = False
         self._forget_membership()
         self.is_stopping = False
         self._comes_back = False
@@ -185,6 +197,7 @@ class Worker:
 
     async def run(self, *, until_caught_up: bool = False) -> Progress:
         """Runs until stopped, or until every input of the whole group is read to its end."""
+        self.loop = asyncio.get_running_loop()
         async with self._client:
             await self._prepare_once_brokers_stay()
             identity = self._places.take_identity(self._client.random)
@@ -239,6 +252,7 @@ class Worker:
             self.plan.application_id, sub_topologies, self._sources, partitions_of
         )
         self._flows = flows_of(sub_topologies, tasks_of(self._sources, partitions_of))
+        self._is_prepared = True
 
     async def _new_membership(self) -> None:
         """A consumer that will join the group, and its committer."""

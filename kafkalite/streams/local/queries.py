@@ -1,0 +1,296 @@
+"""What the tasks of one worker answer: rows of stores, while they run.                     [IO]
+
+    a caller ── get(store, key) ──> the worker's loop ── behind the calls of tasks ──> task thread
+             <───────────────────── the row ────────────────────────────────────────────┘
+
+A question runs in the task thread, between two calls of tasks, so it sees rows as one record left
+them, some of them not committed yet. A caller who has written a record may wait until the store
+has seen it: `after` is the record's place in its topic. The record may have gone through
+repartition topics; of those in between, what the group has committed counts.
+
+Owns   nothing: tasks, thread and client are the worker's.
+Never  changes a store.
+Fails  with StoreUnavailable where another worker has the key, or nobody yet; with TopologyError for
+       a store that there is not, and for a topic that does not lead to it.
+Source Kafka Streams' interactive queries; KIP-535 (who has a key).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from graphlib import TopologicalSorter
+from typing import Any, Final, Protocol, TypeVar
+
+from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.cluster import Client
+from kafkalite.core.protocol.partitioner import murmur2, to_positive
+from kafkalite.core.types import TopicPartition, Windowed
+from kafkalite.errors import KafkaliteError, TopologyError
+from kafkalite.serde.registry import SchemaRegistry
+from kafkalite.serde.serde import SerdeContext
+from kafkalite.streams import plan as p
+from kafkalite.streams.local.assignor import TaskId
+from kafkalite.streams.local.task import Task, TaskState
+from kafkalite.streams.rewrites import SubTopology
+from kafkalite.streams.stores import Store
+
+R = TypeVar("R")
+
+LOOK_SECONDS: Final = 0.01  # between two looks at positions while somebody waits
+COMMITS_SECONDS: Final = 0.05  # the same at what the group has committed
+
+Pair = tuple[Any, Any]
+
+
+class StoreUnavailable(KafkaliteError):
+    """A store's rows cannot be read here, or not yet. `partition` is that of the key."""
+
+    def __init__(self, words: str, partition: int | None = None) -> None:
+        super().__init__(words)
+        self.partition = partition
+
+
+class Place(Protocol):
+    """A record in the log: a producer's RecordMetadata, or a Record that was read."""
+
+    @property
+    def topic(self) -> str | None:
+        """Its topic."""
+
+    @property
+    def partition(self) -> int | None:
+        """Its partition."""
+
+    @property
+    def offset(self) -> int | None:
+        """Its offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a store is: its sub-topology, and how many tasks that has."""
+
+    store: Store
+    sub: SubTopology
+    width: int
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether our own hash decided about the partition of every key."""
+        internal = {topic.name for topic in self.sub.repartition_sources}
+        return all(internal.issuperset(source.topics) for source in self.sub.sources) and not any(
+            isinstance(node, p.Sink) and node.topic in internal and node.partitioner is not None
+            for node in self.sub.plan.nodes
+        )
+
+
+class Queries:
+    """Questions to the stores of one worker."""
+
+    def __init__(
+        self,
+        application_id: str,
+        subs: Sequence[SubTopology],
+        registry: SchemaRegistry,
+        client: Client,
+        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        tasks: Callable[[], Mapping[TaskId, Task]],
+        partitions_of: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._application_id = application_id
+        self._subs = {sub.id: sub for sub in subs}
+        self._registry = registry
+        self._client = client
+        self._in_thread = in_thread
+        self._tasks = tasks
+        self._partitions_of = partitions_of
+
+    # What is asked
+
+    async def get(self, name: str, key: Any) -> Any:
+        """The row of a key, None where there is none."""
+        home = self.home(name)
+        partition = self.partition_of(home, key)
+        tasks = self._tasks_of(home)
+        if not tasks:
+            raise self._nothing_of(name)
+        first = [task for task in tasks if task.partition == partition]
+        others = [] if home.is_hashed else [task for task in tasks if task not in first]
+
+        def look() -> Any:
+            rows = (task.store(name).get(key) for task in (*first, *others))
+            return next((row for row in rows if row is not None), None)
+
+        row = await self._in_thread(look)
+        if row is None and not first:
+            raise StoreUnavailable(
+                f"store {name!r}: the key {key!r} belongs to task {home.sub.id}_{partition}, which "
+                f"does not run in this worker of {self._application_id!r}",
+                partition,
+            )
+        return row
+
+    async def rows(self, name: str, pick: Callable[[Any], Sequence[Pair]]) -> list[Pair]:
+        """The pairs that `pick` takes of each task's view, in the order of their keys' bytes."""
+        home = self.home(name)
+        tasks = self._tasks_of(home)
+        if not tasks:
+            raise self._nothing_of(name)
+        found: list[Pair] = []
+        for task in tasks:
+            found += await self._in_thread(partial(_picked, task, name, pick))
+        if len(tasks) > 1:
+            keys = self.key_bytes(home, [key for key, _ in found])
+            order = sorted(range(len(found)), key=lambda at: (keys[at], *_window(found[at][0])))
+            found = [found[at] for at in order]
+        return found
+
+    async def seen(self, name: str, after: Place, seconds: float) -> None:
+        """Returns once the store has seen the record at `after`. StoreUnavailable if not in time.
+
+        Only the tasks of this worker are asked about the last step.
+        """
+        topic, partition, offset = after.topic, after.partition, after.offset
+        if topic is None or partition is None or offset is None or offset < 0:
+            raise TopologyError(f"store {name!r}: after: expected a record's place, got {after!r}")
+        home = self.home(name)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wait(home, TopicPartition(topic, partition), offset + 1)
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"store {name!r} has not seen offset {offset} of {topic}-{partition} within "
+                f"{seconds:g} s"
+            ) from None
+
+    def _nothing_of(self, name: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"store {name!r}: no task that has it runs in this worker of {self._application_id!r}"
+        )
+
+    # Where things are
+
+    def home(self, name: str) -> Home:
+        """Where a store is. TopologyError when there is none of that name."""
+        for sub in self._subs.values():
+            for store in sub.stores:
+                if store.name == name:
+                    width = self._partitions_of().get(store.changelog_topic, 0)
+                    return Home(store, sub, width)
+        known = sorted(store.name for sub in self._subs.values() for store in sub.stores)
+        raise TopologyError(
+            f"{self._application_id}: no store is called {name!r}; stores are {known}"
+        )
+
+    def key_bytes(self, home: Home, keys: Sequence[Any]) -> list[bytes]:
+        """The bytes of keys in topics; of a windowed key those of the key in the window."""
+        inner = [key.key if isinstance(key, Windowed) else key for key in keys]
+        codec = home.store.key.open(SerdeContext(self._registry, is_key=True))
+        found = codec.serialize(home.store.changelog_topic, inner)
+        if None in found:
+            raise TopologyError(f"store {home.store.name!r}: None is no key")
+        return [data for data in found if data is not None]
+
+    def partition_of(self, home: Home, key: Any) -> int:
+        """The partition of a key, by the hash of Kafka's producers."""
+        (data,) = self.key_bytes(home, [key])
+        if not home.width:
+            raise StoreUnavailable(f"store {home.store.name!r}: the application has not started")
+        return to_positive(murmur2(data)) % home.width
+
+    def _tasks_of(self, home: Home) -> list[Task]:
+        tasks = self._tasks()
+        return [
+            task
+            for task_id, task in sorted(tasks.items())
+            if task_id.sub_topology == home.sub.id and task.state is not TaskState.FAILED
+        ]
+
+    # Read your writes
+
+    async def _wait(self, home: Home, tp: TopicPartition, end: int) -> None:
+        begin = next((s.id for s in self._subs.values() if s.source_of(tp.topic)), None)
+        ways = None if begin is None else self._ways(begin, home.sub.id)
+        if begin is None or ways is None:
+            raise TopologyError(
+                f"store {home.store.name!r}: topic {tp.topic!r} does not lead to it"
+            )
+        ends: dict[int, dict[TopicPartition, int]] = {sub: {} for sub in ways}
+        ends[begin] = {tp: end}
+        async with Admin(self._client) as admin:
+            for sub in TopologicalSorter(ways).static_order():
+                if sub == home.sub.id:
+                    break
+                await self._until_committed(admin, ends[sub])
+                for topic in self._subs[sub].repartition_sinks:
+                    below = next((s for s in ways if self._subs[s].source_of(topic)), None)
+                    if below is not None:
+                        ends[below] |= await self._ends(admin, topic)
+            await self._until_processed(admin, ends[home.sub.id])
+
+    def _ways(self, begin: int, end: int) -> dict[int, set[int]] | None:
+        """The sub-topologies on ways from one to another, each with those just above it."""
+        below: dict[int, set[int]] = {
+            sub.id: {s.id for s in self._subs.values() for t in sub.repartition_sinks
+                     if s.source_of(t)}
+            for sub in self._subs.values()
+        }  # fmt: skip
+
+        def reached(start: int, edges: Mapping[int, set[int]]) -> set[int]:
+            found, todo = {start}, [start]
+            while todo:
+                new = edges.get(todo.pop(), set()) - found
+                found |= new
+                todo += new
+            return found
+
+        above: dict[int, set[int]] = {sub: set() for sub in below}
+        for sub, subs in below.items():
+            for each in subs:
+                above[each].add(sub)
+        between = reached(begin, below) & reached(end, above)
+        if end not in between:
+            return None
+        return {sub: above[sub] & between for sub in between}
+
+    async def _ends(self, admin: Admin, topic: str) -> dict[TopicPartition, int]:
+        count = self._partitions_of()[topic]
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        return await admin.end_offsets(partitions, isolation_level="read_committed")
+
+    async def _until_committed(self, admin: Admin, ends: Mapping[TopicPartition, int]) -> None:
+        while waiting := {tp: end for tp, end in ends.items() if end}:
+            committed = await admin.list_group_offsets(self._application_id)
+            if all(tp in committed and committed[tp].offset >= waiting[tp] for tp in waiting):
+                return
+            await asyncio.sleep(COMMITS_SECONDS)
+
+    async def _until_processed(self, admin: Admin, ends: Mapping[TopicPartition, int]) -> None:
+        """As the tasks of this worker know; where they do not, as the group has committed."""
+        while waiting := {
+            tp: end for tp, end in ends.items() if end and not self._has_processed(tp, end)
+        }:
+            committed = await admin.list_group_offsets(self._application_id)
+            ends = {
+                tp: end
+                for tp, end in waiting.items()
+                if tp not in committed or committed[tp].offset < end
+            }
+            if ends:
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _has_processed(self, tp: TopicPartition, end: int) -> bool:
+        tasks = (task for task in self._tasks().values() if task.partition == tp.partition)
+        positions = (task.position(tp.topic) for task in tasks)
+        return any(position is not None and position >= end for position in positions)
+
+
+def _picked(task: Task, name: str, pick: Callable[[Any], Sequence[Pair]]) -> Sequence[Pair]:
+    return pick(task.store(name))
+
+
+def _window(key: Any) -> tuple[int, int]:
+    return (key.start, key.end) if isinstance(key, Windowed) else (0, 0)
