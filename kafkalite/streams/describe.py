@@ -50,10 +50,19 @@ def detail(node: p.Node) -> str:
         case p.Branch():
             functions = [*map(str, node.predicates), *["default"] * node.default]
             return ", ".join(functions)
+        case p.StreamJoin():
+            return f"{node.how}: {node.function}, {within(node)}"
         case p.MapBatch():
             return _name(node.function)
     function = getattr(node, "function", None)
     return str(function) if isinstance(function, Function) else ""
+
+
+def within(node: p.StreamJoin) -> str:
+    """How far the timestamps of a pair may be apart."""
+    before, after = spell(node.before_ms), spell(node.after_ms)
+    grace = f", grace={spell(node.grace_ms)}" if node.grace_ms else ""
+    return f"within=({before}, {after}){grace}"
 
 
 def kind(node: p.Node) -> str:

@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.combining import shape_of
-from kafkalite.streams.describe import detail, kind
+from kafkalite.streams.describe import detail, kind, within
 from kafkalite.streams.rewrites import SubTopology
+from kafkalite.streams.stores import Store
 
 VERSION: Final = 1
 ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")  # in the repr of an object without one of its own
@@ -129,14 +130,14 @@ def fingerprint(plan: p.Plan, subs: Iterable[SubTopology]) -> Fingerprint:
             node = store.node
             inputs = _inputs(node)
             stores[store.name] = StorePrint(
-                rows=_rows(node),
+                rows=_rows(store),
                 key=_text(store.key),
                 value=_text(store.value),
                 window=_window(node),
                 inputs=tuple(sorted(inputs)),
                 sources=tuple(sorted(_ultimate(inputs, feeds))),
-                path=paths.get(store.name, ""),
-                is_numbered=store.name in numbered,
+                path=paths.get(node.name, ""),
+                is_numbered=node.name in numbered,
             )
         for node in sub.sinks:
             if node.topic in sub.repartition_sinks:
@@ -158,7 +159,10 @@ def _text(serde: object) -> str:
     return ADDRESS.sub("", repr(serde))
 
 
-def _rows(node: p.Node) -> dict[str, str]:
+def _rows(store: Store) -> dict[str, str]:
+    node = store.node
+    if isinstance(node, p.StreamJoin):
+        return {"": f"{store.word} side of a join"}
     if not isinstance(node, p.Aggregate):
         return {"": "latest"}
     names = node.fields or ("",)
@@ -166,7 +170,10 @@ def _rows(node: p.Node) -> dict[str, str]:
 
 
 def _window(node: p.Node) -> str | None:
-    window = node.window if isinstance(node, p.Aggregate) else None
+    if isinstance(node, p.StreamJoin):
+        window: object = within(node)
+    else:
+        window = node.window if isinstance(node, p.Aggregate) else None
     return None if window is None else re.sub(r", grace=\w+", "", str(window))
 
 

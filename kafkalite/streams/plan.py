@@ -48,6 +48,7 @@ class Node:
     changes_key: ClassVar[bool] = False  # equal keys may be in several partitions below
     changes_value: ClassVar[bool] = False  # nothing is known of the serde of values below
     pushes_often: ClassVar[bool] = False  # several batches for one that came, the later ones last
+    gathers: ClassVar[bool] = False  # takes the records of several inputs better together
 
     name: str
     parents: tuple[Node, ...] = ()
@@ -317,7 +318,7 @@ class StreamJoin(Node):
     """
 
     changes_value: ClassVar[bool] = True
-    pushes_often: ClassVar[bool] = True
+    gathers: ClassVar[bool] = True
 
     function: Function
     how: How

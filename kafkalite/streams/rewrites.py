@@ -194,8 +194,24 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
         return node
 
     def repartition(node: p.Node, parent: p.Node, **options: Any) -> p.Node:
-        options = {"made_at": node.made_at, **options}
-        return note(out.add(p.Repartition(name=node.name, parents=(parent,), **options)))
+        options = {"name": node.name, "made_at": node.made_at, **options}
+        return note(out.add(p.Repartition(parents=(parent,), **options)))
+
+    def sides(node: p.StreamJoin) -> tuple[p.Node, ...]:
+        """The inputs of a join, each through a topic of its own where its key has changed."""
+        found: dict[p.Node, p.Node] = {}  # a stream that is joined with itself goes through one
+        for word, serde, above in zip(
+            ("left", "right"), (node.left, node.right), node.parents, strict=True
+        ):
+            parent = out.image[above]
+            if parent not in found:
+                name = f"{node.name}-{word}"
+                found[parent] = (
+                    repartition(node, parent, name=name, key=node.key, value=serde)
+                    if changed[parent]
+                    else parent
+                )
+        return tuple(found[out.image[above]] for above in node.parents)
 
     for node in plan.nodes:
         parent = out.image[node.parents[0]] if node.parents else None
@@ -221,6 +237,8 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
         elif isinstance(node, p.ToTable) and parent is not None and changed[parent]:
             through = repartition(node, parent, key=node.key, value=node.value)
             out.image[node] = note(out.add(replace(node, parents=(through,))))
+        elif isinstance(node, p.StreamJoin):
+            out.image[node] = note(out.add(replace(node, parents=sides(node))))
         else:
             note(out.keep(node))
     return out.result()
@@ -240,6 +258,14 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
             value = node.value or _own_value(node) or _kept_value(node, above) or plan.value
             kept = out.keep(node, key=key, value=value or (msgpack() if internal else bytes_()))
             schemas[kept] = _schema_of(kept)
+        elif isinstance(node, p.StreamJoin):
+            left, right = (schemas[out.image[parent]] for parent in node.parents)
+            key = node.key or left.key or right.key or plan.key or bytes_()
+            values = {
+                "left": node.left or left.value or plan.value or msgpack(),
+                "right": node.right or right.value or plan.value or msgpack(),
+            }
+            schemas[out.keep(node, key=key, **values)] = Schema(key, None)
         else:
             schemas[out.keep(node)] = Schema(
                 None if node.changes_key else above.key,

@@ -82,6 +82,11 @@ def _(node: p.Aggregate, around: Surroundings) -> tuple[Part, ...]:
     return (Part(node.key, around.schemas[node].value),)
 
 
+@parts_of.register
+def _(node: p.StreamJoin, around: Surroundings) -> tuple[Part, ...]:
+    return (Part(node.key, node.left, "left"), Part(node.key, node.right, "right"))
+
+
 @parts_of.register(p.TableSource)
 @parts_of.register(p.ToTable)
 def _(node: p.TableSource | p.ToTable, around: Surroundings) -> tuple[Part, ...]:

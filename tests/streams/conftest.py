@@ -35,17 +35,30 @@ class BatchRun:
 
     def feed(self, topic: str, records: Sequence[Input]) -> None:
         """One fetched batch, processed and routed to the end; no commit."""
-        task = next(t for t in self.tasks if any(topic in s.topics for s in t.sub_topology.sources))
-        source = next(s for s in task.sub_topology.sources if topic in s.topics)
+        self.enqueue(self.reader(topic), topic, self.encoded(topic, records))
+        self.settle()
+
+    def feed_all(self, batches: dict[str, Sequence[Input]]) -> None:
+        """A fetch of several topics, processed together; the first is the task's first input."""
+        for topic, records in batches.items():
+            self.enqueue(self.reader(topic), topic, self.encoded(topic, records))
+        self.settle()
+
+    def reader(self, topic: str) -> Task:
+        """The task that reads a topic."""
+        return next(t for t in self.tasks if t.sub_topology.source_of(topic) is not None)
+
+    def encoded(self, topic: str, records: Sequence[Input]) -> Columns:
+        """Records as they stand in the topic."""
+        source = self.reader(topic).sub_topology.source_of(topic)
+        assert source is not None
         keys = source.key.open(SerdeContext(self.registry, True))
         values = source.value.open(SerdeContext(self.registry, False))
-        columns = Columns(
+        return Columns(
             keys.serialize(topic, [r[0] for r in records]),
             values.serialize(topic, [r[1] for r in records]),
             [r[2] for r in records],
         )
-        self.enqueue(task, topic, columns)
-        self.settle()
 
     def enqueue(self, task: Task, topic: str, columns: Columns) -> None:
         first = self.offsets.get(topic, 0)

@@ -154,6 +154,31 @@ def row_caller(
     return run
 
 
+class Joiner(Protocol):
+    """Calls the function of a join: see `joiner`."""
+
+    def __call__(self, batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> Results:
+        """What is left of the batch, and the results."""
+
+
+def joiner(node: p.Node, function: Function, failures: Failures) -> Joiner:
+    """Calls the function of a join for each pair of a left and a right value.
+
+    `batch` has what the pairs have in common, the keys if the function takes them.
+    """
+    call = applied(function)
+
+    def run(batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> Results:
+        columns = [left, right]
+        if function.takes_key:
+            assert batch.keys is not None
+            columns.insert(0, batch.keys)
+        results, failed = failures.call(node, call, batch, columns)
+        return failures.without(batch, results, failed) if failed else (batch, results)
+
+    return run
+
+
 def function_needs(function: Function) -> Needs:
     """What a function of the record needs of a batch."""
     fields = frozenset(path[0] for path in function.paths if path)

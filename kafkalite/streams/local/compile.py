@@ -16,7 +16,7 @@ from typing import Final
 from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
-from kafkalite.streams.local.operators import aggregates, sinks, stateless, tables
+from kafkalite.streams.local.operators import aggregates, sinks, stateless, stream_joins, tables
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.local.watermarks import Flow
 from kafkalite.streams.rewrites import InternalTopic, SubTopology, sub_topologies
@@ -32,7 +32,7 @@ __all__ = [
     "flows_of",
 ]
 
-OPERATORS: Final = (stateless, sinks, tables, aggregates)  # imported for what they register
+OPERATORS: Final = (stateless, sinks, tables, aggregates, stream_joins)  # for what they register
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:
@@ -60,6 +60,12 @@ def flows_of(sub_topologies: Iterable[SubTopology], tasks: Collection[TaskId]) -
 
 
 def _least_grace(sub: SubTopology) -> int | None:
-    """The least grace in ms among the windows of a sub-topology; None where it has none."""
+    """The least grace in ms among the windows of a sub-topology; None where it has none.
+
+    A join finds all partners of a record that is no later than its window and grace.
+    """
     windows = [node.window for node in sub.nodes if isinstance(node, p.Aggregate)]
-    return min((window.grace_ms for window in windows if window is not None), default=None)
+    graces = [window.grace_ms for window in windows if window is not None]
+    joins = [node for node in sub.nodes if isinstance(node, p.StreamJoin)]
+    graces += [max(0, min(node.before_ms, node.after_ms) + node.grace_ms) for node in joins]
+    return min(graces, default=None)

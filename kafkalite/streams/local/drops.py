@@ -26,6 +26,7 @@ class Reason(Enum):
     LATE = "too late for every window"
     LATE_KEPT = "too late for every window, sent on by late()"
     EXPIRED = "times too late for one of several windows"
+    EXPIRED_ROW = "too old to be kept for later records of the other side"
     NULL_KEY = "without a key"
     NULL_VALUE = "without a value"
 

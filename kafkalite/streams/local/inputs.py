@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kafkalite.core.columns import greatest, least
+from kafkalite.core.columns import greatest, greatest_so_far, least
 from kafkalite.core.protocol.record_codec import Int64s
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, SerdeError
@@ -263,15 +263,34 @@ class Input:
         end = min(len(head), first + records_max)
         if before is not None:
             end = first_not_before(head.timestamps, before, first, end)
+        self._run_to(end, self.reader.runtime.run)
+        return end - first
+
+    def upcoming(self, records_max: int) -> Sequence[int]:
+        """The newest timestamp so far at each of the next records, as far as they are decoded."""
+        head, first = self._head, self._position
+        assert head is not None
+        some = head.timestamps[first : min(len(head), first + records_max)]
+        return greatest_so_far(some, some[0])
+
+    def run_ahead(self, ranks: Sequence[int]) -> None:
+        """Sends as many records as there are ranks up to where inputs meet: see Runtime."""
+        runtime = self.reader.runtime
+        if ranks:
+            end = self._position + len(ranks)
+            self._run_to(end, lambda node, batch: runtime.run_ahead(node, batch, ranks))
+
+    def _run_to(self, end: int, run: Callable[[p.Node, Batch], None]) -> None:
+        head, first = self._head, self._position
+        assert head is not None
         self._position = end
         is_done = end == len(head)
         batch = head if is_done and not first else head.slice(first, end)
-        self.reader.runtime.run(self.reader.node, batch)
+        run(self.reader.node, batch)
         if is_done:
             self._finish()
         else:
             self._pass(head, end)
-        return end - first
 
     def _open(self, columns: Columns) -> None:
         assert columns.offsets is not None

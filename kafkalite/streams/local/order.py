@@ -18,6 +18,11 @@ that pushes several batches in a run counts its pushes. So the lower number came
 
 Only topologies with forks whose arms meet have levels; others pay nothing.
 
+Records of several inputs may go through a task together, as many as a stretch of time has: then a
+record's number at the source is its place among all records of the stretch, and they come into
+their order where they meet. Such a stretch is read where a node `gathers`, as a join of streams
+does, and where no other node looks at more than its own inputs.
+
 Owns   the rule of which nodes are forks; the batches that wait where arms meet until a run is over.
 Never  changes the order within an arm.
 Source Kafka Streams' ProcessorContextImpl.forward (depth first, children in order).
@@ -25,7 +30,8 @@ Source Kafka Streams' ProcessorContextImpl.forward (depth first, children in ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, count, groupby
 from operator import itemgetter
@@ -35,7 +41,14 @@ from kafkalite.core.types import Columns, concat
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Origin, Output, Place, Push
 
+Gathered = Callable[[bytes, Batch], None]  # the input of each record, the records of all inputs
 ANY_TOPIC: Final = object()  # where sinks meet whose topics a function chooses
+# Nodes that see nothing of other inputs than their own, so that these may run ahead a little.
+LOCAL: Final = (
+    p.Source, p.Filter, p.Map, p.FlatMap, p.SelectKey, p.MapPairs, p.MapBatch, p.Peek, p.Branch,
+    p.BranchArm, p.Merge, p.Sink, p.Aggregate, p.Final, p.Late, p.ToTable, p.TableFilter,
+    p.TableMap, p.TableGroupBy, p.ToStream, p.StreamJoin,
+)  # fmt: skip
 FIELD_BITS: Final = 64
 ARM_BITS: Final = 16  # of a fork's field; the rest is the index
 
@@ -60,10 +73,12 @@ class Ordering:
     ) -> None:
         shared = shared_topics(nodes)
         self.forks = _forks(nodes, children, shared)
-        self._shared_topics = shared if self.forks else frozenset[object]()
+        self.gathers = _gathers(nodes)
+        self.meets = bool(self.forks) or self.gathers
+        self._shared_topics = shared if self.meets else frozenset[object]()
         self._pushes = count()
         self._shifts: dict[tuple[p.Node, str], int] = {}
-        if self.forks:
+        if self.meets:
             self._set_levels(nodes, is_cached=is_cached)
 
     def _set_levels(self, nodes: Sequence[p.Node], *, is_cached: bool) -> None:
@@ -73,7 +88,7 @@ class Ordering:
         depth: dict[p.Node, int] = {}  # levels from the source to each node, itself included
         for node in nodes:
             at = max((depth[parent] for parent in node.parents), default=0)
-            is_source = not node.parents and bool(several)
+            is_source = not node.parents and (bool(several) or self.gathers)
             uses = (("run", is_source), ("push", node in several), ("fork", node in self.forks))
             for use, is_used in uses:
                 if is_used:
@@ -91,6 +106,11 @@ class Ordering:
         """A batch that begins a run: its records in the order in which they were read."""
         shift = self._shifts.get((source, "run"))
         return batch if shift is None else _in_arm(batch, shift, 0)
+
+    def of_stretch(self, source: p.Node, batch: Batch, ranks: Sequence[int]) -> Batch:
+        """A batch of a stretch: `ranks` are the places of its records among those of all inputs."""
+        shift = self._shifts[source, "run"] + ARM_BITS
+        return replace(batch, origin=Ranked(batch.origin, [rank << shift for rank in ranks]))
 
     def of_branch(self, branch: p.Branch, batch: Batch) -> Batch:
         """A batch before its records are parted: each goes into one arm, so its index suffices."""
@@ -132,6 +152,18 @@ def _forks(
     return frozenset(result)
 
 
+def _gathers(nodes: Iterable[p.Node]) -> bool:
+    """Whether a stretch of all inputs may go through together, and whether a node is the better
+    for it. A source of several topics has one place for the records of all."""
+    sources = [node for node in nodes if isinstance(node, p.Source)]
+    return (
+        any(node.gathers for node in nodes)
+        and len(sources) > 1
+        and all(len(source.topics) == 1 for source in sources)
+        and all(isinstance(node, LOCAL) for node in nodes)
+    )
+
+
 def _meeting_places(node: p.Node, shared: frozenset[object]) -> frozenset[object]:
     if len(node.parents) > 1:
         return frozenset({node})
@@ -160,6 +192,22 @@ class Arm:
         arm, shift = self.number << self.shift, self.shift + ARM_BITS
         above = self.above.order(indexes)
         return [order + (index << shift) + arm for order, index in zip(above, indexes, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A batch that begins its way in a stretch of several inputs."""
+
+    above: Origin
+    orders: Sequence[int]
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """The same as before."""
+        return self.above.places(indexes)
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """The place among the records of all inputs."""
+        return [self.orders[index] for index in indexes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,9 +326,70 @@ class Meeting:
             self._inputs[number](batch.take([at for _, at in run]))
 
 
-def met(parts: Sequence[Batch]) -> Batch:
+def ranks_of(upcoming: Sequence[Sequence[int]], records_max: int) -> list[list[int]]:
+    """The places of the next records of several inputs in the order in which a task takes them:
+    always the earliest head, of equal ones the first input's.
+
+    `upcoming` has for each record the newest timestamp so far, which is why it waits. The inputs
+    may have more records than these: the stretch ends where one might come in between.
+    """
+    end, last = min((reached[-1], number) for number, reached in enumerate(upcoming))
+    counts = [
+        bisect_right(reached, end) if number <= last else bisect_left(reached, end)
+        for number, reached in enumerate(upcoming)
+    ]
+    times = [t for reached, some in zip(upcoming, counts, strict=True) for t in reached[:some]]
+    picks = sorted(range(len(times)), key=times.__getitem__)[:records_max]
+    ranks = [-1] * len(times)
+    for rank, pick in enumerate(picks):
+        ranks[pick] = rank
+    ends = accumulate(counts)
+    each = (ranks[end - some : end] for end, some in zip(ends, counts, strict=True))
+    return [[rank for rank in some if rank >= 0] for some in each]
+
+
+class Gathering:
+    """The inputs of a node that takes the records of all inputs at once: holds the batches of a run
+    until all arms are through, then hands them over in order, with the input of each."""
+
+    def __init__(self, take: Gathered) -> None:
+        self._take = take
+        self._batches: list[tuple[int, Batch]] = []
+
+    def collect(self, number: int) -> Push:
+        """Takes the batches of one input."""
+
+        def push(batch: Batch) -> None:
+            if len(batch):
+                self._batches.append((number, batch))
+
+        return push
+
+    def settle(self) -> None:
+        """The run is over above."""
+        batches, self._batches = self._batches, []
+        if not batches:
+            return
+        numbers = [number for number, _ in batches]
+        parts = [batch for _, batch in batches]
+        if len(parts) == 1:
+            self._take(bytes(numbers) * len(parts[0]), parts[0])
+            return
+        ordered = in_order(parts)
+        side_by_side = b"".join(
+            bytes([n]) * len(part) for n, part in zip(numbers, parts, strict=True)
+        )
+        self._take(bytes(map(side_by_side.__getitem__, ordered.picks)), met(parts, ordered))
+
+
+def in_order(parts: Iterable[Batch]) -> Ordered:
+    """How the records of batches come into their order."""
+    return Ordered(part.origin.order(range(len(part))) for part in parts)
+
+
+def met(parts: Sequence[Batch], ordered: Ordered | None = None) -> Batch:
     """The records of `parts` in order. A column that one of them lacks is gone."""
-    ordered = Ordered(part.origin.order(range(len(part))) for part in parts)
+    ordered = ordered or in_order(parts)
     timestamps = ordered.pick([part.timestamps for part in parts])
     assert timestamps is not None
     return Batch(

@@ -30,7 +30,14 @@ from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.batch import Place as RecordPlace
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import UNKNOWN, Failures
-from kafkalite.streams.local.order import Meeting, Merging, Ordering, outputs_in_order
+from kafkalite.streams.local.order import (
+    Gathered,
+    Gathering,
+    Meeting,
+    Merging,
+    Ordering,
+    outputs_in_order,
+)
 from kafkalite.streams.local.sharing import shared_inputs, takes_apart
 from kafkalite.streams.local.sizes import Limits
 from kafkalite.streams.local.state import TaskStore
@@ -128,7 +135,7 @@ class Runtime:
     place: Place = field(default_factory=InMemory)  # of the stores
     trace: Trace | None = None  # hears what each operator passes on, as objects
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
-    _merges: list[Merging | Meeting] = field(default_factory=list)  # those above first
+    _merges: list[Merging | Meeting | Gathering] = field(default_factory=list)  # those above first
     _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent
     _asked: dict[p.Node, tuple[Needs, ...]] = field(default_factory=dict)  # of each parent
     _needs: dict[tuple[p.Node, p.Port], Needs] = field(default_factory=dict)
@@ -176,6 +183,11 @@ class Runtime:
         if self._merges or self.unordered:
             self.settle()
 
+    def run_ahead(self, source: p.Node, batch: Batch, ranks: Sequence[int]) -> None:
+        """Sends a batch of `source` through the operators below it, up to where inputs meet. The
+        same for the other inputs of the stretch, then `settle`, is all of its run."""
+        self._inputs[source][0](self.ordering.of_stretch(source, batch, ranks))
+
     def settle(self) -> None:
         """Ends a run: what waits where arms meet goes on, in order."""
         for merge in self._merges:
@@ -190,7 +202,7 @@ class Runtime:
 
     def merging(self, node: p.Merge) -> Push:
         """The operator of a Merge. Where no stream forks, records cannot lose their order."""
-        if not self.ordering.forks:
+        if not self.ordering.meets:
             return self.forward(node)
         merging = Merging(self.forward_several(node))
         self._merges.insert(0, merging)  # nodes are compiled those below first
@@ -198,11 +210,21 @@ class Runtime:
 
     def meeting(self, inputs: Sequence[Push]) -> tuple[Push, ...]:
         """The inputs of a node with several parents, into which records come in order."""
-        if not self.ordering.forks:
+        if not self.ordering.meets:
             return tuple(inputs)
         meeting = Meeting(inputs)
         self._merges.insert(0, meeting)  # as in `merging`
         return tuple(meeting.collect(number) for number in range(len(inputs)))
+
+    def gathering(self, take: Gathered, count: int) -> tuple[Push, ...]:
+        """The `count` inputs of a node that takes what comes into all of them at once, in order."""
+        if self.ordering.meets:
+            gathering = Gathering(take)
+            self._merges.insert(0, gathering)  # as in `merging`
+            return tuple(gathering.collect(number) for number in range(count))
+        return tuple(
+            lambda batch, n=number: take(bytes([n]) * len(batch), batch) for number in range(count)
+        )
 
     def push_to(self, node: p.Node, edge: Edge) -> Push:
         """Pushes from `node` over one of the edges below it."""
@@ -296,7 +318,9 @@ class Runtime:
             return UNKNOWN
 
     def input_schema(self, node: p.Node) -> Schema:
-        """What is known of the input of `node`."""
+        """What is known of the input of `node`; of several inputs nothing."""
+        if len(node.parents) > 1:
+            return Schema(None, None)
         return self.schema(node.parent if node.parents else node)
 
 

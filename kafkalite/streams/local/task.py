@@ -37,6 +37,7 @@ from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.inputs import Input, Reader
+from kafkalite.streams.local.order import ranks_of
 from kafkalite.streams.local.runtime import Stateful, Trace
 from kafkalite.streams.local.sizes import Limits, RecordTooLarge, too_large
 from kafkalite.streams.local.stamping import Piece, Stamper
@@ -239,9 +240,8 @@ class Task:
         self._runtime.now_ms = now_ms
         is_timed, done = self._runtime.is_timed, 0
         try:
-            while done < records_max and (run := self._next_run()) is not None:
-                chosen, before = run
-                done += chosen.run(before, records_max - done)
+            while done < records_max and (some := self._run(records_max - done)):
+                done += some
                 if is_timed:
                     self._advance()
             if is_timed:
@@ -272,6 +272,21 @@ class Task:
     def is_idle(self) -> bool:
         """Whether there is nothing to do, and nothing to be expected soon."""
         return all(each.is_at_rest for each in self._inputs.values())
+
+    def _run(self, records_max: int) -> int:
+        """Processes the records that come next, as many as can go together; how many."""
+        if self._runtime.ordering.gathers:
+            heads = [e for e in self._inputs.values() if e.head_timestamp() is not None]
+            if len(heads) > 1:
+                stretch = ranks_of([each.upcoming(records_max) for each in heads], records_max)
+                for each, ranks in zip(heads, stretch, strict=True):
+                    each.run_ahead(ranks)
+                self._runtime.settle()
+                return sum(map(len, stretch))
+        if (run := self._next_run()) is None:
+            return 0
+        chosen, before = run
+        return chosen.run(before, records_max)
 
     def _next_run(self) -> tuple[Input, int | None] | None:
         """The input with the earliest record, and the timestamp that ends its turn."""

@@ -4,6 +4,7 @@
                 seen yet; views for users
     ordered     the same of rows in the order of keys that their operator lays out
     spans       the same of sessions and sliding windows, whose bounds are those of their records
+    segments    rows by key and time, in segments of time that leave as a whole: sides of joins
     port        what a task asks of either
     kept        rows as bytes, and how far they follow the changelog
     forms       how rows stand in a backend: tables, windows
@@ -16,6 +17,7 @@ Owns   nothing itself; imports of the rest of the engine come here.
 from kafkalite.streams.local.state.forms import NO_WINDOW, START
 from kafkalite.streams.local.state.ordered import OrderedStore, Row
 from kafkalite.streams.local.state.port import TaskStore
+from kafkalite.streams.local.state.segments import SegmentStore
 from kafkalite.streams.local.state.spans import Span, SpanStore
 from kafkalite.streams.local.state.store import (
     Bucket,
@@ -31,6 +33,7 @@ __all__ = [
     "Layout",
     "OrderedStore",
     "Row",
+    "SegmentStore",
     "Span",
     "SpanStore",
     "StateStore",

@@ -1,6 +1,7 @@
 """What a task asks of its stores, whatever their rows are laid out like.                     [P]
 
-Owns   the port alone: `store` (a row per key, or key and window) and `ordered` keep its promises.
+Owns   the port alone: `store` (a row per key, or key and window), `ordered` and `segments`
+       keep its promises.
 """
 
 from __future__ import annotations
