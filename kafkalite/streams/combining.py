@@ -6,18 +6,17 @@
 A sum of floats depends on the order of its records. Where several tasks write a topic that order
 is nobody's promise, and only there anything is folded ahead.
 
-Owns   the choice of aggregates, and how two partials become one.
+Owns   the choice of aggregates. How two partials become one they say themselves (`merge`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final
 
 from kafkalite.streams import plan as p
-from kafkalite.streams.aggregates import Aggregate, Count, Max, Mean, Min, Partials, Sum
+from kafkalite.streams.aggregates import Count, Max, Mean, Min, Sum
 
-Combine = Callable[[Partials, Iterable[Any], Iterable[Any]], None]  # keys and their parts
+COMBINABLE: Final = frozenset({Count, Sum, Mean, Min, Max})
 
 
 def is_combinable(node: p.Aggregate) -> bool:
@@ -30,7 +29,7 @@ def is_combinable(node: p.Aggregate) -> bool:
         (node.window is None or node.window.is_tumbling)
         and not node.subtracts
         and not deletes
-        and all(type(aggregate) in COMBINED for aggregate in node.aggregates)
+        and all(type(aggregate) in COMBINABLE for aggregate in node.aggregates)
     )
 
 
@@ -40,41 +39,3 @@ def shape_of(node: p.Aggregate) -> str:
     words = (f"{n}={part.word}" for n, part in zip(names, node.aggregates, strict=True))
     window = "" if node.window is None else f" by {node.window.key_size_ms} ms"
     return f"{node.name}: {', '.join(words)}{window}"
-
-
-def _add(partials: Partials, keys: Iterable[Any], parts: Iterable[Any]) -> None:
-    get = partials.get
-    for key, part in zip(keys, parts, strict=True):
-        if part is not None:
-            partials[key] = get(key, 0) + part
-
-
-def _add_pairs(partials: Partials, keys: Iterable[Any], parts: Iterable[Any]) -> None:
-    get = partials.get
-    for key, part in zip(keys, parts, strict=True):
-        if part is not None:
-            total, n = get(key, (0, 0))
-            partials[key] = (total + part[0], n + part[1])
-
-
-def _keep_least(partials: Partials, keys: Iterable[Any], parts: Iterable[Any]) -> None:
-    get = partials.get
-    for key, part in zip(keys, parts, strict=True):
-        if part is not None and ((best := get(key)) is None or part < best):
-            partials[key] = part
-
-
-def _keep_greatest(partials: Partials, keys: Iterable[Any], parts: Iterable[Any]) -> None:
-    get = partials.get
-    for key, part in zip(keys, parts, strict=True):
-        if part is not None and ((best := get(key)) is None or part > best):
-            partials[key] = part
-
-
-COMBINED: Final[dict[type[Aggregate], Combine]] = {
-    Count: _add,
-    Sum: _add,
-    Mean: _add_pairs,
-    Min: _keep_least,
-    Max: _keep_greatest,
-}

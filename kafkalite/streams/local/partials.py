@@ -15,7 +15,7 @@ Fails  with SerdeError for a row of another version, or of a table of another sh
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, Self, overload
 from zlib import crc32
@@ -45,6 +45,9 @@ class PartialRows(Form):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
 
     @overload
     def __getitem__(self, place: int) -> Row: ...

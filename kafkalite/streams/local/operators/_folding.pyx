@@ -50,7 +50,7 @@ from kafkalite.streams.local.operators._cells cimport (
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 6  # raised whenever this module and folding.py agree on something else
+INTERFACE = 7  # raised whenever this module and folding.py agree on something else
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
@@ -478,6 +478,25 @@ cdef class Groups:
                 if cell.is_new:
                     PyDict_SetItem(partials[part], key, self.partial(part, cell))
         return newest
+
+    def rows(self):
+        """All groups by window, where nothing was there before: their keys, newest timestamps, the
+        starts of their windows, and a column of partials for each aggregate, None for none."""
+        cdef Py_ssize_t i, at, part
+        cdef Cell *cell
+        cdef list keys = [], stamps = [], starts = []
+        cdef list columns = [[] for _ in range(len(self._kinds))]
+        for i in range(self._count):
+            at = self._order[i]
+            keys.append(<object> PyList_GET_ITEM(self._objects, at))
+            stamps.append(self._groups[at].newest)
+            starts.append(self._groups[at].start)
+        for part in range(len(columns)):
+            column = <list> columns[part]
+            for i in range(self._count):
+                cell = &self._cells[part * self._count + self._order[i]]
+                column.append(self.partial(part, cell) if cell.is_new else None)
+        return keys, stamps, starts, columns
 
     cdef int write_stamp(self, Group *group, key, dict stamps) except -1:
         """A late record does not take a row's timestamp back; a new row has one of its own."""

@@ -39,7 +39,7 @@ from kafkalite.streams.local.operators._folding cimport Group, Groups
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 6  # as in _folding.pyx
+INTERFACE = 7  # as in _folding.pyx
 
 cdef enum:
     START_BYTES = 8

@@ -71,7 +71,7 @@ class GroupAggregate:
         """As `process`, of rows that others have folded."""
         batch = self.rows.keys(batch)
         if len(batch):
-            self.rows.combine(NO_WINDOW, self.rows.partials(batch))
+            self.rows.combine(batch)
             self.rows.after(batch)
 
     def _fold(self, segment: Segment, batch: Batch) -> None:

@@ -19,20 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.columns import greatest
 from kafkalite.core.types import Columns, Headers
 from kafkalite.streams import plan as p
-from kafkalite.streams.aggregates import Count, Max, Min, Partials
+from kafkalite.streams.aggregates import Aggregate, Count, Max, Min
 from kafkalite.streams.local.arrows import on_arrow
 from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.calling import applied, arguments, function_needs
 from kafkalite.streams.local.failures import attempt
 from kafkalite.streams.local.operators.folding import COUNT, argument, group, kinds_of, may_fold
 from kafkalite.streams.local.operators.keys import has_none
-from kafkalite.streams.local.partials import Row, RowFormat
+from kafkalite.streams.local.partials import RowFormat
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.watermarks import NEVER
 from kafkalite.streams.windows import SpanWindow
@@ -82,10 +81,9 @@ class Folder:
         count = sum(map(len, groups.stamps))
         if not 0 < 2 * count <= len(batch) - len(groups.late):
             return None
-        partials = self._partials(groups, batch)
-        if partials is None:
+        if not self._is_folded(groups, batch):
             return None
-        columns = self._columns(groups, partials, batch.headers)
+        columns = self._columns(groups, batch.headers)
         return None if columns is None else Folded(columns, groups.late)
 
     def _arguments(self, batch: Batch) -> list[Sequence[Any] | None] | None:
@@ -107,51 +105,38 @@ class Folder:
             columns.append(column)
         return columns
 
-    def _partials(self, groups: Groups, batch: Batch) -> list[tuple[Partials, ...]] | None:
-        """The partials of each window, the last of them how many records; None if refused."""
+    def _is_folded(self, groups: Groups, batch: Batch) -> bool:
+        """Whether all could be folded: for each aggregate, and to count records."""
         columns = self._arguments(batch)
         if columns is None or not may_fold(self.kinds, columns):
-            return None
+            return False
         assert self.kinds is not None
-        aggregates = (*self.node.aggregates, Count())
-        made = [tuple(each.partials() for each in aggregates) for _ in groups.starts]
+        nothing: dict[bytes, Any] = {}
+        before = (nothing,) * (len(self.kinds) + 1)
         given = [*map(argument, columns), None]
-        return made if groups.fold(self.kinds + bytes([COUNT]), given, made, False) else None
+        kinds = self.kinds + bytes([COUNT])
+        return groups.fold(kinds, given, [before] * len(groups.starts), False)
 
-    def _columns(
-        self,
-        groups: Groups,
-        partials: list[tuple[Partials, ...]],
-        headers: Sequence[Headers] | None,
-    ) -> Columns | None:
+    def _columns(self, groups: Groups, headers: Sequence[Headers] | None) -> Columns | None:
         """The rows as records; None where one of them must not be made."""
-        rows: list[Row] = []
-        stamps: list[dict[bytes, int]] = []
-        for at, start in enumerate(groups.starts):
-            stamps.append({})
-            groups.write(at, partials[at], stamps[at])
-            keys = list(stamps[at])
-            if self._has_odd(partials[at], keys):
-                return None
-            *parts, counts = ([found.get(key) for key in keys] for found in partials[at])
-            rows += zip(repeat(start), counts, *parts, strict=False)
+        keys, timestamps, starts, columns = groups.rows()
+        *partials, counts = columns
+        if any(map(_has_odd, self.node.aggregates, partials)):
+            return None
+        rows = zip(starts, counts, *partials, strict=True)
         last: Sequence[Headers] | None = None
         if headers is not None:
             every = range(len(groups.starts))
             last = [headers[i] for at in every for i in groups.last_records(at)]
-        keys = list(chain.from_iterable(stamps))
-        timestamps = [stamp for each in stamps for stamp in each.values()]
         return Columns(keys, self.format.encode(rows), timestamps, None, last)
 
-    def _has_odd(self, partials: tuple[Partials, ...], keys: Sequence[bytes]) -> bool:
-        """Whether a least or greatest began with a NaN, which lets no later number be seen, or is
-        no number: another task's might not compare with it."""
-        return any(
-            (part := found.get(key)) != part or isinstance(part, str | bytes)
-            for aggregate, found in zip(self.node.aggregates, partials, strict=False)
-            if isinstance(aggregate, Min | Max)
-            for key in keys
-        )
+
+def _has_odd(aggregate: Aggregate, partials: Sequence[Any]) -> bool:
+    """Whether a least or greatest began with a NaN, which lets no later number be seen, or is no
+    number: another task's might not compare with it."""
+    return isinstance(aggregate, Min | Max) and any(
+        part != part or isinstance(part, str | bytes) for part in partials
+    )
 
 
 def folder_of(node: p.Sink, runtime: Runtime) -> Folder | None:

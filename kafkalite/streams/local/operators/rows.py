@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalite.core.columns import objects
 from kafkalite.core.types import Headers
@@ -31,16 +31,15 @@ from kafkalite.streams.aggregates import (
     Partials,
     snapshot,
 )
-from kafkalite.streams.combining import COMBINED
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.arrows import on_arrow
-from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken, joined
+from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Push, Taken
 from kafkalite.streams.local.calling import applied, arguments
 from kafkalite.streams.local.failures import Applied
 from kafkalite.streams.local.operators.folding import argument, kinds_of, may_fold
 from kafkalite.streams.local.operators.keys import has_none, open_store, store_keys, without_nulls
 from kafkalite.streams.local.runtime import Runtime
-from kafkalite.streams.local.state import Bucket, Layout
+from kafkalite.streams.local.state import NO_WINDOW, Bucket, Layout, headers_of, stamps_of
 
 if TYPE_CHECKING:  # the native module may not be there
     from kafkalite.streams.local.operators.folding import Groups
@@ -76,6 +75,15 @@ class Segment:
             None if self.headers is None else self.headers[part],
             self.indexes[part],
         )
+
+
+class Pick(NamedTuple):
+    """Some rows of one bucket, with those that they replace if below asks for them."""
+
+    bucket: Bucket
+    keys: Sequence[bytes]
+    olds: list[Any] | None
+    origin: Origin
 
 
 class Rows:
@@ -274,30 +282,35 @@ class Rows:
             _stamp(bucket, latest, first)
             self._add_columns(bucket, segment)
 
-    def partials(self, batch: Batch) -> Segment:
-        """Rows of partials, not empty, as columns: the arguments are what others have folded."""
+    def combine(self, batch: Batch) -> None:
+        """Takes rows of partials in, that others have folded, each into its window.
+
+        Row by row: where there are many, they are of many windows.
+        """
         assert batch.raw_keys is not None
         assert batch.values is not None
-        _, _, *columns = zip(*batch.values, strict=True)
-        given: list[Sequence[Any] | None] = list(columns)
-        whole = Segment(batch.raw_keys, batch.timestamps, given, batch.headers, range(len(batch)))
-        return whole.as_lists()
-
-    def combine(self, start: int, segment: Segment) -> None:
-        """Takes rows of partials in of the window that begins at `start`, or NO_WINDOW."""
-        keys, timestamps = segment.keys, segment.timestamps
-        latest = _latest(keys, timestamps, ascending=False)
-        bucket = self.store.bucket(start, latest)
-        self.note(bucket, latest)
-        if segment.headers is not None or bucket.headers:
-            bucket.mark(keys, segment.headers)
-        _stamp(bucket, latest, min(timestamps))
-        for aggregate, partials, column in zip(
-            self.node.aggregates, bucket.partials, segment.arguments, strict=True
-        ):
-            assert column is not None
-            COMBINED[type(aggregate)](partials, keys, column)
-        bucket.newest = max(bucket.newest, max(timestamps))
+        merges = [aggregate.merge for aggregate in self.node.aggregates]
+        store, has_windows = self.store, self.store.window is not None
+        rows = zip(batch.raw_keys, batch.timestamps, batch.values, strict=True)
+        for index, (key, timestamp, row) in enumerate(rows):
+            assert key is not None
+            start = row[0] if has_windows else NO_WINDOW
+            bucket = store.buckets.get(start)
+            if bucket is None or bucket.is_cold:
+                bucket = store.bucket(start, (key,))
+            if self.tells:
+                self.note(bucket, {key: timestamp})
+            else:
+                bucket.unlogged[key] = timestamp
+            if batch.headers is not None or bucket.headers:
+                bucket.mark((key,), batch.headers and batch.headers[index : index + 1])
+            if timestamp > bucket.stamps.get(key, -1):
+                bucket.stamps[key] = timestamp
+                bucket.newest = max(bucket.newest, timestamp)
+            for merge, partials, part in zip(merges, bucket.partials, row[2:], strict=True):
+                if part is not None:
+                    older = partials.get(key)
+                    partials[key] = part if older is None else merge(older, part)
 
     # Telling below
 
@@ -315,31 +328,30 @@ class Rows:
         for key, row in zip(new, self.layout.rows(bucket, new), strict=True):
             bucket.changed[key] = row if has(bucket, key) else None
 
-    def changed(self, bucket: Bucket, origin: Origin = MADE) -> Batch | None:
+    def changed(self, bucket: Bucket, origin: Origin = MADE) -> Pick | None:
         """The rows of `bucket` of which below was not told, as they are now; None for none."""
         keys = list(bucket.changed)
         if not keys:
             return None
         olds = list(bucket.changed.values())
         bucket.changed = {}
-        stamps = bucket.stamps
         if self.is_cached and not self.needs.old:
-            keys.sort(key=stamps.__getitem__)  # so that stream time below grows step by step
-        return self.update(bucket, keys, olds if self.needs.old else None, origin)
+            keys.sort(key=bucket.stamps.__getitem__)  # so that stream time below grows by steps
+        return Pick(bucket, keys, olds if self.needs.old else None, origin)
 
-    def update(
-        self, bucket: Bucket, keys: list[bytes], olds: list[Any] | None, origin: Origin
-    ) -> Batch:
-        """The rows of `keys` as a batch."""
+    def batch(self, picks: Sequence[Pick]) -> Batch:
+        """Rows of some buckets as one batch."""
+        rows = [(pick.bucket, pick.keys) for pick in picks]
+        olds = [pick.olds for pick in picks if pick.olds is not None]
         return Batch(
-            [bucket.stamps[key] for key in keys],
-            origin,
-            self.store.key_objects(bucket, keys) if self.needs.key else None,
-            self.store.record_keys(bucket, keys),
-            self.layout.rows(bucket, keys),
+            stamps_of(rows),
+            picks[0].origin if len(picks) == 1 else MADE,
+            self.store.key_objects(rows) if self.needs.key else None,
+            self.store.record_keys(rows),
+            self.layout.rows(*self.layout.gathered(rows)),
             None,
-            olds,
-            bucket.headers_of(keys),
+            list(chain.from_iterable(olds)) if olds else None,
+            headers_of(rows),
         )
 
     def after(self, batch: Batch, *, is_part: bool = False) -> None:
@@ -361,14 +373,14 @@ class Rows:
             buckets = self.store.buckets
             self.push(self.forward, (self.changed(buckets[s], origin) for s in sorted(buckets)))
 
-    def push(self, forward: Push, updates: Iterable[Batch | None]) -> None:
-        """Pushes updates, as one batch where no order among those of several ways counts."""
-        batches = [batch for batch in updates if batch is not None]
+    def push(self, forward: Push, picks: Iterable[Pick | None]) -> None:
+        """Pushes rows, as one batch where no order among those of several ways counts."""
+        there = [pick for pick in picks if pick is not None]
         if self.runtime.ordering.forks:
-            for batch in batches:
-                forward(batch)
-        elif batches:
-            forward(joined(batches))
+            for pick in there:
+                forward(self.batch([pick]))
+        elif there:
+            forward(self.batch(there))
 
 
 def _distinct(batch: Batch) -> Iterator[int]:

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice, repeat
-from operator import sub
+from itertools import accumulate, compress, islice, repeat
+from operator import not_, sub
 from typing import TYPE_CHECKING, Final
 
 from kafkalite.core.columns import greatest, greatest_so_far
@@ -34,7 +34,7 @@ from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.grouping import is_ascending
-from kafkalite.streams.local.operators.rows import Rows, Segment
+from kafkalite.streams.local.operators.rows import Pick, Rows, Segment
 from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Runtime
@@ -89,16 +89,18 @@ class WindowedAggregate:
         times = batch.times
         if times is None:
             times = greatest_so_far(batch.timestamps, self.time)
-        late, groups = 0, dict[int, list[int]]()
-        for index, (row, time) in enumerate(zip(batch.values, times, strict=True)):
-            if self.window.close_time(row[0]) <= max(time, self.time):
-                late += row[1]
-            else:
-                groups.setdefault(row[0], []).append(index)
-        self._drop_rows(late)
-        for start, segment in _groups(self.rows.partials(batch), groups):
-            self.rows.combine(start, segment)
-        self._note_starts(sorted(groups))
+        held_open, before = self.window.close_time(0), self.time
+        late = [
+            row[0] + held_open <= max(time, before)
+            for row, time in zip(batch.values, times, strict=True)
+        ]
+        if any(late):
+            self._drop_rows(sum(row[1] for row in compress(batch.values, late)))
+        there = batch.where(list(map(not_, late)))
+        self.rows.combine(there)
+        if len(there):
+            assert there.values is not None
+            self._note_starts([min(row[0] for row in there.values)])
         self.rows.after(batch)
         if not self.runtime.is_timed:
             self.time = max(self.time, greatest(batch.timestamps))
@@ -284,7 +286,7 @@ class WindowedAggregate:
             return
         closed = sorted(s for s in self.store.buckets if window.close_time(s) <= self.time)
         times = () if batch is None else _ascending(batch.timestamps)
-        updates: list[tuple[Batch | None, Batch | None]] = []
+        updates: list[tuple[Pick | None, Pick | None]] = []
         for start in closed:
             origin, at = MADE, self.time
             if batch is not None:
@@ -305,7 +307,7 @@ class WindowedAggregate:
             if self.forward_final is not None:
                 self.rows.push(self.forward_final, (final for _, final in some))
 
-    def _final(self, start: int, origin: Origin) -> Batch | None:
+    def _final(self, start: int, origin: Origin) -> Pick | None:
         """The rows of a window that closes, if anybody wants them."""
         if self.forward_final is None:
             return None
@@ -313,7 +315,7 @@ class WindowedAggregate:
         keys = sorted(bucket.stamps)
         if self.rows.layout.deletes:
             keys = [key for key in keys if self.store.has(bucket, key)]
-        return self.rows.update(bucket, keys, None, origin) if keys else None
+        return Pick(bucket, keys, None, origin) if keys else None
 
     # Between batches
 

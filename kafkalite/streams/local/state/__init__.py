@@ -24,6 +24,8 @@ from kafkalite.streams.local.state.store import (
     Layout,
     StateStore,
     StoreView,
+    headers_of,
+    stamps_of,
 )
 
 __all__ = [
@@ -39,4 +41,6 @@ __all__ = [
     "StateStore",
     "StoreView",
     "TaskStore",
+    "headers_of",
+    "stamps_of",
 ]

@@ -33,7 +33,13 @@ from kafkalite.serde.serde import Codec
 from kafkalite.serde.windowed import SESSION, TIME
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY
-from kafkalite.streams.local.state.store import Bucket, Layout, StateStore, StoreView
+from kafkalite.streams.local.state.store import (
+    Layout,
+    Picks,
+    StateStore,
+    StoreView,
+    headers_of,
+)
 from kafkalite.streams.windows import SpanWindow
 
 Bounds = tuple[int, int]
@@ -236,7 +242,7 @@ class SpanStore(StateStore):
             if span.logged is not None and span.logged != span.bounds:
                 gone[self.place(span.key, *span.logged)] = rows.stamps[span]
             span.logged = span.bounds
-        places = self.record_keys(rows, spans)
+        places = self.record_keys([(rows, spans)])
         for place in places:
             gone.pop(place, None)  # there is a row again
         keys, stamps = list(gone), list(gone.values())
@@ -251,7 +257,7 @@ class SpanStore(StateStore):
         keys += places
         values += self._value_codec.serialize(self.changelog_topic, self.layout.dump(rows, spans))
         stamps += [rows.stamps[span] for span in spans]
-        headers += rows.headers_of(spans) or [()] * len(spans)
+        headers += headers_of([(rows, spans)]) or [()] * len(spans)
         if not keys:
             return None
         columns = Columns(keys, values, stamps, None, headers if any(headers) else None)
@@ -280,13 +286,14 @@ class SpanStore(StateStore):
         """The store as users look into it."""
         return SpanView(self)
 
-    def record_keys(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[bytes]:
+    def record_keys(self, picks: Picks) -> list[bytes]:
         """The keys of windows in topics."""
-        return [self.place(span.key, span.start, span.end) for span in keys]
+        return [self.place(s.key, s.start, s.end) for _, spans in picks for s in spans]
 
-    def key_objects(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[Any]:
+    def key_objects(self, picks: Picks) -> Sequence[Any]:
         """The keys as users see them."""
-        return self.windowed_keys([span.key for span in keys], [span.bounds for span in keys])
+        spans = [span for _, its in picks for span in its]
+        return self.windowed_keys([span.key for span in spans], [span.bounds for span in spans])
 
     def windowed_keys(self, keys: Sequence[bytes], bounds: Sequence[Bounds]) -> Sequence[Any]:
         """The keys of windows as users see them."""
@@ -343,7 +350,7 @@ class SpanView(StoreView):
     def _shown(self, spans: list[Span]) -> Iterator[tuple[Any, Any]]:
         self._spans.warm_spans(spans)
         rows = self._spans.rows
-        keys = self._spans.key_objects(rows, spans)
+        keys = self._spans.key_objects([(rows, spans)])
         return iter(list(zip(keys, self._spans.layout.rows(rows, spans), strict=True)))
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kafkalite.core.types import Columns, Headers, Windowed
 from kafkalite.errors import ProcessingError, SerdeError, TopologyError
@@ -89,6 +89,22 @@ class Layout:
         ]  # fmt: skip
         return [list(row) for row in zip(*columns, strict=True)]
 
+    def gathered(self, picks: Picks) -> tuple[Bucket, Sequence[Any]]:
+        """One bucket with the rows of several, by their places among all; and these places."""
+        if len(picks) == 1:
+            return picks[0]
+        every = tuple(aggregate.partials() for aggregate in self.aggregates)
+        places = range(sum(len(keys) for _, keys in picks))
+        for number, found in enumerate(every):
+            place = 0
+            for bucket, keys in picks:
+                partials = bucket.partials[number]
+                for key in keys:
+                    if key in partials:
+                        found[place] = partials[key]
+                    place += 1
+        return Bucket(NO_WINDOW, every), places
+
     def load(self, bucket: Bucket, keys: Sequence[Any], stored: Sequence[Any]) -> None:
         """Puts rows back that `dump` gave."""
         columns: Iterable[Sequence[Any]]
@@ -141,12 +157,20 @@ class Bucket:
             for key in keys:
                 self.headers.pop(key, None)
 
-    def headers_of(self, keys: Sequence[Any]) -> list[Headers] | None:
-        """The headers column of `keys`, None when there are none at all."""
-        if not self.headers:
-            return None
-        get = self.headers.get
-        return [get(key, ()) for key in keys]
+
+Picks: TypeAlias = Sequence[tuple[Bucket, Sequence[Any]]]  # rows of several buckets
+
+
+def headers_of(picks: Picks) -> list[Headers] | None:
+    """The headers column of some rows, None when there are none at all."""
+    if not any(bucket.headers for bucket, _ in picks):
+        return None
+    return [bucket.headers.get(key, ()) for bucket, keys in picks for key in keys]
+
+
+def stamps_of(picks: Picks) -> list[int]:
+    """The timestamps of some rows."""
+    return [bucket.stamps[key] for bucket, keys in picks for key in keys]
 
 
 class StateStore:
@@ -284,19 +308,16 @@ class StateStore:
             values.append(self._note)
             stamps.append(max(0, self.newest))
             headers.append(())
-        for _, bucket in sorted(self.buckets.items()):
-            if not bucket.unlogged:
-                continue
-            rows = list(bucket.unlogged)
-            bucket.unlogged = {}
-            bucket.is_logged = True
-            keys += self.record_keys(bucket, rows)
-            stored = self.layout.dump(bucket, rows)
+        picks = self._unlogged()
+        if picks:
+            keys += self.record_keys(picks)
+            stored = self.layout.dump(*self.layout.gathered(picks))
             if self.layout.deletes and not self.layout.is_plain:
                 stored = [None if row == [None] else row for row in stored]
             values += self._value_codec.serialize(self.changelog_topic, stored)
-            stamps += [bucket.stamps[key] for key in rows]
-            headers += bucket.headers_of(rows) or [()] * len(rows)
+            stamps += stamps_of(picks)
+            headers += headers_of(picks) or [()] * (len(keys) - len(headers))
+        for bucket, rows in picks:
             self._purge(bucket, rows)
         if not keys:
             return None
@@ -306,6 +327,16 @@ class StateStore:
             self.kept.write(changed, self._note)
             self._measure(changed.keys, changed.values)
         return columns
+
+    def _unlogged(self) -> Picks:
+        """The rows that the changelog was not told of, which it now is."""
+        picks: list[tuple[Bucket, list[bytes]]] = []
+        for _, bucket in sorted(self.buckets.items()):
+            if bucket.unlogged:
+                picks.append((bucket, list(bucket.unlogged)))
+                bucket.unlogged = {}
+                bucket.is_logged = True
+        return picks
 
     def checkpoint(self, offset: int | None, now_ms: int) -> None:
         """The commit of everything that `changelog` gave so far went through."""
@@ -387,20 +418,21 @@ class StateStore:
         """The store as users look into it."""
         return StoreView(self)
 
-    def record_keys(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[bytes]:
-        """The bytes of `keys` in topics: followed by the window's start if there are windows."""
+    def record_keys(self, picks: Picks) -> list[bytes]:
+        """The bytes of keys in topics: followed by the window's start if there are windows."""
         if self.window is None:
-            return keys
-        suffix = START.pack(bucket.start)
-        return [key + suffix for key in keys]
+            return [key for _, keys in picks for key in keys]
+        suffixed = [(START.pack(bucket.start), keys) for bucket, keys in picks]
+        return [key + suffix for suffix, keys in suffixed for key in keys]
 
-    def key_objects(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[Any]:
-        """The keys as users see them."""
-        inner = self.inner_keys(keys)
+    def key_objects(self, picks: Picks) -> Sequence[Any]:
+        """Keys as users see them."""
+        inner = self.inner_keys([key for _, keys in picks for key in keys])
         if self.window is None:
             return inner
-        start, end = bucket.start, bucket.start + self.window.size_ms
-        return [Windowed(key, start, end) for key in inner]
+        size, starts = self.window.size_ms, [b.start for b, keys in picks for _ in keys]
+        pairs = zip(inner, starts, strict=True)
+        return [Windowed(key, start, start + size) for key, start in pairs]
 
     def inner_keys(self, keys: Sequence[bytes]) -> Sequence[Any]:
         """The keys as users see them, without windows."""
@@ -483,5 +515,5 @@ class StoreView:
         store = self._store
         for key, window in rows:
             bucket = store.buckets[window]
-            (user_key,) = store.key_objects(bucket, [key])
+            (user_key,) = store.key_objects([(bucket, [key])])
             yield user_key, store.layout.rows(bucket, [key])[0]
