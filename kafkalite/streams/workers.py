@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from kafkalite.errors import KafkaliteError, TopologyError
-from kafkalite.streams.local.worker import Progress
+from kafkalite.streams.local.progress import Progress
 
 VARIABLE: Final = "KAFKALITE_STREAMS_WORKER"
 PAUSE_SECONDS: Final = 0.5
@@ -130,7 +130,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._stop, each)
-        total = Progress()
+        total = Progress(loop.time)
         with tempfile.TemporaryDirectory() as reports:
             numbers = range(1, self._count + 1)
             keeping = [asyncio.create_task(self._keep(n, Path(reports) / f"{n}")) for n in numbers]

@@ -28,8 +28,13 @@ from kafkalite.core.protocol.groups import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from kafkalite.core.protocol.subscriptions import PROTOCOL_TYPE, decode_assignment
+from kafkalite.core.protocol.subscriptions import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+)
 from kafkalite.core.types import TopicPartition, by_topic
+from kafkalite.errors import WireError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class GroupMemberInfo:
     client_id: str
     client_host: str
     partitions: tuple[TopicPartition, ...]
+    user_data: bytes = b""  # of its subscription: what its assignor tells the leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,16 @@ def _group_info(group: DescribedGroup) -> GroupInfo:
                 member.client_id,
                 member.client_host,
                 decode_assignment(member.member_assignment).partitions if is_consumer else (),
+                _user_data(member.member_metadata) if is_consumer else b"",
             )
             for member in group.members
         ),
     )
+
+
+def _user_data(metadata: bytes) -> bytes:
+    """What a subscription says beside topics; nothing of one that we cannot read."""
+    try:
+        return decode_subscription(metadata).user_data if metadata else b""
+    except WireError:
+        return b""

@@ -3,9 +3,9 @@
 A task is one sub-topology over one partition number; its partitions are that number of every
 topic the sub-topology reads, so joined topics stay together. Placement decides by whole tasks.
 
-    subscription    the worker's transactional id; by task with state, how large its changelogs are,
-                    and how far behind the worker is if it has any of the state. The leader aborts
-                    the transactions of workers that are gone.
+    subscription    the worker's transactional id, and its address for queries; by task with state,
+                    how large its changelogs are, and how far behind the worker is if it has any of
+                    the state. The leader aborts the transactions of workers that are gone.
     assignment      partitions; and the tasks that the worker follows: standbys, warm-ups, and those
                     that it gets next, once their owners have given them up
 
@@ -30,9 +30,17 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
 from kafkalite.streams.local.placement import DEFAULT_RULES, Candidate, Rules, TaskId, place
 
-__all__ = ["Following", "Knowledge", "TaskAssignor", "TaskId", "read_user_data", "tasks_of"]
+__all__ = [
+    "Following",
+    "Knowledge",
+    "TaskAssignor",
+    "TaskId",
+    "read_address",
+    "read_user_data",
+    "tasks_of",
+]
 
-USER_DATA_VERSION: Final = 3  # of a subscription
+USER_DATA_VERSION: Final = 4  # of a subscription
 FOLLOWING_VERSION: Final = 1  # of an assignment
 
 
@@ -95,7 +103,9 @@ class TaskAssignor:
         transactional_id: str | None = None,
         knowledge: Callable[[], Knowledge] = know_nothing,
         rules: Rules = DEFAULT_RULES,
+        address: str | None = None,
     ) -> None:
+        self.address = address
         self.sources = sources
         self.required = required
         self.transactional_id = transactional_id
@@ -107,10 +117,10 @@ class TaskAssignor:
     def subscription_user_data(
         self, topics: Sequence[str], owned: Sequence[TopicPartition]
     ) -> bytes:
-        """This member's transactional id, and what it knows of state, for the leader."""
+        """This member's transactional id and address, and what it knows of state."""
         known = self._knowledge()
         rows = [[*task, size, known.lags.get(task)] for task, size in sorted(known.sizes.items())]
-        return bytes(msgpack.packb([USER_DATA_VERSION, self.transactional_id, rows]))
+        return bytes(msgpack.packb([USER_DATA_VERSION, self.transactional_id, rows, self.address]))
 
     def refuse_gone(self, topics: Iterable[str]) -> None:
         """TopologyError when a required topic is not among those that there are."""
@@ -186,7 +196,7 @@ def read_user_data(user_data: bytes | None) -> tuple[str | None, Knowledge]:
         version, *rest = msgpack.unpackb(user_data)
         if version != USER_DATA_VERSION:
             return None, know_nothing()
-        transactional_id, rows = rest
+        transactional_id, rows, _ = rest
         sizes, lags = {}, {}
         for sub_topology, partition, size, lag in rows:
             task = TaskId(sub_topology, partition)
@@ -196,6 +206,15 @@ def read_user_data(user_data: bytes | None) -> tuple[str | None, Knowledge]:
         return transactional_id, Knowledge(lags, sizes)
     except (ValueError, TypeError, msgpack.UnpackException):
         return None, know_nothing()
+
+
+def read_address(user_data: bytes | None) -> str | None:
+    """Where a member answers queries over HTTP; None where it does not, or says so otherwise."""
+    try:
+        version, _, _, address = msgpack.unpackb(user_data or b"")
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None
+    return address if version == USER_DATA_VERSION and isinstance(address, str) else None
 
 
 def write_following(following: Following) -> bytes:

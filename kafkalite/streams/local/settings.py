@@ -51,6 +51,7 @@ class WorkerConfig:
     num_standby_replicas: int = 0
     acceptable_recovery_lag: int = ACCEPTABLE_LAG
     max_warmup_replicas: int = WARMUPS_MAX
+    address: str | None = None  # HOST:PORT where the worker answers queries; other workers hear it
     on_missing_topics: Callable[[Sequence[Wanted]], None] | None = None
 
     @property

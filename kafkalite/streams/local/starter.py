@@ -125,6 +125,12 @@ class TaskStarter:
         return self._follower.lags
 
     @property
+    def restoring(self) -> Mapping[TaskId, int]:
+        """The tasks that are restored or wait for it, with the offsets to go as far as known."""
+        lives = [*self._restores, *self._queue]
+        return {life.task_id: self._behind.get(life, 0) for life in lives}
+
+    @property
     def is_restoring(self) -> bool:
         """Whether `advance` has something to do at once."""
         return bool(self._queue or self._restores)

@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from kafkalite.clients.admin.client import Admin
@@ -42,7 +42,6 @@ from kafkalite.streams.local.caught_up import is_behind, look_at_ends
 from kafkalite.streams.local.commit_times import CommitTimes
 from kafkalite.streams.local.committer import TOPIC_GONE, Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
-from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.holdings import Holdings
 from kafkalite.streams.local.membership import (
     Refused,
@@ -50,7 +49,9 @@ from kafkalite.streams.local.membership import (
     make_consumer,
     next_config,
 )
+from kafkalite.streams.local.overview import Overview
 from kafkalite.streams.local.polling import Polling, observed
+from kafkalite.streams.local.progress import Progress
 from kafkalite.streams.local.queries import Queries
 from kafkalite.streams.local.rounds import Clocks, Rounds
 from kafkalite.streams.local.settings import COMMIT_INTERVAL_MS, DEFAULTS, WorkerConfig
@@ -94,23 +95,6 @@ ASK_SECONDS: Final = 10.0  # between two rebalances that warm-ups ask for
 REJOIN_SECONDS: Final = 1.0  # before a worker that the group has refused joins as another member
 
 
-@dataclass(slots=True)
-class Progress:
-    """What a worker has done so far."""
-
-    records: int = 0
-    records_out: int = 0
-    records_restored: int = 0
-    commits: int = 0
-    drops: Drops = field(default_factory=Drops)  # records that were left out
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds(self) -> float:
-        """Since the worker was made."""
-        return time.monotonic() - self.started
-
-
 def now_ms() -> int:
     """The wall clock in epoch milliseconds."""
     return time.time_ns() // 1_000_000
@@ -128,7 +112,7 @@ class Worker:
     ) -> None:
         self.plan = plan
         self.config = config
-        self.progress = Progress()
+        self.progress = Progress(time.monotonic)
         self._registry = registry
         self._bootstrap_servers = bootstrap_servers
         self._client = Client(
@@ -194,6 +178,15 @@ class Worker:
         """
         self.is_stopping = True
         self._comes_back = comes_back
+
+    def overview(self) -> Overview | None:
+        """The worker as it is now, for its own loop to ask; None while it is in no group."""
+        if not self._has_assignment:
+            return None
+        tasks = {life.task_id: task for life, task in self._rounds.tasks.items()}
+        lags = {tp: self._consumer.lag(tp) for tp in self._rounds.inboxes}
+        starter, is_settled = self._starter, self._manager.is_settled
+        return Overview(self.progress, tasks, lags, starter.restoring, starter.lags, is_settled)
 
     async def run(self, *, until_caught_up: bool = False) -> Progress:
         """Runs until stopped, or until every input of the whole group is read to its end."""
@@ -280,6 +273,7 @@ class Worker:
             name,
             self._holdings.knowledge,
             config.placement_rules,
+            config.address,
         )
         self._consumer = make_consumer(
             self._client, self.plan.application_id, config, self._assignor

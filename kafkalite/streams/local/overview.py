@@ -1,0 +1,27 @@
+"""A worker as others may watch it: counts, tasks, lags.                                    [P]
+
+Owns   nothing: the numbers are those of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kafkalite.core.types import TopicPartition
+from kafkalite.streams.local.assignor import TaskId
+from kafkalite.streams.local.progress import Progress
+from kafkalite.streams.local.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A worker at one moment. `restoring`: the tasks that do not run yet, with the offsets to go.
+    `standbys`: the tasks that it follows, with the records that it is behind."""
+
+    counts: Progress
+    tasks: Mapping[TaskId, Task]
+    lags: Mapping[TopicPartition, int | None]
+    restoring: Mapping[TaskId, int]
+    standbys: Mapping[TaskId, int]
+    is_settled: bool  # whether the group has given it all its tasks, and all of them run
