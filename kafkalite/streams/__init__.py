@@ -36,6 +36,13 @@ from kafkalite.streams.expressions.expression import (
     when,
 )
 from kafkalite.streams.groups import Grouped
+from kafkalite.streams.processors import (
+    KeyValueStore,
+    Processor,
+    ProcessorContext,
+    WindowStore,
+    store,
+)
 from kafkalite.streams.record import Record
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
@@ -46,12 +53,16 @@ __all__ = [
     "Columns",
     "Expression",
     "Grouped",
+    "KeyValueStore",
+    "Processor",
+    "ProcessorContext",
     "Record",
     "Serde",
     "Stream",
     "Streams",
     "Table",
     "TopologyTestDriver",
+    "WindowStore",
     "Windowed",
     "avro",
     "bytes_",
@@ -75,6 +86,7 @@ __all__ = [
     "msgpack",
     "reduce_",
     "session",
+    "store",
     "string",
     "struct",
     "sum_",

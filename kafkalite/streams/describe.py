@@ -54,6 +54,9 @@ def detail(node: p.Node) -> str:
             return f"{node.how}: {node.function}, {within(node)}"
         case p.MapBatch():
             return _name(node.function)
+        case p.Process():
+            stores = f"; stores: {', '.join(map(str, node.stores))}" if node.stores else ""
+            return f"{_name(node.make)}{stores}"
     function = getattr(node, "function", None)
     return str(function) if isinstance(function, Function) else ""
 
@@ -121,7 +124,8 @@ def _mermaid(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
                 edges.append(f"  {ids[node]} --> {topic(written)}")
         lines.append("  end")
         for store in sub.stores:
-            edges.append(f"  {ids[store.node]} -.- {topic(store.changelog_topic)}")
+            changelog = topic(store.changelog_topic)
+            edges += [f"  {ids[node]} -.- {changelog}" for node in store.nodes]
     lines += [f'  {id_}[("{_escape(name)}")]' for name, id_ in topics.items()]
     return "\n".join(lines + edges) + "\n"
 

@@ -22,6 +22,7 @@ from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.hints import no_such
 from kafkalite.streams.naming import Names, check_name
+from kafkalite.streams.processors import StoreSpec
 from kafkalite.streams.shapes import shape_of
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ N = TypeVar("N", bound=p.Node)
 # Operators that change the key, or may own a store or an internal topic: see naming.py.
 ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
-    p.Source, p.Aggregate, p.ToTable, p.StreamJoin,
+    p.Source, p.Aggregate, p.ToTable, p.Process, p.StreamJoin,
 )  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")
 
@@ -75,6 +76,7 @@ class Draft:
         self._has_dead_letters = has_dead_letters
         self._names = Names()
         self._readers: dict[str | p.TopicPattern, p.Source] = {}  # who reads a topic, or pattern
+        self.stores: dict[str, StoreSpec] = {}  # of processors, by name
 
     def add(self, node: N) -> N:
         """Takes `node` into the topology, with the line of the user's that made it."""

@@ -189,8 +189,12 @@ class TopologyTestDriver:
     def advance_wall_clock(self, duration: Duration) -> None:
         """Lets time pass: what waits for it happens."""
         self.now_ms += not_negative(duration, "advance_wall_clock")
-        for task in self._tasks:
-            task.tick(self.now_ms)
+        try:
+            for task in self._tasks:
+                task.tick(self.now_ms)
+        except BaseException:
+            self._recover()
+            raise
         self.commit()
 
     def commit(self) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from kafkalite.streams import plan as p
 from kafkalite.streams.combining import shape_of
 from kafkalite.streams.describe import detail, kind, within
+from kafkalite.streams.durations import spell
 from kafkalite.streams.rewrites import SubTopology
 from kafkalite.streams.stores import Store
 
@@ -128,16 +129,16 @@ def fingerprint(plan: p.Plan, subs: Iterable[SubTopology]) -> Fingerprint:
     for sub in subs:
         for store in sub.stores:
             node = store.node
-            inputs = _inputs(node)
+            inputs = set[str]().union(*map(_inputs, store.nodes))
             stores[store.name] = StorePrint(
                 rows=_rows(store),
                 key=_text(store.key),
                 value=_text(store.value),
-                window=_window(node),
+                window=_window(store),
                 inputs=tuple(sorted(inputs)),
                 sources=tuple(sorted(_ultimate(inputs, feeds))),
                 path=paths.get(node.name, ""),
-                is_numbered=node.name in numbered,
+                is_numbered=store.spec is None and node.name in numbered,
             )
         for node in sub.sinks:
             if node.topic in sub.repartition_sinks:
@@ -169,11 +170,16 @@ def _rows(store: Store) -> dict[str, str]:
     return {name: str(part) for name, part in zip(names, node.aggregates, strict=True)}
 
 
-def _window(node: p.Node) -> str | None:
-    if isinstance(node, p.StreamJoin):
-        window: object = within(node)
-    else:
-        window = node.window if isinstance(node, p.Aggregate) else None
+def _window(store: Store) -> str | None:
+    node = store.node
+    window: object = None
+    if store.spec is not None:
+        kept = store.spec.retention_ms
+        window = None if kept is None else f"retention={spell(kept)}"
+    elif isinstance(node, p.StreamJoin):
+        window = within(node)
+    elif isinstance(node, p.Aggregate):
+        window = node.window
     return None if window is None else re.sub(r", grace=\w+", "", str(window))
 
 

@@ -26,7 +26,7 @@ _AGGREGATES: Final = {
 }
 _BOTH: Final = {
     "map_values": ".map(f): it takes the value and keeps the key",
-    "transform_values": ".map(f): it takes the value and keeps the key",
+    "transform_values": ".map(f), or .process_values(Processor) for one with stores",
     "apply": ".map(f): it takes the value and keeps the key",
     "inner_join": ".join(other, f)",
     "left_join": '.join(other, f, how="left")',
@@ -45,6 +45,7 @@ STREAM: Final[Mapping[str, str]] = {
         ("window", "windowed_by", "tumbling_window", "hopping_window", "tumbling", "hopping"),
         f"{_GROUP_FIRST} .window(w), w being {_WINDOW}",
     ),
+    **dict.fromkeys(("transform", "flat_transform"), ".process(Processor, stores=[…])"),
     "flat_map_values": ".flat_map(f): it takes the value and keeps the key",
     "foreach": ".for_each(f)",
     "update": ".peek(f) or .for_each(f)",

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Literal
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.aggregates import Aggregate as Aggregator
 from kafkalite.streams.functions import Function
+from kafkalite.streams.processors import StoreSpec
 from kafkalite.streams.windows import Window
 
 OnError = Literal["fail", "skip", "dlq"]
@@ -328,6 +329,31 @@ class StreamJoin(Node):
     key: Serde | None = None
     left: Serde | None = None
     right: Serde | None = None
+
+
+# Processors
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Process(Node):
+    """Records through an object of the user's. `make` gives one for each task.
+
+    It forwards what it likes; its `stores` may belong to other processors, too.
+    """
+
+    changes_key: ClassVar[bool] = True
+    changes_value: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
+
+    make: Callable[[], Any]
+    stores: tuple[StoreSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ProcessValues(Process):
+    """The same, and the key stays."""
+
+    changes_key: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

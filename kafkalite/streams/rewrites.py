@@ -30,7 +30,7 @@ from kafkalite.streams.aggregates import Count, Reduce
 from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.combining import is_combinable
 from kafkalite.streams.naming import internal_name
-from kafkalite.streams.stores import Schema, Store, find_stores
+from kafkalite.streams.stores import Schema, Store, find_stores, sharers
 
 REPARTITION_CONFIG: Final = {
     "cleanup.policy": "delete",
@@ -398,8 +398,9 @@ def topology_topic(application_id: str) -> str:
 def _components(plan: p.Plan) -> list[tuple[p.Node, ...]]:
     """The nodes that hang together, each group with parents first, in order of first sources."""
     group: dict[p.Node, int] = {}
+    sharing = sharers(plan.nodes)
     for number, node in enumerate(plan.nodes):
-        joined = {group[parent] for parent in node.parents}
+        joined = {group[other] for other in (*node.parents, *sharing.get(node, ()))}
         group[node] = min(joined, default=number)
         for other, its in group.items():
             if its in joined:

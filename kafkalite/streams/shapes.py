@@ -79,7 +79,9 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
         case p.FlatMap():
             made = _made_by(node.function, above[0])
             return Shape(made.of if isinstance(made, ListType) else ANY, above[0].key)
-        case p.MapPairs() | p.MapBatch():
+        case p.ProcessValues():
+            return Shape(ANY, above[0].key)
+        case p.MapPairs() | p.MapBatch() | p.Process():
             return UNKNOWN
         case p.StreamJoin():
             return Shape(_made_by(node.function, UNKNOWN), _common([each.key for each in above]))

@@ -15,7 +15,7 @@ Source Kafka Streams' InternalTopologyBuilder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 
 from kafkalite.errors import TopologyError
@@ -24,6 +24,7 @@ from kafkalite.serde.primitives import bytes_
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.naming import internal_name
+from kafkalite.streams.processors import StoreSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,15 @@ class Part:
     key: Serde | None
     value: Serde | None
     word: str = ""
+    spec: StoreSpec | None = None  # of a store that users name, and may connect to several nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """State of one node, or a part of it, kept in a changelog topic."""
+    """State of one node, or a part of it, kept in a changelog topic.
+
+    `others`: the further nodes that a store of the user's is connected to.
+    """
 
     name: str
     changelog_topic: str
@@ -61,6 +66,13 @@ class Store:
     key: Serde
     value: Serde
     word: str = ""
+    spec: StoreSpec | None = None
+    others: tuple[p.Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[p.Node, ...]:
+        """All that work with it."""
+        return (self.node, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,11 @@ def _(node: p.Aggregate, around: Surroundings) -> tuple[Part, ...]:
 @parts_of.register
 def _(node: p.StreamJoin, around: Surroundings) -> tuple[Part, ...]:
     return (Part(node.key, node.left, "left"), Part(node.key, node.right, "right"))
+
+
+@parts_of.register
+def _(node: p.Process, around: Surroundings) -> tuple[Part, ...]:
+    return tuple(Part(spec.key, spec.value, spec=spec) for spec in node.stores)
 
 
 @parts_of.register(p.TableSource)
@@ -130,7 +147,10 @@ def find_stores(plan: p.Plan, schemas: Mapping[p.Node, Schema]) -> Callable[[p.P
         for node in later.nodes:
             for part in parts.get(node.name, ()):
                 store = _store(later, node, part)
-                if store.changelog_topic in made:
+                there = made.get(store.changelog_topic)
+                if there is not None and part.spec is not None and there.spec == part.spec:
+                    store = replace(there, others=(*there.others, node))
+                elif there is not None:
                     raise TopologyError(
                         f"two operators would own the changelog topic {store.changelog_topic!r}: "
                         f"give one of the operators called {node.name!r} another name"
@@ -143,6 +163,19 @@ def find_stores(plan: p.Plan, schemas: Mapping[p.Node, Schema]) -> Callable[[p.P
 
 def _store(plan: p.Plan, node: p.Node, part: Part) -> Store:
     name = f"{node.name}-{part.word}" if part.word else node.name
+    if part.spec is not None:
+        name = part.spec.name
     topic = internal_name(plan.application_id, name, "changelog")
     key, value = part.key or plan.key or bytes_(), part.value or plan.value or msgpack()
-    return Store(name, topic, node, key, value, part.word)
+    return Store(name, topic, node, key, value, part.word, part.spec)
+
+
+def sharers(nodes: Iterable[p.Node]) -> dict[p.Node, set[p.Node]]:
+    """Of each node that works with stores of earlier nodes, these."""
+    first: dict[str, p.Node] = {}
+    found: dict[p.Node, set[p.Node]] = {}
+    for node in nodes:
+        for spec in node.stores if isinstance(node, p.Process) else ():
+            if (earlier := first.setdefault(spec.name, node)) is not node:
+                found.setdefault(node, set()).add(earlier)
+    return found

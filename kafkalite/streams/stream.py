@@ -52,6 +52,7 @@ from kafkalite.streams.options import (
     of_pairs,
     topic_settings,
 )
+from kafkalite.streams.processing import Processing
 from kafkalite.streams.record import Record
 
 if TYPE_CHECKING:
@@ -63,7 +64,11 @@ TopicName: TypeAlias = str | Callable[[Record[K, V]], str] | Expression
 
 
 class Stream(
-    Joining[K_co, V_co], Fields["Stream[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]
+    Joining[K_co, V_co],
+    Processing[K_co, V_co],
+    Fields["Stream[K_co, dict[str, Any]]"],
+    NotBuilt,
+    Generic[K_co, V_co],
 ):
     """Records one after the other. `to` and `for_each` are its ends.
 
@@ -72,7 +77,7 @@ class Stream(
     a null value, as in Kafka Streams: `Order | None` would be a burden where there is none.
     """
 
-    not_built = frozenset({"map_async", "process", "process_values", "join_as_of"})
+    not_built = frozenset({"map_async", "join_as_of"})
     hints = hints.STREAM
 
     def __init__(self, draft: Draft, node: p.Node) -> None:

@@ -196,7 +196,6 @@ class TestMistakes:
                 lambda s: s.join(StreamsBuilder("b").stream("x"), max, within=1),
                 "'x' is of another application",
             ),
-            (lambda s: s.process(object), "Stream.process is not supported yet"),
             (lambda s: s.group_by_key().cogroup(max), "Grouped.cogroup is not supported yet"),
             (lambda s: s.group_by_key().count().suppress("1m"), "Table.suppress is not supported"),
             (lambda s: s.group_by_key().count().final(), "only a table aggregated over windows"),

@@ -16,7 +16,14 @@ from typing import Final
 from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
-from kafkalite.streams.local.operators import aggregates, sinks, stateless, stream_joins, tables
+from kafkalite.streams.local.operators import (
+    aggregates,
+    processors,
+    sinks,
+    stateless,
+    stream_joins,
+    tables,
+)
 from kafkalite.streams.local.runtime import Runtime, compile_node
 from kafkalite.streams.local.watermarks import Flow
 from kafkalite.streams.rewrites import InternalTopic, SubTopology, sub_topologies
@@ -32,7 +39,8 @@ __all__ = [
     "flows_of",
 ]
 
-OPERATORS: Final = (stateless, sinks, tables, aggregates, stream_joins)  # for what they register
+# Imported for what they register.
+OPERATORS: Final = (stateless, sinks, tables, aggregates, stream_joins, processors)
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:

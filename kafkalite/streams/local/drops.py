@@ -27,6 +27,7 @@ class Reason(Enum):
     LATE_KEPT = "too late for every window, sent on by late()"
     EXPIRED = "times too late for one of several windows"
     EXPIRED_ROW = "too old to be kept for later records of the other side"
+    PAST_RETENTION = "older than the retention of a store that they were put into"
     NULL_KEY = "without a key"
     NULL_VALUE = "without a value"
 

@@ -62,7 +62,10 @@ def shared_topics(nodes: Iterable[p.Node]) -> frozenset[object]:
 
 
 class Ordering:
-    """The forks and levels of one sub-topology. `nodes`: parents first."""
+    """The forks and levels of one sub-topology. `nodes`: parents first.
+
+    With `is_needed` False records come one by one, and so in their order.
+    """
 
     def __init__(
         self,
@@ -70,9 +73,10 @@ class Ordering:
         children: Mapping[p.Node, Sequence[p.Node]],
         *,
         is_cached: bool,
+        is_needed: bool = True,
     ) -> None:
         shared = shared_topics(nodes)
-        self.forks = _forks(nodes, children, shared)
+        self.forks = _forks(nodes, children, shared) if is_needed else frozenset[p.Node]()
         self.gathers = _gathers(nodes)
         self.meets = bool(self.forks) or self.gathers
         self._shared_topics = shared if self.meets else frozenset[object]()

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kafkalite.errors import SerdeError, UnsupportedOnBackend
 from kafkalite.serde.json import JsonSerde
@@ -114,6 +114,36 @@ class Stateful(Protocol):
         """Goes on from where `stream_time()` said, after the store was restored."""
 
 
+class TaskProcessors(Protocol):
+    """The processors of a task, and their timers."""
+
+    @property
+    def keeper(self) -> TaskStore | None:
+        """The store that keeps what `dump` gives; None where nothing does."""
+
+    @property
+    def stream_time(self) -> int:
+        """The newest timestamp that the task has read."""
+
+    def begin(self, now_ms: int, stream_time: int, dumped: Sequence[Any]) -> None:
+        """Goes on from what `stream_time` and `dump` gave, after stores were restored."""
+
+    def run(self, batch: Batch, push: Push) -> None:
+        """Pushes the records of a run; calls the timers that they make due behind them."""
+
+    def advance(self, stream_time: int) -> None:
+        """All inputs have come so far in stream time, where timers do not go by records."""
+
+    def tick(self, now_ms: int) -> None:
+        """Looks at the wall clock."""
+
+    def dump(self) -> list[Any]:
+        """Must survive a restart besides rows and the stream time, as msgpack can write it."""
+
+    def close(self) -> None:
+        """The task is over."""
+
+
 @dataclass(eq=False)
 class Runtime:
     """One task's surroundings, as its operators see them."""
@@ -129,6 +159,7 @@ class Runtime:
     outputs: list[Output] = field(default_factory=list)
     stores: dict[str, TaskStore] = field(default_factory=dict)
     stateful: dict[p.Node, Stateful] = field(default_factory=dict)
+    processors: TaskProcessors | None = None
     now_ms: int = 0
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
     shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
@@ -163,7 +194,10 @@ class Runtime:
             for number, parent in enumerate(node.parents):
                 self._edges[parent].append(Edge(node, number))
         children = {node: self.children(node) for node in nodes}
-        self.ordering = Ordering(nodes, children, is_cached=self.is_cached)
+        self.goes_one_by_one = any(store.others for store in self.sub_topology.stores)
+        self.ordering = Ordering(
+            nodes, children, is_cached=self.is_cached, is_needed=not self.goes_one_by_one
+        )
         self._shared = shared_inputs(nodes, {store.node for store in self.sub_topology.stores})
         for node in reversed(nodes):
             for port in p.Port:
@@ -179,6 +213,18 @@ class Runtime:
 
     def run(self, source: p.Node, batch: Batch) -> None:
         """Sends a batch of `source` through all operators below it."""
+        if self.processors is None:
+            self._run(source, batch)
+        elif self.goes_one_by_one:
+            one_by_one(lambda each: self._run_timed(source, each))(batch)
+        else:
+            self._run_timed(source, batch)
+
+    def _run_timed(self, source: p.Node, batch: Batch) -> None:
+        assert self.processors is not None
+        self.processors.run(batch, lambda part: self._run(source, part))
+
+    def _run(self, source: p.Node, batch: Batch) -> None:
         self._inputs[source][0](self.ordering.of_run(source, batch))
         if self._merges or self.unordered:
             self.settle()
@@ -268,8 +314,13 @@ class Runtime:
         return self._singly(self.forward(node, port))
 
     def _singly(self, push: Push) -> Push:
-        """Without a cache each record goes all the way before the next, as in Kafka Streams."""
-        return push if self.is_cached else one_by_one(push)
+        """Without a cache each record goes all the way before the next, as in Kafka Streams; so it
+        does where processors share a store, and could see that another came before."""
+        return push if self.is_cached and not self.goes_one_by_one else one_by_one(push)
+
+    def gets_shared(self, node: p.Node) -> bool:
+        """Whether a store may hold the values that come to `node`."""
+        return node in self._shared
 
     def must_copy(self, node: p.Node, function: Function) -> bool:
         """Whether `function` of `node` could change what a store holds."""

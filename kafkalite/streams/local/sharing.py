@@ -8,7 +8,8 @@ and nobody would see it: the row's changelog, and the old row that goes to group
             └── filter(f)       looks at the rows themselves, and hands them on
 
 Only functions that make values get copies: `map`, `flat_map`, `map_pairs`, `flat_map_pairs`,
-`map_batch`. Where no store holds what they get, and for expressions, nothing is copied.
+`map_batch`, and processors. Where no store holds what they get, and for expressions, nothing is
+copied.
 
 Owns   the rule of who gets copies. Copied are dicts, lists and sets, and what is in them; a row of
        Avro cannot be changed.
@@ -23,7 +24,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Count, Mean, Sum
 from kafkalite.streams.functions import CallableFunction, Function
 
-MAKERS: Final = (p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap)
+MAKERS: Final = (p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap, p.Process)
 NUMBERS: Final = (Count, Sum, Mean)  # aggregates that hold none of their values
 
 BOTH: Final = (False, True)
@@ -72,13 +73,14 @@ def takes_apart(function: Function) -> bool:
 
 def copies(values: Sequence[Any]) -> list[Any]:
     """Values that may be changed."""
-    return list(map(_copy, values))
+    return list(map(copied, values))
 
 
-def _copy(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """A value that may be changed."""
     kind = type(value)
     if kind is dict:
-        return {key: _copy(entry) for key, entry in value.items()}
+        return {key: copied(entry) for key, entry in value.items()}
     if kind is list:
-        return [_copy(entry) for entry in value]
+        return [copied(entry) for entry in value]
     return set(value) if kind is set else value

@@ -144,6 +144,7 @@ class Task:
         self._inputs: dict[str, Input] = {}
         self._clocks: dict[str, list[Any]] = {}  # as restored, of inputs that have not come yet
         self._reached = NEVER
+        self._is_begun = False  # processors are there
 
     def __str__(self) -> str:
         """As Kafka Streams writes it: `0_3`."""
@@ -236,8 +237,7 @@ class Task:
 
     def process(self, records_max: int, now_ms: int) -> int:
         """Processes up to `records_max` records, those with lower timestamps first; how many."""
-        self._start()
-        self._runtime.now_ms = now_ms
+        self._begin(now_ms)
         is_timed, done = self._runtime.is_timed, 0
         try:
             while done < records_max and (some := self._run(records_max - done)):
@@ -254,9 +254,10 @@ class Task:
 
     def tick(self, now_ms: int) -> None:
         """Lets operators look at the wall clock."""
-        self._start()
-        self._runtime.now_ms = now_ms
+        self._begin(now_ms)
         self._each(lambda operator: operator.tick(now_ms))
+        if (processors := self._runtime.processors) is not None:
+            self._guarded(lambda: processors.tick(now_ms))
 
     def _advance(self) -> None:
         """Tells operators how far stream time has come, where they do not go by their records."""
@@ -267,6 +268,8 @@ class Task:
         if reached > self._reached:
             self._reached = reached
             self._each(lambda operator: operator.advance(reached))
+            if (processors := self._runtime.processors) is not None:
+                self._guarded(lambda: processors.advance(reached))
 
     @property
     def is_idle(self) -> bool:
@@ -408,6 +411,10 @@ class Task:
                 store = self._store_of(node)
                 assert store is not None, f"{node.name}: stream time without a store"
                 store.note = msgpack.packb([NOTE_VERSION, time, clocks])
+        processors = self._runtime.processors
+        if processors is not None and self._is_begun and (keeper := processors.keeper) is not None:
+            noted = [NOTE_VERSION, processors.stream_time, clocks, processors.dump()]
+            keeper.note = msgpack.packb(noted)
 
     def _store_of(self, node: p.Node) -> TaskStore | None:
         """The store that keeps the note of an operator: the first that its node owns."""
@@ -415,19 +422,20 @@ class Task:
         first = next((store for store in stores if store.node is node), None)
         return None if first is None else self._runtime.stores[first.name]
 
-    def _noted_time(self, node: p.Node) -> int:
-        """The stream time that the note of the node's store tells; its clocks are kept."""
-        if (store := self._store_of(node)) is None or (note := store.note) is None:
-            return NEVER
+    def _noted(self, store: TaskStore | None) -> tuple[int, list[Any]]:
+        """The stream time that the note of a store tells, and what of processors stands there; its
+        clocks are kept."""
+        if store is None or (note := store.note) is None:
+            return NEVER, []
         try:
-            version, time, clocks = msgpack.unpackb(note)
+            version, time, clocks, *processors = msgpack.unpackb(note)
             if version != NOTE_VERSION:
                 raise ValueError(f"version {version!r}, expected {NOTE_VERSION!r}")
             self._clocks |= clocks
-            return int(time)
+            return int(time), processors[0] if processors else []
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ProcessingError(
-                f"task {self}: store {node.name!r}: its note of times cannot be read: {error}"
+                f"task {self}: store {store.name!r}: its note of times cannot be read: {error}"
             ) from None
 
     # Memory
@@ -447,7 +455,11 @@ class Task:
 
     def close(self) -> None:
         """Leaves state on disk as the last checkpoint made it; the task is of no use afterwards."""
-        self._runtime.place.close()
+        try:
+            if (processors := self._runtime.processors) is not None:
+                processors.close()
+        finally:
+            self._runtime.place.close()
 
     def _start(self) -> None:
         """Restoring is over; the first call does something."""
@@ -459,7 +471,16 @@ class Task:
         for store in self._runtime.stores.values():
             store.settle()
         for node, operator in self._operators.items():
-            operator.resume(self._noted_time(node))
+            operator.resume(self._noted(self._store_of(node))[0])
+
+    def _begin(self, now_ms: int) -> None:
+        """The wall clock is known; the first call makes the processors."""
+        self._start()
+        self._runtime.now_ms = now_ms
+        if self._is_begun or (processors := self._runtime.processors) is None:
+            return
+        self._is_begun = True
+        self._guarded(lambda: processors.begin(now_ms, *self._noted(processors.keeper)))
 
     def _become(self, state: TaskState) -> None:
         assert state in LEGAL[self.state], f"task {self}: {self.state.name} -> {state.name}"
@@ -467,10 +488,14 @@ class Task:
 
     def _each(self, call: Callable[[Stateful], None]) -> None:
         """Calls every operator that holds something back, those above first."""
+        for operator in self._operators.values():
+            self._guarded(lambda operator=operator: call(operator))  # type: ignore[misc]
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """A call that may push records; the task is over if it fails."""
         try:
-            for operator in self._operators.values():
-                call(operator)
-                self._runtime.settle()
+            call()
+            self._runtime.settle()
         except Exception:
             self._become(TaskState.FAILED)
             raise

@@ -70,7 +70,7 @@ def _check_keys_meet(
     Between topics of different partition counts they do not: each topic's would have a row.
     """
     for store in sub.stores:
-        above = _above(store.node)
+        above = set[Node]().union(*map(_above, store.nodes))
         counts = {t: partitions_of[t] for t in read if sub.source_of(t) in above}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{topic!r} has {count}" for topic, count in counts.items())

@@ -13,7 +13,8 @@ since the last commit and those that were looked at; `shrink` lets go of the lat
     changelog record    key, timestamp, headers   of the row
                         value                     by the store's serde; null: no row
 
-A row's key is longer than NOTE_KEY, under which the note of the store's operator stands.
+The note of the store's operator stands under a key that no row has: NOTE_KEY, which is shorter than
+those that operators lay out, or RESERVED_KEY where users choose the keys.
 
 Owns   rows, and what the changelog has not seen yet.
 Fails  with ProcessingError for bytes that the serde of the rows does not read.
@@ -41,6 +42,7 @@ CHECKED_ROWS: Final = 16  # of each restored batch: rows of another shape are al
 READ_ROWS: Final = 1_000  # that are decoded at a time
 ROW_BYTES: Final = 300  # about what the objects of a row take besides those of its value
 OBJECT_BYTES: Final = 3  # that an object takes for each byte of its row, about
+RESERVED_KEY: Final = b"\x00kafkalite-note\x00"
 
 
 class Row(NamedTuple):
@@ -61,12 +63,14 @@ class OrderedStore:
         codec: Codec,
         backend: Backend | None = None,
         view: Callable[[OrderedStore], Any] | None = None,
+        note_key: bytes = NOTE_KEY,
     ) -> None:
         self.name = name
         self.changelog_topic = changelog_topic
         self.kept = Kept(backend or MemoryBackend(), has_windows=False)
         self._codec = codec
         self._view = view
+        self._note_key = note_key
         self._rows: SortedDict[bytes, Row | None] = SortedDict()  # None: deleted, the bytes may be
         self._unlogged: dict[bytes, int] = {}  # changed keys, with the timestamps of deletions
         self._note: bytes | None = None
@@ -87,7 +91,10 @@ class OrderedStore:
 
     def put(self, key: bytes, value: Any, stamp: int, headers: Headers = ()) -> None:
         """Puts a row, whatever there was. `value` is not None."""
-        assert len(key) > len(NOTE_KEY), f"store {self.name!r}: the key {key!r} is too short"
+        assert key != self._note_key, f"store {self.name!r}: the key {key!r} is reserved"
+        assert self._note_key != NOTE_KEY or len(key) > len(NOTE_KEY), (
+            f"store {self.name!r}: the key {key!r} is too short"
+        )
         self._rows[key] = Row(value, stamp, headers)
         self._unlogged[key] = stamp
 
@@ -131,7 +138,7 @@ class OrderedStore:
         """The rows as they are kept, those apart that are objects."""
         known = self._rows
         keys = (key for key in self.kept.keys_between(low, high) if key not in known)
-        wanted = (key for key in keys if key != NOTE_KEY)
+        wanted = (key for key in keys if key != self._note_key)
         while some := list(islice(wanted, READ_ROWS)):
             yield from self._read(self.kept.take(NO_WINDOW, some))
 
@@ -154,7 +161,7 @@ class OrderedStore:
     def note(self) -> bytes | None:
         """What the operator wants to find again after a restart besides rows."""
         if self._note is None:
-            found = self.kept.take(NO_WINDOW, [NOTE_KEY])
+            found = self.kept.take(NO_WINDOW, [self._note_key])
             self._note = found.values[0] if found.keys else None
         return self._note
 
@@ -188,7 +195,7 @@ class OrderedStore:
                 self._rows.pop(key, None)  # it is in the changelog now, or on its way to the disk
         if not self._is_note_logged:
             self._is_note_logged = True
-            keys.append(NOTE_KEY)
+            keys.append(self._note_key)
             values.append(self._note)
             stamps.append(max(0, self.newest))
             headers.append(())
@@ -214,7 +221,7 @@ class OrderedStore:
             return
         count = len(columns)
         for index in sorted({*range(0, count, max(1, count // CHECKED_ROWS)), count - 1}):
-            if (value := columns.values[index]) is None or columns.keys[index] == NOTE_KEY:
+            if (value := columns.values[index]) is None or columns.keys[index] == self._note_key:
                 continue
             try:
                 self._codec.deserialize(self.changelog_topic, [value])
