@@ -144,6 +144,7 @@ public class Oracle {
                     (k, v) -> KeyValue.pair((Object) key(w[3], v), v), Grouped.with((Serde) STRING, LONG));
                 size = null;
                 break;
+            case "stream_join": made = joinStreams(stream, (KStream<Object, Long>) nodes.get(w[3]), w); break;
             case "to_stream": made = table.toStream(); break;
             case "final":
                 made = ((KTable) above)
@@ -308,5 +309,25 @@ public class Oracle {
             .filter(entry -> entry.getKey().name().equals("dropped-records-total"))
             .filter(entry -> entry.getKey().group().equals("stream-task-metrics"))
             .mapToLong(entry -> Math.round((Double) entry.getValue().metricValue())).sum();
+    }
+
+    // Joins of streams
+
+    static KStream<Object, Long> joinStreams(KStream<Object, Long> left, KStream<Object, Long> right, String[] w) {
+        JoinWindows window = JoinWindows
+            .ofTimeDifferenceAndGrace(Duration.ofDays(1), Duration.ofMillis(Long.parseLong(w[7])))
+            .before(Duration.ofMillis(Long.parseLong(w[5])))
+            .after(Duration.ofMillis(Long.parseLong(w[6])));
+        ValueJoiner<Long, Long, Long> pair = (l, r) -> (l == null ? 900 : l + 10) * 1000 + (r == null ? 900 : r + 10);
+        // In RocksDB a row is refused by segments of a minute and more, in memory as soon as nobody sees it.
+        Duration size = Duration.ofMillis(window.size()), kept = size.plusMillis(window.gracePeriodMs());
+        StreamJoined<Object, Long, Long> serdes = StreamJoined.with((Serde) STRING, LONG, LONG)
+            .withThisStoreSupplier(Stores.inMemoryWindowStore(w[0] + "-left", kept, size, true))
+            .withOtherStoreSupplier(Stores.inMemoryWindowStore(w[0] + "-right", kept, size, true));
+        switch (w[4]) {
+            case "inner": return left.join(right, pair, window, serdes);
+            case "left": return left.leftJoin(right, pair, window, serdes);
+            default: return left.outerJoin(right, pair, window, serdes);
+        }
     }
 }
