@@ -35,6 +35,7 @@ from kafkalite.streams.expressions.expression import (
     value,
     when,
 )
+from kafkalite.streams.global_table import GlobalTable
 from kafkalite.streams.groups import Grouped
 from kafkalite.streams.processors import (
     KeyValueStore,
@@ -52,6 +53,7 @@ __all__ = [
     "Aggregate",
     "Columns",
     "Expression",
+    "GlobalTable",
     "Grouped",
     "KeyValueStore",
     "Processor",

@@ -34,9 +34,10 @@ from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
 from kafkalite.streams.expressions.types import INT64
 from kafkalite.streams.functions import Function, UserFunction, function_of
+from kafkalite.streams.global_table import GlobalTable
 from kafkalite.streams.groups import Grouped
 from kafkalite.streams.naming import check_name
-from kafkalite.streams.options import SourceOptions, TableSourceOptions
+from kafkalite.streams.options import GlobalOptions, SourceOptions, TableSourceOptions
 from kafkalite.streams.shapes import type_of_serde
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
@@ -58,7 +59,6 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
     further than `max_future` (a day) ahead of the wall clock count as errors.
     """
 
-    not_built = frozenset({"global_table"})
     hints = hints.BUILDER
 
     def __init__(
@@ -190,6 +190,52 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
             named=name is not None,
         )
         return Table(self._draft, self._draft.read(source, operator))
+
+    @overload
+    def global_table(
+        self, topic: str, *, key: Serde[K], value: Serde[V], **options: Unpack[GlobalOptions]
+    ) -> GlobalTable[K, V]: ...
+    @overload
+    def global_table(
+        self, topic: str, *, key: Serde[K], **options: Unpack[GlobalOptions]
+    ) -> GlobalTable[K, V_co]: ...
+    @overload
+    def global_table(
+        self, topic: str, *, value: Serde[V], **options: Unpack[GlobalOptions]
+    ) -> GlobalTable[K_co, V]: ...
+    @overload
+    def global_table(
+        self, topic: str, **options: Unpack[GlobalOptions]
+    ) -> GlobalTable[K_co, V_co]: ...
+    def global_table(
+        self,
+        topic: str,
+        *,
+        key: Serde | None = None,
+        value: Serde | None = None,
+        name: str | None = None,
+        on_error: p.OnError | None = None,
+    ) -> GlobalTable:
+        """A topic as a table of which every worker has a whole copy, read before any task runs.
+
+        Streams join it by any key. It may be small and wide; large tables go by partitions.
+        """
+        operator = f"global_table({topic!r})"
+        if on_error == "dlq":
+            raise TopologyError(
+                f'{operator}: on_error="dlq" would write a letter for each worker and each start; '
+                '"skip" leaves out what cannot be read'
+            )
+        source = p.GlobalSource(
+            name=self._draft.name(topic, p.GlobalSource, None, name),
+            on_error=self._draft.policy(on_error, operator),
+            topics=topics_of(topic, operator),
+            key=serde_or_none(key, "key=", operator) or self._key or bytes_(),
+            value=serde_or_none(value, "value=", operator) or self._value or bytes_(),
+        )
+        read = self._draft.read(source, operator)
+        assert isinstance(read, p.GlobalSource), "sources of two kinds are never one"
+        return GlobalTable(self._draft, read)
 
 
 def _timestamp(given: UserFunction, operator: str, serde: Serde) -> Function:

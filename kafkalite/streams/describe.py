@@ -57,6 +57,9 @@ def detail(node: p.Node) -> str:
         case p.Process():
             stores = f"; stores: {', '.join(map(str, node.stores))}" if node.stores else ""
             return f"{_name(node.make)}{stores}"
+        case p.GlobalJoin():
+            by = "" if node.select is None else f" by {node.select}"
+            return f"{node.how} join with global table {node.table}{by}: {node.function}"
     function = getattr(node, "function", None)
     return str(function) if isinstance(function, Function) else ""
 
@@ -97,6 +100,7 @@ def _text(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
             f"key {store.key!r}, value {store.value!r})"
             for store in sub.stores
         ]
+    lines += [f"  Global table: {table.name} ({detail(table)})" for table in plan.global_tables]
     return "\n".join(lines) + "\n"
 
 
@@ -126,6 +130,9 @@ def _mermaid(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
         for store in sub.stores:
             changelog = topic(store.changelog_topic)
             edges += [f"  {ids[node]} -.- {changelog}" for node in store.nodes]
+        for table in plan.global_tables:
+            joins = [n for n in sub.nodes if isinstance(n, p.GlobalJoin) and n.table == table.name]
+            edges += [f"  {topic(table.topics[0])} -.-> {ids[node]}" for node in joins]
     lines += [f'  {id_}[("{_escape(name)}")]' for name, id_ in topics.items()]
     return "\n".join(lines + edges) + "\n"
 
@@ -139,6 +146,10 @@ def _json(plan: p.Plan, subs: tuple[SubTopology, ...]) -> str:
     document = {
         "application_id": plan.application_id,
         "sub_topologies": [_json_of(sub) for sub in subs],
+        "global_tables": [
+            {"name": table.name, "topic": table.topics[0], "detail": detail(table)}
+            for table in plan.global_tables
+        ],
     }
     return json.dumps(document, indent=2) + "\n"
 

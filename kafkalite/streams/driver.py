@@ -38,6 +38,8 @@ from kafkalite.streams.explaining import Explanation, Steps
 from kafkalite.streams.local.batch import Batch, Output
 from kafkalite.streams.local.calling import TIMESTAMP_MAX
 from kafkalite.streams.local.compile import SubTopology, compile_topology
+from kafkalite.streams.local.global_store import GlobalStore
+from kafkalite.streams.local.state.memory import MemoryBackend
 from kafkalite.streams.local.task import Task, TaskState
 from kafkalite.streams.record import Record
 
@@ -115,6 +117,10 @@ class TopologyTestDriver:
         self._counted: Counter[str] = Counter()  # by tasks that failed
         self._steps: Steps | None = None
         self._is_twin = False  # made to explain a record
+        self._globals = {
+            node.name: GlobalStore(node, self._plan, self._registry, MemoryBackend())
+            for node in self._plan.global_tables
+        }
         self._tasks = [self._make_task(sub) for sub in self._subs]
         self._sinks = {sink.name: sink for task in self._tasks for sink in task.sub_topology.sinks}
         self._offsets: Counter[str] = Counter()
@@ -135,7 +141,7 @@ class TopologyTestDriver:
         Key and value are objects, written by the topic's serdes. Without a timestamp the record
         has the wall clock's.
         """
-        task, source = self._reader(topic)
+        source = self._source(topic)
         (key_bytes,) = self._codec(source.key, is_key=True).serialize(topic, [key])
         (value_bytes,) = self._codec(source.value, is_key=False).serialize(topic, [value])
         stamp = self.now_ms if timestamp is None else timestamp
@@ -143,7 +149,7 @@ class TopologyTestDriver:
             raise TopologyError(f"timestamp: expected epoch milliseconds, got {stamp!r}")
         found = _headers(headers)
         columns = Columns([key_bytes], [value_bytes], [stamp], None, [found] if found else None)
-        self._feed(task, topic, columns)
+        self._feed(topic, columns)
         try:
             self._run(commits=not self._is_cached)
         except BaseException:
@@ -168,6 +174,7 @@ class TopologyTestDriver:
         twin._offsets, twin._outputs = Counter(self._offsets), {}
         twin._changelogs = {name: log.copied() for name, log in self._changelogs.items()}
         twin._uncommitted, twin._counted = list(self._uncommitted), Counter(self._counted)
+        twin._globals = {name: store.copied() for name, store in self._globals.items()}
         twin._is_twin, twin._tasks = True, []
         twin._renew(self._subs)
         twin._steps = steps = Steps([node for sub in self._subs for node in sub.nodes])
@@ -223,7 +230,10 @@ class TopologyTestDriver:
         for task in self._tasks:
             if name in task.changelog_topics:
                 return task.store(name)
+        if name in self._globals:
+            return self._globals[name].view()
         known = sorted(name for task in self._tasks for name in task.changelog_topics)
+        known += sorted(self._globals)
         raise TopologyError(f"no store is called {name!r}; stores are {known}")
 
     def metrics(self) -> dict[str, int]:
@@ -232,6 +242,8 @@ class TopologyTestDriver:
         total.update(self._counted)
         for task in self._tasks:
             total.update(task.metrics)
+        for store in self._globals.values():
+            total.update(store.metrics)
         return total
 
     # Tasks
@@ -245,6 +257,7 @@ class TopologyTestDriver:
             cached=self._is_cached,
             partition_counts=counts,
             trace=self._trace if self._is_twin else None,
+            global_stores=self._globals,
         )
 
     def _renew(self, subs: Iterable[SubTopology]) -> None:
@@ -263,7 +276,7 @@ class TopologyTestDriver:
         if self._uncommitted:
             outputs, self._outputs = self._outputs, {}  # they were made before
             for topic, columns in self._uncommitted:
-                self._feed(self._reader(topic)[0], topic, columns)
+                self._feed(topic, columns, anew=False)
                 self._run(commits=False)
             self._outputs = outputs
 
@@ -305,20 +318,22 @@ class TopologyTestDriver:
         routed = False
         for output in self._commit(task) if commits else task.drain():
             self._keep(output)
-            for reader in self._tasks:
-                if reader.sub_topology.source_of(output.topic) is not None:
-                    self._feed(reader, output.topic, output.columns)
-                    routed = True
+            routed = self._feed(output.topic, output.columns) or routed
         return routed
 
-    def _feed(self, task: Task, topic: str, columns: Columns) -> None:
+    def _feed(self, topic: str, columns: Columns, *, anew: bool = True) -> bool:
+        """Writes records into a topic; whether a task has to process them. A global table has them
+        at once, unless it had them before."""
         first = self._offsets[topic]
-        self._offsets[topic] += len(columns)
-        offsets = range(first, first + len(columns))
-        task.enqueue(
-            topic,
-            Columns(columns.keys, columns.values, columns.timestamps, offsets, columns.headers),
-        )
+        end = self._offsets[topic] = first + len(columns)
+        columns = replace(columns, offsets=range(first, end))
+        readers = [t for t in self._tasks if t.sub_topology.source_of(topic) is not None]
+        for task in readers:
+            task.enqueue(topic, columns)
+        for store in self._globals.values():
+            if anew and store.topic == topic:
+                store.take(PARTITION, columns, end, self.now_ms)
+        return bool(readers)
 
     def _keep(self, output: Output) -> None:
         """Decodes an output for `read`, by the serdes of the sink that wrote it."""
@@ -344,11 +359,16 @@ class TopologyTestDriver:
     def _codec(self, serde: Serde, *, is_key: bool) -> Any:
         return serde.open(SerdeContext(self._registry, is_key, as_dicts=True))
 
-    def _reader(self, topic: str) -> tuple[Task, p.Source]:
+    def _source(self, topic: str) -> p.Source:
+        """The node that reads `topic`."""
         for task in self._tasks:
             if (source := task.sub_topology.source_of(topic)) is not None:
-                return task, source
+                return source
+        for store in self._globals.values():
+            if store.topic == topic:
+                return store.node
         known = sorted(str(t) for task in self._tasks for t in task.sub_topology.source_topics)
+        known += sorted(store.topic for store in self._globals.values())
         raise TopologyError(f"the topology does not read topic {topic!r}; it reads {known}")
 
     def _written(self) -> list[Any]:

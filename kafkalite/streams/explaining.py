@@ -17,7 +17,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.describe import kind
 from kafkalite.streams.record import Record
 
-WORDS_OF = {p.Source: "stream", p.TableSource: "table", p.Sink: "to"}
+WORDS_OF = {p.Source: "stream", p.TableSource: "table", p.Sink: "to", p.GlobalJoin: "join"}
 
 
 @dataclass(frozen=True, slots=True)

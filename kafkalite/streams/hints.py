@@ -91,6 +91,14 @@ TABLE: Final[Mapping[str, str]] = {
     "emit": ".to_stream() for every update, .final() for one record a window",
     "current": ".to_stream() for every update",
 }
+GLOBAL_TABLE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("filter", "filter_not", "map", "select", "assign", "drop", "rename", "where"),
+        "it on the stream that joins the table, or app.table(topic)",
+    ),
+    **dict.fromkeys(("join", *_BOTH), "stream.join(global_table, f, key=…)"),
+    **dict.fromkeys(("to_stream", "to", "group_by"), "app.table(topic), or app.stream(topic)"),
+}
 BUILDER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("topic", "dataframe", "agent", "source"), ".stream(topic)"),
     "global_ktable": ".global_table(topic)",

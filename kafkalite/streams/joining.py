@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, overload
 
-from kafkalite.core.generics import K_co, R, V, V_co
+from kafkalite.core.generics import K, K_co, R, V, V_co
 from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration, milliseconds, not_negative
 from kafkalite.streams.functions import (
     OfKeyAndSides,
+    OfPair,
     OfSides,
+    OfValue,
     UserFunction,
+    function_of,
     join_function,
 )
-from kafkalite.streams.options import JoinOptions, StreamJoinOptions, check_options
+from kafkalite.streams.global_table import GlobalTable
+from kafkalite.streams.options import JoinOptions, Named, StreamJoinOptions, check_options
 from kafkalite.streams.table import Table
 
 if TYPE_CHECKING:
@@ -113,6 +117,37 @@ class Joining(Generic[K_co, V_co]):
         grace: Duration | None = None,
         **options: Unpack[JoinOptions],
     ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalTable[K, V],
+        function: OfSides[V_co, V, R],
+        *,
+        key: OfValue[V_co, K | None] | None = None,
+        how: Literal["inner"] = "inner",
+        **options: Unpack[Named],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalTable[K, V],
+        function: OfSides[V_co, V | None, R],
+        *,
+        key: OfValue[V_co, K | None] | None = None,
+        how: Literal["left"],
+        **options: Unpack[Named],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalTable[K, V],
+        function: OfKeyAndSides[K_co, V_co, Any, R],
+        *,
+        with_key: Literal[True],
+        key: OfPair[K_co, V_co, K | None] | None = None,
+        how: p.How = "inner",
+        **options: Unpack[Named],
+    ) -> Stream[K_co, R]: ...
     def join(self, other: Any, function: UserFunction, **options: Any) -> Stream:
         """Joins each record with those of `other` that have its key: `function(left, right)`.
 
@@ -120,12 +155,17 @@ class Joining(Generic[K_co, V_co]):
         how much earlier and how much later the right record may be. `how`: "inner", "left" also
         for records without a partner, "outer" for those of both sides. `with_key=True` passes
         `(key, left, right)`.
+
+        With a global table, `key` is a function of the record's value that gives the key of the row
+        to join with; `with_key=True` passes `(key, value)` to it. Without it the record's own key.
         """
         operator = operator_of("join", options.get("name"), self._node)
         if isinstance(other, Joining):
             return self._join_stream(other, function, operator, **options)
         if isinstance(other, Table):
             return self._join_table(other, function, operator, **options)
+        if isinstance(other, GlobalTable):
+            return self._join_global(other, function, operator, **options)
         raise TopologyError(
             f"{operator}: expected a stream or a table to join with, got {type(other).__name__}"
         )
@@ -179,7 +219,37 @@ class Joining(Generic[K_co, V_co]):
         how_of(how, ("inner", "left"), operator)
         raise TopologyError(f"{operator}: a join with a table is not supported yet")
 
-    def _check_side(self, other: Joining | Table, operator: str) -> None:
+    def _join_global(
+        self,
+        other: GlobalTable,
+        function: UserFunction,
+        operator: str,
+        *,
+        key: UserFunction | None = None,
+        how: p.How = "inner",
+        with_key: bool = False,
+        **options: Unpack[Named],
+    ) -> Stream:
+        check_options(operator, options, Named)
+        self._check_side(other, operator)
+        shape = self._draft.shapes[self._node]
+        select = None
+        if key is not None:
+            select = function_of(key, f"{operator}: key=", with_key=with_key, shape=shape)
+        node = self._draft.below(
+            "join",
+            p.GlobalJoin,
+            self._node,
+            options.get("name"),
+            options.get("on_error"),
+            table=other._node.name,
+            function=join_function(function, operator, with_key=with_key),
+            how=how_of(how, ("inner", "left"), operator),
+            select=select,
+        )
+        return self._draft.stream(node)
+
+    def _check_side(self, other: Joining | Table | GlobalTable, operator: str) -> None:
         if other._draft is not self._draft:
             raise TopologyError(f"{operator}: {other._node.name!r} is of another application")
 

@@ -81,6 +81,13 @@ class TableSourceOptions(TypedDict, total=False):
     on_error: p.OnError | None
 
 
+class GlobalOptions(TypedDict, total=False):
+    """What reading a topic as a global table takes, beside serdes."""
+
+    name: str | None
+    on_error: p.OnError | None
+
+
 class SinkOptions(TypedDict, Generic[K, V], total=False):
     """What writing into a topic takes, beside the key's serde."""
 

@@ -356,6 +356,32 @@ class ProcessValues(Process):
     changes_key: ClassVar[bool] = False
 
 
+# Global tables
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GlobalSource(Source):
+    """One topic as a table of which every worker has a whole copy.
+
+    It is in no sub-topology and has no children: an operator that looks into it has its name.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GlobalJoin(Node):
+    """Each record with a row of a global table, the one of the key that `select` gives.
+
+    `table` is the name of the GlobalSource. Without `select` it is the record's own key.
+    """
+
+    changes_value: ClassVar[bool] = True
+
+    table: str
+    function: Function
+    how: How
+    select: Function | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A topology. `nodes` stand in the order in which they were made: parents before children.
@@ -371,6 +397,11 @@ class Plan:
     dead_letter_topic: str | None = None
     max_future_ms: int | None = None
     numbered_names: tuple[tuple[str, ...], ...] = ()  # only the order of making tells these apart
+
+    @property
+    def global_tables(self) -> tuple[GlobalSource, ...]:
+        """The tables of which every worker has a whole copy."""
+        return tuple(node for node in self.nodes if isinstance(node, GlobalSource))
 
     def children(self) -> dict[Node, list[Node]]:
         """The nodes below each node, in the order in which they were made."""

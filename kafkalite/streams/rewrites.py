@@ -130,7 +130,8 @@ def sub_topologies(plan: p.Plan) -> tuple[SubTopology, ...]:
     stores = find_stores(plan, schemas)
     plan, schemas, made = cut_repartitions(plan, schemas)
     result = []
-    for number, nodes in enumerate(_components(plan)):
+    running = (each for each in _components(plan) if not isinstance(each[0], p.GlobalSource))
+    for number, nodes in enumerate(running):
         inside = set(nodes)
         topics = {t for n in nodes if isinstance(n, p.Source) for t in n.topics}
         written = {n.topic for n in nodes if isinstance(n, p.Sink)}

@@ -258,7 +258,6 @@ class TestMistakes:
                 "expected a function, a field",
             ),
             (lambda: StreamsBuilder("app").table("a", history="1h"), "versioned tables"),
-            (lambda: StreamsBuilder("app").global_table("a"), "global_table is not supported yet"),
             (lambda: StreamsBuilder("app").describe("png"), "describe: expected one of text, m"),
         ],
     )

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, assert_type
 from kafkalite.streams import (
     Aggregate,
     Columns,
+    GlobalTable,
     Grouped,
     Record,
     Serde,
@@ -54,6 +55,19 @@ assert_type(app.stream("numbers", key=int64()), Stream[int, Any])
 assert_type(app.stream(["a", "b"], key=int64(), value=string()), Stream[int, str])
 annotated: Stream[str, Order] = app.stream("annotated", value=avro())
 assert_type(app.table("users", value=string()), Table[str, str])
+
+
+# Joins with a global table
+customers = app.global_table("customers", value=string())
+assert_type(customers, GlobalTable[str, str])
+assert_type(
+    orders.join(customers, lambda o, c: c + o["user"], key=lambda o: o["user"]), Stream[str, str]
+)
+assert_type(
+    orders.join(customers, lambda o, c: c is None, key="user", how="left"), Stream[str, bool]
+)
+assert_type(orders.join(customers, lambda k, o, c: (k, o["id"]), key=lambda k, o: k, with_key=True),
+            Stream[str, tuple[str, int]])  # fmt: skip
 
 
 def untyped(stream: Stream, application: Streams) -> Table:

@@ -18,6 +18,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.operators import (
     aggregates,
+    global_joins,
     processors,
     sinks,
     stateless,
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 # Imported for what they register.
-OPERATORS: Final = (stateless, sinks, tables, aggregates, stream_joins, processors)
+OPERATORS: Final = (stateless, sinks, tables, aggregates, stream_joins, processors, global_joins)
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:

@@ -30,6 +30,7 @@ from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.batch import Place as RecordPlace
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import UNKNOWN, Failures
+from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.order import (
     Gathered,
     Gathering,
@@ -165,6 +166,7 @@ class Runtime:
     shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
     place: Place = field(default_factory=InMemory)  # of the stores
     trace: Trace | None = None  # hears what each operator passes on, as objects
+    global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _merges: list[Merging | Meeting | Gathering] = field(default_factory=list)  # those above first
     _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent

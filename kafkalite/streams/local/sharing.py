@@ -36,6 +36,7 @@ def shared_inputs(nodes: Iterable[p.Node], owners: Collection[p.Node]) -> frozen
     """The nodes that make values, and whose input a store may hold; `owners` of a store."""
     listed = list(nodes)
     held = {(owner, leaves) for owner in owners for leaves in BOTH if _holds(owner)}
+    held |= {(node, True) for node in listed if isinstance(node, p.GlobalJoin)}  # rows of the table
     edges: dict[Place, set[Place]] = {(node, leaves): set() for node in listed for leaves in BOTH}
     for node in listed:
         if node.parents and _holds(node):  # what leaves a node may contain what came

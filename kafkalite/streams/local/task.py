@@ -36,6 +36,7 @@ from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.drops import Drops
+from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.inputs import Input, Reader
 from kafkalite.streams.local.order import ranks_of
 from kafkalite.streams.local.runtime import Stateful, Trace
@@ -91,6 +92,7 @@ class Task:
     without watermarks.
     `drops` counts the records that are left out. `limits`: the bytes of a record, by topic.
     `trace` hears what each operator passes on.
+    `global_stores`: the worker's copies of global tables, by name.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Task:
         flows: Mapping[str, Flow] | None = None,
         place: Place | None = None,
         trace: Trace | None = None,
+        global_stores: Mapping[str, GlobalStore] | None = None,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
@@ -128,6 +131,7 @@ class Task:
         )
         self._runtime.place = place or self._runtime.place
         self._runtime.trace = trace
+        self._runtime.global_stores = global_stores or {}
         self._runtime.compile()
         self._operators = {
             node: self._runtime.stateful[node]

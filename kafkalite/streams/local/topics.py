@@ -95,7 +95,8 @@ def missing_sources(
 ) -> list[Wanted]:
     """The sources for which no topic exists, in the order of the topology."""
     existing = _Existing.of(sub_topologies, topics)
-    wanted = (source for sub in sub_topologies for source in sub.source_topics)
+    wanted = [source for sub in sub_topologies for source in sub.source_topics]
+    wanted += [t for sub in sub_topologies for node in sub.plan.global_tables for t in node.topics]
     return [source for source in dict.fromkeys(wanted) if not existing.matching(source)]
 
 

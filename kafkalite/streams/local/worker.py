@@ -42,6 +42,7 @@ from kafkalite.streams.local.caught_up import is_behind, look_at_ends
 from kafkalite.streams.local.commit_times import CommitTimes
 from kafkalite.streams.local.committer import TOPIC_GONE, Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
+from kafkalite.streams.local.global_tables import GlobalTables
 from kafkalite.streams.local.holdings import Holdings
 from kafkalite.streams.local.membership import (
     Refused,
@@ -135,6 +136,10 @@ class Worker:
         self._places = Places(config.state_dir, plan.application_id)
         self._flows: dict[str, Flow] = {}
         self._thread = TaskThread(_spawn, time.monotonic)
+        drops, clocks = self.progress.drops, Clocks(time.monotonic, now_ms)
+        self._globals = GlobalTables(
+            plan, self._client, self._places, registry, self._thread, drops, clocks
+        )
         self._polling = Polling(
             plan.application_id, self._thread, self._receive, config.max_poll_interval_ms
         )
@@ -142,7 +147,7 @@ class Worker:
             subs,
             self._in_thread,
             self._send,
-            Clocks(time.monotonic, now_ms),
+            clocks,
             MemoryLimit(config.state_memory_bytes if config.state_dir else None),
             buffered_records_max=config.buffered_records_max,
             idle_ms=config.idle_ms,
@@ -199,8 +204,10 @@ class Worker:
                 if identity is not None and self.config.group_instance_id is None:
                     name = f"{self.plan.application_id}-{identity.name}"
                     self.config = replace(self.config, group_instance_id=name)
+                await self._globals.read(lambda: self.is_stopping)
                 await self._be_members(until_caught_up)
             finally:
+                await self._globals.close()
                 await self._thread.close()
                 if identity is not None:
                     identity.close()
@@ -376,6 +383,7 @@ class Worker:
                 await self._start_tasks()
                 has_followed = await self._follow()
                 self._upkeep.turn()
+                self._globals.check()
                 self._holdings.turn()
                 await self._commit_if_due(commits)
                 at = time.monotonic()
@@ -564,6 +572,7 @@ class Worker:
             limits=self._upkeep.limits,
             flows=self._flows,
             place=place,
+            global_stores=self._globals.stores,
         )
 
     async def _is_caught_up(self) -> bool:

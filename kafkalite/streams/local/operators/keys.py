@@ -96,9 +96,9 @@ def without_nulls(batch: Batch, node: p.Node, runtime: Runtime, *, values: bool)
     """The records with a key, and a value if those are wanted; the others count as dropped."""
     assert batch.raw_keys is not None
     if has_nulls(batch.raw_keys):
-        batch = _drop(batch, batch.raw_keys, Reason.NULL_KEY, node, runtime)
+        batch = drop_nulls(batch, batch.raw_keys, Reason.NULL_KEY, node, runtime)
     if values and has_none(column := batch.nulls()):
-        batch = _drop(batch, column, Reason.NULL_VALUE, node, runtime)
+        batch = drop_nulls(batch, column, Reason.NULL_VALUE, node, runtime)
     return batch
 
 
@@ -109,9 +109,10 @@ def has_none(column: Sequence[Any]) -> bool:
     return any(map(is_, column, repeat(None, len(column))))
 
 
-def _drop(
+def drop_nulls(
     batch: Batch, column: Sequence[Any], reason: Reason, node: p.Node, runtime: Runtime
 ) -> Batch:
+    """The records for which `column` is not None; the others count as dropped."""
     keep = [value is not None for value in column]
     dropped = len(keep) - sum(keep)
     runtime.metrics[DROPPED] += dropped

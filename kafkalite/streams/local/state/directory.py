@@ -65,6 +65,11 @@ class Places:
         """How far the stores of tasks on disk follow their changelogs, by task and store."""
         return {} if self._directory is None else self._directory.offsets()
 
+    def of_worker(self, name: str) -> Place:
+        """A place for what every worker has for itself. Others on this machine have one each: the
+        first that no process has is taken, and none is waited for."""
+        return InMemory() if self._directory is None else self._directory.task(name)
+
     async def open(self, tasks: Iterable[str]) -> dict[str, Place]:
         """A place for each task.
 
