@@ -97,6 +97,24 @@ Guaranteed = Annotated[
     ),
 ]
 
+CommitInterval = Annotated[
+    str | None,
+    typer.Option(
+        help="How often results, state and offsets are committed, such as 250ms.",
+        show_default="100ms, at least once: 1s",
+    ),
+]
+
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Answer there: stores, metrics, health. The second worker takes the next port.",
+        show_default="nothing answers",
+    ),
+]
+
 Traced = Annotated[
     bool, typer.Option("--traceback", help="Show where an error comes from, frame by frame.")
 ]
@@ -137,17 +155,12 @@ def run(
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
     ] = False,
-    commit_interval: Annotated[
-        str | None,
-        typer.Option(
-            help="How often results, state and offsets are committed, such as 250ms.",
-            show_default="100ms, at least once: 1s",
-        ),
-    ] = None,
+    commit_interval: CommitInterval = None,
     guarantee: Guaranteed = None,
     state_dir: StateIn = None,
     standby_replicas: Standbys = None,
     workers: Workers = None,
+    http: Http = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     traceback: Traced = False,
 ) -> None:
@@ -177,6 +190,7 @@ def run(
             data_dir=data_dir,
             state_dir=state_dir,
             num_standby_replicas=standby_replicas,
+            http=http,
             **({} if workers is None else {"workers": workers}),
         )
     if json:

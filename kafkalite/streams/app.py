@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
+from kafkalite.core.config.listeners import Address, parse_address
 from kafkalite.core.generics import K_co, V_co
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import TopologyError
@@ -46,6 +47,9 @@ from kafkalite.streams.running import Background, Running, refuse_running_loop
 from kafkalite.streams.sizes import Size, size_in_bytes
 from kafkalite.streams.workers import Orders, Supervisor, own_command, seat_of
 
+if TYPE_CHECKING:
+    from kafkalite.streams.web_server import WorkerServer
+
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 STATE_MEMORY: Final = "256MiB"  # of a worker with a state directory
 GUARANTEES: Final = ("at_least_once", "exactly_once")
@@ -62,6 +66,7 @@ class Settings(TypedDict, total=False):
     idle: Duration | None  # how long an input gives nothing until it holds no window open
     num_standby_replicas: int | None  # other workers that follow the state of each task
     state_memory: Size | None  # how much of the state in `state_dir` may also be objects
+    http: str | None  # HOST:PORT where each worker answers; the second one on the next port
     cache: Any  # 0: every update of an aggregate goes on, none waits for the commit
 
 
@@ -104,6 +109,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         self.state_memory = settings.get("state_memory") or STATE_MEMORY
         self.idle = settings.get("idle")
         self.num_standby_replicas = settings.get("num_standby_replicas") or 0
+        self.http = settings.get("http")
         self.cache = settings.get("cache")
         self.workers = settings.get("workers", 1)
         self._background: Background | None = None
@@ -260,7 +266,10 @@ class Streams(StreamsBuilder[K_co, V_co]):
                 )
             if seat is None and bootstrap_servers is None:
                 self._say_own_broker(address, data_dir)
+            http = settings.get("http") or self.http
+            server = None if http is None else serving_at(http, 1 if seat is None else seat.number)
             config = WorkerConfig(
+                address=None if server is None else server.address,
                 processing_guarantee=settings.get("processing_guarantee")
                 or self.processing_guarantee,
                 commit_interval_ms=interval_ms,
@@ -276,9 +285,13 @@ class Streams(StreamsBuilder[K_co, V_co]):
             registry = LogRegistry(address)
             self._worker_here = worker = Worker(plan, address, registry, config)
             try:
+                if server is not None:
+                    server.start(plan, self._asking, worker.overview, worker.queries.peers.all)
                 yield worker
             finally:
                 self._worker_here = None
+                if server is not None:
+                    server.close()
                 registry.close()
 
     @contextmanager
@@ -323,6 +336,17 @@ def check_settings(application_id: str, settings: Settings) -> None:
     for setting, (is_asked, instead) in lacking.items():
         if is_asked:
             raise TopologyError(f"{application_id}: {setting} is not supported yet; {instead}")
+
+
+def serving_at(http: str, number: int) -> WorkerServer:
+    """The HTTP server of a worker, bound: the first one's at HOST:PORT, others' behind it."""
+    from kafkalite.streams.web_server import WorkerServer
+
+    wanted = parse_address(http)
+    port = wanted.port + number - 1 if wanted.port else 0
+    server = WorkerServer(Address(wanted.host, port))
+    _say(f"worker {number} answers at http://{server.address}")
+    return server
 
 
 @contextmanager

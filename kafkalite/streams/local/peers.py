@@ -1,7 +1,7 @@
 """Who has which task, and where its worker answers queries.                               [IO]
 
 The group's coordinator knows: each member's subscription has its address, its assignment its
-partitions. What it said is believed for a moment, and asked again when a key was not found.
+partitions. What it said is believed for a second.
 
 Owns   the last answer.
 Fails  with the errors of the broker.
@@ -9,7 +9,8 @@ Fails  with the errors of the broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,18 +40,17 @@ class Peers:
         application_id: str,
         client: Client,
         task_of: Callable[[TopicPartition], TaskId | None],
-        clock: Callable[[], float],
     ) -> None:
         self._application_id = application_id
         self._client = client
         self._task_of = task_of
-        self._clock = clock
         self._known: list[Peer] = []
         self._looked_at = float("-inf")
 
     async def all(self) -> list[Peer]:
         """Every worker that has joined."""
-        if self._clock() - self._looked_at > BELIEVED_SECONDS:
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at > BELIEVED_SECONDS:
             async with Admin(self._client) as admin:
                 (group,) = await admin.describe_groups([self._application_id])
             self._known = [
@@ -62,9 +62,5 @@ class Peers:
                 )
                 for member in group.members
             ]
-            self._looked_at = self._clock()
+            self._looked_at = now
         return self._known
-
-    async def by_task(self) -> Mapping[TaskId, Peer]:
-        """The worker of each task that one has."""
-        return {task: peer for peer in await self.all() for task in peer.tasks}

@@ -33,7 +33,10 @@ from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.serde.serde import SerdeContext
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
+from kafkalite.streams.local.peers import Peers
+from kafkalite.streams.local.state import START
 from kafkalite.streams.local.task import Task, TaskState
+from kafkalite.streams.local.task_inputs import TaskInputs
 from kafkalite.streams.rewrites import SubTopology
 from kafkalite.streams.stores import Store
 
@@ -78,6 +81,11 @@ class Home:
     width: int
 
     @property
+    def is_windowed(self) -> bool:
+        """Whether its keys are windows."""
+        return getattr(self.store.node, "window", None) is not None
+
+    @property
     def is_hashed(self) -> bool:
         """Whether our own hash decided about the partition of every key."""
         internal = {topic.name for topic in self.sub.repartition_sources}
@@ -98,7 +106,7 @@ class Queries:
         client: Client,
         in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
         tasks: Callable[[], Mapping[TaskId, Task]],
-        partitions_of: Callable[[], Mapping[str, int]],
+        inputs: Callable[[], TaskInputs],
     ) -> None:
         self._application_id = application_id
         self._subs = {sub.id: sub for sub in subs}
@@ -106,7 +114,8 @@ class Queries:
         self._client = client
         self._in_thread = in_thread
         self._tasks = tasks
-        self._partitions_of = partitions_of
+        self._inputs = inputs
+        self.peers = Peers(application_id, client, self._task_of)
 
     # What is asked
 
@@ -173,6 +182,18 @@ class Queries:
 
     # Where things are
 
+    @property
+    def names(self) -> list[str]:
+        """The stores of the application."""
+        return sorted(store.name for sub in self._subs.values() for store in sub.stores)
+
+    def _partitions_of(self) -> Mapping[str, int]:
+        return self._inputs().partitions_of
+
+    def _task_of(self, tp: TopicPartition) -> TaskId | None:
+        inputs = self._inputs()
+        return inputs.task_of(tp) if tp.topic in inputs.topics else None
+
     def home(self, name: str) -> Home:
         """Where a store is. TopologyError when there is none of that name."""
         for sub in self._subs.values():
@@ -180,9 +201,8 @@ class Queries:
                 if store.name == name:
                     width = self._partitions_of().get(store.changelog_topic, 0)
                     return Home(store, sub, width)
-        known = sorted(store.name for sub in self._subs.values() for store in sub.stores)
         raise TopologyError(
-            f"{self._application_id}: no store is called {name!r}; stores are {known}"
+            f"{self._application_id}: no store is called {name!r}; stores are {self.names}"
         )
 
     def key_bytes(self, home: Home, keys: Sequence[Any]) -> list[bytes]:
@@ -200,6 +220,15 @@ class Queries:
         if not home.width:
             raise StoreUnavailable(f"store {home.store.name!r}: the application has not started")
         return to_positive(murmur2(data)) % home.width
+
+    def order_of(self, home: Home, key: Any) -> bytes:
+        """The place of a key among others; that of a window behind its key's."""
+        (data,) = self.key_bytes(home, [key])
+        return data + b"".join(START.pack(at) for at in _window(key) if isinstance(key, Windowed))
+
+    def has_tasks(self, home: Home) -> bool:
+        """Whether this worker has rows of a store."""
+        return bool(self._tasks_of(home))
 
     def _tasks_of(self, home: Home) -> list[Task]:
         tasks = self._tasks()

@@ -160,9 +160,9 @@ class Worker:
             self._client,
             self._thread.submit,
             lambda: {life.task_id: task for life, task in self._rounds.tasks.items()},
-            lambda: self._inputs.partitions_of if self._is_prepared else {},
+            lambda: self._inputs,
         )
-        self._is_prepared = False
+        self._inputs = TaskInputs(plan.application_id, subs, {}, {})  # until topics are known
         self._forget_membership()
         self.is_stopping = False
         self._comes_back = False
@@ -252,7 +252,6 @@ class Worker:
             self.plan.application_id, sub_topologies, self._sources, partitions_of
         )
         self._flows = flows_of(sub_topologies, tasks_of(self._sources, partitions_of))
-        self._is_prepared = True
 
     async def _new_membership(self) -> None:
         """A consumer that will join the group, and its committer."""

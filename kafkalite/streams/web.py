@@ -1,0 +1,427 @@
+"""A worker over HTTP: its stores, metrics, health and topology.                           [IO]
+
+    GET /stores                              the stores of the application, and who has their tasks
+    GET /stores/NAME/KEY                     {"key", "value"}; of windows {"rows": […]}, ?from=&to=
+    GET /stores/NAME?start=&end=&prefix=     {"rows", "next"}: a page of up to ?limit=, then ?next=
+    GET /metrics                             Prometheus' text
+    GET /health                              200 when every task of the worker runs, else 503
+    GET /topology                            the plan, with the tasks of this worker and their lags
+
+Any worker answers for all: it asks the worker whose task has the key, or every worker for a range,
+and says which one it was (`x-kafkalite-worker`). `?after=TOPIC:PARTITION:OFFSET` waits until the
+store has seen that record, at most `?timeout=`.
+
+    400 a key or parameter that makes no sense     404 no such store, or no row of that key
+    409 the key's task is with a worker that answers nobody     503 nobody runs it at the moment
+
+Owns   statuses and JSON: values that it does not know are text.
+Fails  never: every failure is an answer.
+Source Kafka Streams' interactive queries, of which each application builds its own server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from kafkalite.core.types import Windowed
+from kafkalite.errors import BrokerUnavailable, KafkaliteError, TopologyError
+from kafkalite.serde.primitives import BytesSerde, Float64Serde, Int64Serde, StringSerde
+from kafkalite.streams.describe import describe
+from kafkalite.streams.durations import positive
+from kafkalite.streams.live import Asking
+from kafkalite.streams.local.assignor import TaskId
+from kafkalite.streams.local.overview import Overview
+from kafkalite.streams.local.peers import Peer
+from kafkalite.streams.local.queries import Home, Queries, StoreUnavailable
+from kafkalite.streams.plan import Plan
+from kafkalite.streams.web_client import get
+from kafkalite.streams.web_metrics import PAGE_TYPE, page
+
+log: Final = logging.getLogger(__name__)
+
+LIMIT: Final = 100
+LIMIT_MAX: Final = 10_000
+TIMEOUT: Final = "10s"
+PEER_SECONDS: Final = 10.0
+WORKER: Final = "x-kafkalite-worker"
+END_OF_TIME: Final = (1 << 63) - 1
+READING: Final = frozenset({"GET", "HEAD"})
+
+LookUp = Callable[[], Coroutine[Any, Any, Sequence[Peer]]]  # who has which tasks
+Row = tuple[bytes, dict[str, Any]]  # the bytes of its key, and what is told
+
+
+class Refused(KafkaliteError):
+    """A request that is answered with a status of its own."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request for rows of a store."""
+
+    store: str
+    key: str | None
+    parameters: Mapping[str, str]
+    query: str  # as it came, for another worker
+    is_local: bool  # asked by another worker: only this one's rows
+
+    @property
+    def path(self) -> str:
+        """The same question to another worker."""
+        key = "" if self.key is None else f"/{quote(self.key, safe='')}"
+        return f"/stores/{quote(self.store, safe='')}{key}?{self.query}&local=1"
+
+    def number(self, name: str, default: int) -> int:
+        """A parameter that is a number, 0 or more."""
+        given = self.parameters.get(name)
+        if given is None:
+            return default
+        if not given.isascii() or not given.isdigit():
+            raise Refused(400, f"{name}: expected a number, got {given!r}")
+        return int(given)
+
+
+class WorkerApp:
+    """The ASGI application of one worker, which answers at `address`."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        asking: Asking,
+        overview: Callable[[], Overview | None],
+        peers: LookUp,
+        address: str,
+    ) -> None:
+        self._plan = plan
+        self._asking = asking
+        self._overview = overview
+        self._peers = peers
+        self._address = address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        assert scope["type"] == "http", scope["type"]
+        request = Request(scope, receive)
+        response = await self._answer(request)
+        if request.method == "HEAD":
+            response.body = b""  # the headers stay
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if request.method not in READING:
+            return Response(status_code=405, headers={"allow": "GET, HEAD"})
+        try:
+            return await self._page(request)
+        except Refused as error:
+            return _failed(error.status, str(error))
+        except StoreUnavailable as error:
+            return _failed(503, str(error), {"retry-after": "1"})
+        except BrokerUnavailable as error:
+            return _failed(503, str(error))
+        except TopologyError as error:
+            return _failed(404, str(error))
+        except KafkaliteError as error:
+            return _failed(400, str(error))
+        except Exception:
+            log.exception("%s", request.scope["path"])
+            return _failed(500, "a fault of the worker's; its log says which")
+
+    async def _page(self, request: Request) -> Response:
+        raw = request.scope.get("raw_path") or request.scope["path"].encode()
+        parts = [unquote(part) for part in raw.decode("latin-1").strip("/").split("/")]
+        match parts:
+            case ["stores"]:
+                return _json(await self._stores())
+            case ["stores", name]:
+                return await self._range(_question(request, name, None))
+            case ["stores", name, key]:
+                return await self._row(_question(request, name, key))
+            case ["metrics"]:
+                return Response(page(await self._seen()), media_type=PAGE_TYPE)
+            case ["health"]:
+                return await self._health()
+            case ["topology"]:
+                return _json(await self._topology())
+        raise Refused(404, "there are /stores, /metrics, /health and /topology")
+
+    # Stores
+
+    async def _stores(self) -> list[dict[str, Any]]:
+        peers = await self._asking.ask(lambda _: self._peers())
+        queries = await self._asking.ask(_themselves)
+        return [_told_of(queries.home(name), peers) for name in queries.names]
+
+    async def _row(self, question: Question) -> Response:
+        assert question.key is not None
+        queries = await self._asking.ask(_themselves)
+        home = queries.home(question.store)
+        key = _key(home, question.key)
+        task = TaskId(home.sub.id, queries.partition_of(home, key))
+        if not question.is_local and (there := await self._elsewhere(task)) is not None:
+            status, body = await get(there, question.path, PEER_SECONDS)
+            return Response(body, status, media_type="application/json", headers={WORKER: there})
+        rows = await self._asking.ask(lambda q: self._local_rows(q, question, key))
+        if home.is_windowed:
+            return self._told({"rows": [row for _, row in rows]})
+        if not rows:
+            raise Refused(404, f"store {question.store!r} has no row of {question.key!r}")
+        return self._told(rows[0][1])
+
+    async def _local_rows(self, queries: Queries, question: Question, key: Any) -> list[Row]:
+        await self._wait(queries, question)
+        home = queries.home(question.store)
+        if home.is_windowed:
+            first, last = question.number("from", 0), question.number("to", END_OF_TIME)
+            limit = _limit(question)
+            pairs = await queries.rows(
+                question.store, lambda view: list(islice(view.fetch(key, first, last), limit))
+            )
+        else:
+            value = await queries.get(question.store, key)
+            pairs = [] if value is None else [(key, value)]
+        return [(b"", {"key": key, "value": value}) for key, value in pairs]
+
+    async def _elsewhere(self, task: TaskId) -> str | None:
+        """The address of the worker that has the task; None where that is this one."""
+        overview = await self._asking.ask(self._look)
+        if overview is not None and task in overview.tasks:
+            return None
+        for peer in await self._asking.ask(lambda _: self._peers()):
+            if task not in peer.tasks or peer.address == self._address:
+                continue
+            if peer.address is None:
+                raise Refused(
+                    409, f"task {task} is with a worker at {peer.host} that has no HTTP address"
+                )
+            return peer.address
+        return None
+
+    async def _range(self, question: Question) -> Response:
+        limit = _limit(question)
+        queries = await self._asking.ask(_themselves)
+        home = queries.home(question.store)
+        rows = await self._asking.ask(lambda q: self._local_range(q, question, limit + 1))
+        if not question.is_local:
+            rows += await self._ranges_elsewhere(question)
+            rows.sort(key=lambda row: row[0])
+        told: dict[str, Any] = {"rows": [row for _, row in rows[:limit]], "next": None}
+        if len(rows) > limit:
+            told["next"] = rows[limit - 1][0].hex()
+        if question.is_local:
+            told["order"] = [order.hex() for order, _ in rows[:limit]]
+        assert home.store.name == question.store
+        return self._told(told)
+
+    async def _local_range(self, queries: Queries, question: Question, limit: int) -> list[Row]:
+        await self._wait(queries, question)
+        home = queries.home(question.store)
+        if not queries.has_tasks(home):
+            return []
+        given = question.parameters
+        start, end, prefix = (
+            _key(home, given[name]) if name in given else None
+            for name in ("start", "end", "prefix")
+        )
+        begins = None if prefix is None else queries.key_bytes(home, [prefix])[0]
+        behind = _hex(given["next"]) if "next" in given else None
+
+        def pick(view: Any) -> list[tuple[Any, Any]]:
+            pairs = view.range(start if prefix is None else prefix, end)
+            if behind is not None:
+                pairs = (pair for pair in pairs if queries.order_of(home, pair[0]) > behind)
+            if begins is not None:
+                pairs = takewhile(
+                    lambda pair: queries.order_of(home, pair[0]).startswith(begins), pairs
+                )
+            return list(islice(pairs, limit))
+
+        found = await queries.rows(question.store, pick)
+        rows = [(queries.order_of(home, key), {"key": key, "value": value}) for key, value in found]
+        return rows[:limit]
+
+    async def _ranges_elsewhere(self, question: Question) -> list[Row]:
+        """The rows of all other workers. One that does not answer makes the page incomplete, which
+        nobody would see: the request fails."""
+        queries = await self._asking.ask(_themselves)
+        home = queries.home(question.store)
+        others = [
+            peer
+            for peer in await self._asking.ask(lambda _: self._peers())
+            if peer.address != self._address
+            and any(task.sub_topology == home.sub.id for task in peer.tasks)
+        ]
+        for peer in others:
+            if peer.address is None:
+                raise Refused(409, f"a worker at {peer.host} has rows, and no HTTP address")
+        answers = await asyncio.gather(
+            *(get(str(peer.address), question.path, PEER_SECONDS) for peer in others)
+        )
+        rows: list[Row] = []
+        for peer, (status, body) in zip(others, answers, strict=True):
+            if status != 200:
+                raise Refused(503, f"{peer.address} has answered {status}: {body[:200]!r}")
+            told = orjson.loads(body)
+            rows += zip(map(bytes.fromhex, told["order"]), told["rows"], strict=True)
+        return rows
+
+    async def _wait(self, queries: Queries, question: Question) -> None:
+        """Until the store has seen the record that the question names, if it does."""
+        if (given := question.parameters.get("after")) is None:
+            return
+        topic, _, rest = given.partition(":")
+        partition, _, offset = rest.partition(":")
+        if not (topic and partition.isdigit() and offset.isdigit()):
+            raise Refused(400, f"after: expected TOPIC:PARTITION:OFFSET, got {given!r}")
+        timeout = question.parameters.get("timeout", TIMEOUT)
+        place = SimpleNamespace(topic=topic, partition=int(partition), offset=int(offset))
+        await queries.seen(question.store, place, positive(timeout, "timeout") / 1000)
+
+    def _told(self, document: Any) -> Response:
+        return _json(document, headers={WORKER: self._address})
+
+    # The worker
+
+    async def _look(self, _: Queries) -> Overview | None:
+        return self._overview()
+
+    async def _seen(self) -> Overview:
+        overview = await self._asking.ask(self._look)
+        if overview is None:
+            raise StoreUnavailable("the worker has not joined its group yet")
+        return overview
+
+    async def _health(self) -> Response:
+        try:
+            overview = await self._seen()
+        except StoreUnavailable as error:
+            return _json({"status": "starting", "reasons": [str(error)]}, 503)
+        restoring = [
+            f"task {task} is restored: {behind} offsets to go"
+            for task, behind in sorted(overview.restoring.items())
+        ]
+        reasons = restoring or ([] if overview.is_settled else ["its tasks are being prepared"])
+        told = {"status": "starting" if reasons else "ready", "reasons": reasons}
+        return _json(told | {"tasks": len(overview.tasks)}, 503 if reasons else 200)
+
+    async def _topology(self) -> dict[str, Any]:
+        overview = await self._seen()
+        plan: dict[str, Any] = orjson.loads(describe(self._plan, "json"))
+        tasks = [
+            {
+                "task": str(task_id),
+                "records": task.metrics.get("process-total", 0),
+                "written": task.metrics.get("records-out-total", 0),
+                "lag": sum(
+                    overview.lags.get(tp) or 0
+                    for tp in overview.lags
+                    if tp.partition == task_id.partition
+                    and task.sub_topology.source_of(tp.topic) is not None
+                ),
+            }
+            for task_id, task in sorted(overview.tasks.items())
+        ]
+        counts = overview.counts
+        worker = {
+            "address": self._address,
+            "seconds": round(counts.seconds, 3),
+            "records": counts.records,
+            "written": counts.records_out,
+            "records_per_second": round(counts.records / max(counts.seconds, 0.001), 1),
+            "dropped": counts.drops.document(),
+        }
+        return plan | {"worker": worker, "tasks": tasks}
+
+
+async def _themselves(queries: Queries) -> Queries:
+    return queries
+
+
+def _question(request: Request, name: str, key: str | None) -> Question:
+    query = request.scope["query_string"].decode("latin-1")
+    parameters = dict(request.query_params)
+    is_local = parameters.pop("local", None) is not None
+    return Question(name, key, parameters, query, is_local)
+
+
+def _limit(question: Question) -> int:
+    limit = question.number("limit", LIMIT)
+    if not 1 <= limit <= LIMIT_MAX:
+        raise Refused(400, f"limit: expected 1 to {LIMIT_MAX}, got {limit}")
+    return limit
+
+
+def _hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise Refused(400, f"next: expected what the page before gave, got {text!r}") from None
+
+
+def _key(home: Home, text: str) -> Any:
+    """The key that a text in a path stands for: as it is, a number, or JSON."""
+    try:
+        match home.store.key:
+            case StringSerde():
+                return text
+            case BytesSerde():
+                return text.encode()
+            case Int64Serde():
+                return int(text)
+            case Float64Serde():
+                return float(text)
+        return orjson.loads(text)
+    except ValueError:
+        raise Refused(
+            400, f"store {home.store.name!r}: {text!r} is no key of {home.store.key!r}"
+        ) from None
+
+
+def _told_of(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
+    owners = {task: peer.address for peer in peers for task in peer.tasks}
+    tasks = [TaskId(home.sub.id, number) for number in range(home.width)]
+    return {
+        "name": home.store.name,
+        "key": repr(home.store.key),
+        "value": repr(home.store.value),
+        "windows": home.is_windowed,
+        "tasks": {str(task): owners.get(task) for task in tasks},
+    }
+
+
+def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
+    body = orjson.dumps(document, default=_plain, option=options)
+    return Response(body, status, headers, media_type="application/json")
+
+
+def _failed(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _json({"error": words}, status, headers)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for."""
+    if isinstance(value, Windowed):
+        return {"key": value.key, "start": value.start, "end": value.end}
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    return str(value)
