@@ -93,6 +93,24 @@ assert_type(small, Stream[str, Order])
 orders.branch(lambda k, o: k == o["user"], lambda k, o: not o["id"], with_key=True)
 assert_type(small.merge(rest), Stream[str, Order])
 
+# Joins: a side that may have no partner is None
+numbers = orders.map(lambda o: o["id"])
+assert_type(orders.join(numbers, lambda o, n: o["id"] + n, within="1m"), Stream[str, int])
+assert_type(
+    orders.join(
+        numbers, lambda o, n: o["id"] if n is None else n, within=("1m", "-1s"), how="left"
+    ),
+    Stream[str, int],
+)
+assert_type(
+    orders.join(numbers, lambda o, n: (o is None, n is None), within=5, how="outer", grace="1s"),
+    Stream[str, tuple[bool, bool]],
+)
+assert_type(
+    orders.join(numbers, lambda k, o, n: k.upper(), within=5, with_key=True, right_serde=int64()),
+    Stream[str, str],
+)
+
 
 def together(a: Stream[str, int | str], b: Stream[str, int | str]) -> Stream[str, int | str]:
     """Streams of different values are one where both are taken as the wider type."""

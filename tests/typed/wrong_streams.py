@@ -61,6 +61,10 @@ app.stream("more", value=string)  # E: No overload variant of "stream"
 ints.merge(texts)  # E: expected "Stream[str, int]"
 wrong: Stream[str, int] = texts  # E: variable has type "Stream[str, int]"
 
+# Joins
+ints.join(texts, lambda n, t: n + t, within=5)  # E: Unsupported operand types for +
+ints.join(ints, max, within=5, how="full")  # E: No overload variant of "join"
+
 # Groups, aggregates, tables
 groups = orders.group_by(lambda v: v["user"])
 orders.group_by(lambda v: v["usr"])  # E: TypedDict "Order" has no key "usr"
