@@ -10,6 +10,9 @@ from kafkalite.streams import (
     Columns,
     GlobalTable,
     Grouped,
+    KeyValueStore,
+    Processor,
+    ProcessorContext,
     Record,
     Serde,
     Stream,
@@ -17,6 +20,7 @@ from kafkalite.streams import (
     Table,
     TopologyTestDriver,
     Windowed,
+    WindowStore,
     avro,
     col,
     collect,
@@ -28,6 +32,7 @@ from kafkalite.streams import (
     max_,
     mean,
     reduce_,
+    store,
     string,
     sum_,
     top_k,
@@ -217,6 +222,45 @@ by_id = users.group_by(lambda k, o: o["id"], with_key=True, key=int64())
 assert_type(by_id, Grouped[int, Order])
 assert_type(users.group_by(lambda o: o["id"], "amount", key=int64()).count(), Table[int, int])
 assert_type(users.select("id"), Table[str, dict[str, Any]])
+
+# Processors
+TOTALS = store("totals", key=string(), value=int64())
+RECENT = store("recent", key=string(), value=int64(), retention="1h")
+
+
+class Totals(Processor[str, Order, str, int]):
+    """Counts ids by user."""
+
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        self.context = context
+        self.totals = context.store(TOTALS)
+        self.recent = context.store(RECENT)
+        assert_type(self.totals, KeyValueStore[str, int])
+        assert_type(self.recent, WindowStore[str, int])
+        context.schedule("1m", "stream_time", self.report).cancel()
+
+    def process(self, record: Record[str, Order]) -> None:
+        total = (self.totals.get(record.key) or 0) + record.value["id"]
+        self.totals.put(record.key, total)
+        self.recent.put(record.key, total, record.timestamp)
+        self.context.forward(Record(record.key, total, record.timestamp))
+
+    def report(self, time: int) -> None:
+        for key, total in self.totals.all():
+            self.context.forward(Record(key, total, time))
+
+
+class Plain:
+    """Of no base class."""
+
+    def init(self, context: ProcessorContext[int, str]) -> None: ...
+    def process(self, record: Record[str, Order]) -> None: ...
+    def close(self) -> None: ...
+
+
+assert_type(orders.process(Totals, [TOTALS, RECENT]), Stream[str, int])
+assert_type(orders.process_values(Totals, [TOTALS, "recent"]), Stream[str, int])
+assert_type(orders.process(Plain), Stream[int, str])
 
 driver = TopologyTestDriver(app)
 driver.pipe("orders", Order(id=1, user="ann", amount=2.5, note=None), key="k")

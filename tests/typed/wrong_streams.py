@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TypedDict
 
 from kafkalite.streams import (
+    Processor,
+    ProcessorContext,
+    Record,
     Serde,
     Stream,
     Streams,
@@ -14,6 +17,7 @@ from kafkalite.streams import (
     fold,
     int64,
     json,
+    store,
     string,
     sum_,
     tumbling,
@@ -83,3 +87,23 @@ groups.count().map(lambda n: n.user)  # E: "int" has no attribute "user"
 table: Table[int, int] = groups.count()  # E: variable has type "Table[int, int]"
 app.table("t", value=string()).group_by(lambda v: v.x)  # E: "str" has no attribute "x"
 groups.aggregate(count()).to_stream().map(lambda n: n.x)  # E: "int" has no attribute "x"
+
+# Processors
+COUNTS = store("counts", key=string(), value=int64())
+
+
+class Lengths(Processor[str, str, str, int]):
+    """Forwards the lengths of texts."""
+
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        self.context = context
+        context.store(COUNTS).put(1, 1)  # E: incompatible type "int"; expected "str"
+        context.schedule("1s", "event_time", print)  # E: incompatible type "Literal['event_time']"
+
+    def process(self, record: Record[str, str]) -> None:
+        self.context.forward(record)  # E: incompatible type "Record[str, str]"
+        record.value.bit_length()  # E: "str" has no attribute "bit_length"
+
+
+ints.process(Lengths)  # E: incompatible type "type[Lengths]"
+texts.process(Lengths).map(lambda n: n.upper())  # E: "int" has no attribute "upper"
