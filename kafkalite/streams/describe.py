@@ -45,8 +45,11 @@ def detail(node: p.Node) -> str:
                 parts = [f"{f}={a}" for f, a in zip(node.fields, parts, strict=True)]
             over = "" if node.window is None else f" over {node.window}"
             return ", ".join(parts) + over
-        case p.Final():
+        case p.Final() | p.FinalRows():
             return "" if node.idle_ms is None else f"stream.idle: {spell(node.idle_ms)}"
+        case p.Suppress():
+            most = "" if node.max_records is None else f", at most {node.max_records} rows"
+            return f"{spell(node.limit_ms)}{most}"
         case p.Branch():
             functions = [*map(str, node.predicates), *["default"] * node.default]
             return ", ".join(functions)

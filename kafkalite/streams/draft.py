@@ -35,6 +35,7 @@ N = TypeVar("N", bound=p.Node)
 ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
     p.Source, p.Aggregate, p.ToTable, p.Process, p.StreamJoin,
+    p.Suppress, p.FinalRows,
 )  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")
 

@@ -118,6 +118,17 @@ def _(node: p.TableFilter | p.TableMap, around: Surroundings) -> tuple[Part, ...
     return _whole(node, around) if node.named else ()
 
 
+@parts_of.register
+def _(node: p.Suppress, around: Surroundings) -> tuple[Part, ...]:
+    schema = around.schemas[node]
+    return (Part(schema.key, node.value or schema.value),)
+
+
+@parts_of.register
+def _(node: p.FinalRows, around: Surroundings) -> tuple[Part, ...]:
+    return _whole(node, around)
+
+
 def _whole(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
     """The rows that a node puts out, as its one part."""
     schema = around.schemas[node]
@@ -127,7 +138,7 @@ def _whole(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
 def _olds_required(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
     """Whether something below cannot work without the row that an update replaces."""
     return any(
-        isinstance(child, p.TableGroupBy)
+        isinstance(child, p.TableGroupBy | p.Suppress)
         or (
             isinstance(child, p.TableFilter | p.TableMap)
             and not child.named

@@ -18,7 +18,7 @@ from kafkalite.serde.serde import Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, NotBuilt, operator_of, serde_or_none
-from kafkalite.streams.durations import Duration, positive
+from kafkalite.streams.durations import Duration, not_negative, positive
 from kafkalite.streams.expressions.expression import Expression
 from kafkalite.streams.expressions.tree import KEY, VALUE
 from kafkalite.streams.fields import Fields
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Table(Fields["Table[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]):
     """The latest row per key, and per window if it was aggregated over windows."""
 
-    not_built = frozenset({"join", "suppress"})
+    not_built = frozenset({"join"})
     hints = hints.TABLE
 
     def __init__(self, draft: Draft, node: p.Node) -> None:
@@ -157,42 +157,81 @@ class Table(Fields["Table[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]
 
         `idle`: windows also close when no record came for that long in wall time.
         """
-        aggregate, steps = self._windowed("final")
-        idle_ms = None if idle is None else positive(idle, "final: idle")
-        node: p.Node = self._draft.below("final", p.Final, aggregate, name, idle_ms=idle_ms)
-        for step in steps:  # what was done to the table is done to its final rows
-            kind = p.Filter if isinstance(step, p.TableFilter) else p.Map
-            word = "filter" if kind is p.Filter else "map"
-            fields: dict[str, Any] = (
-                {"negate": step.negate} if isinstance(step, p.TableFilter) else {}
-            )
+        operator = operator_of("final", name, self._node)
+        idle_ms = None if idle is None else positive(idle, f"{operator}: idle")
+        windows = p.windows_above(self._node)
+        if not windows:
+            raise TopologyError(_no_window(operator))
+        maps = self._maps()
+        if maps is not None:
+            return self._draft.stream(self._final_of(maps, windows[0], name, idle_ms))
+        lags = [each.window.lag_ms for each in windows if each.window]
+        rows = self._draft.below(
+            "final", p.FinalRows, self._node, name, lag_ms=max(lags), idle_ms=idle_ms
+        )
+        return self._draft.stream(rows)
+
+    def _final_of(
+        self, maps: list[p.TableMap], window: p.Aggregate, name: str | None, idle_ms: int | None
+    ) -> p.Node:
+        """The final rows of an aggregate, and the maps of its table done to them alone."""
+        node: p.Node = self._draft.below("final", p.Final, window, name, idle_ms=idle_ms)
+        for step in maps:
             node = self._draft.below(
-                word, kind, node, None, step.on_error, function=step.function, **fields
+                "map", p.Map, node, None, step.on_error, function=step.function
             )
-            if kind is p.Map:  # a row that became None is none
-                node = self._draft.below(
-                    "filter", p.Filter, node, None, function=CallableFunction(is_row)
-                )
-        return self._draft.stream(node)
+            node = self._draft.below(  # a row that became None is none
+                "filter", p.Filter, node, None, function=CallableFunction(is_row)
+            )
+        return node
+
+    def _maps(self) -> list[p.TableMap] | None:
+        """The maps between a windowed aggregate and this table; None if there is anything else.
+
+        Maps pass an update on for each that comes. Below a filter, time is that of its updates.
+        """
+        maps: list[p.TableMap] = []
+        node = self._node
+        while isinstance(node, p.TableMap):
+            maps.append(node)
+            node = node.parent
+        return maps[::-1] if isinstance(node, p.Aggregate) else None
+
+    def suppress(
+        self,
+        limit: Duration,
+        max_records: int | None = None,
+        *,
+        value: Serializer[V_co] | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """The same table with fewer updates: a key's latest, `limit` after its first that waits.
+
+        Times are those of the updates. With more than `max_records` keys the oldest go on early.
+        `value`: the serde of the rows that wait.
+        """
+        operator = operator_of("suppress", name, self._node)
+        if max_records is not None and (type(max_records) is not int or max_records < 1):
+            raise TopologyError(f"{operator}: max_records: expected 1 or more, got {max_records!r}")
+        node = self._draft.below(
+            "suppress",
+            p.Suppress,
+            self._node,
+            name,
+            limit_ms=not_negative(limit, f"{operator}: limit"),
+            max_records=max_records,
+            value=serde_or_none(value, "value=", operator),
+        )
+        return type(self)(self._draft, node)
 
     def late(self, *, name: str | None = None) -> Stream:
         """The records that came too late for every window, as they came."""
-        aggregate, _ = self._windowed("late")
-        return self._draft.stream(self._draft.below("late", p.Late, aggregate, name))
-
-    def _windowed(self, word: str) -> tuple[p.Aggregate, list[p.TableFilter | p.TableMap]]:
-        """The windowed aggregate that this table comes from, and what was done to it since."""
-        steps: list[p.TableFilter | p.TableMap] = []
         node = self._node
-        while isinstance(node, p.TableFilter | p.TableMap):
-            steps.append(node)
+        while isinstance(node, p.TableFilter | p.TableMap | p.Suppress):
             node = node.parent
         if not isinstance(node, p.Aggregate) or node.window is None:
-            raise TopologyError(
-                f"{word} of {self._node.name!r}: only a table aggregated over windows has one; "
-                "put .window(tumbling(…)) before the aggregate"
-            )
-        return node, steps[::-1]
+            raise TopologyError(_no_window(operator_of("late", name, self._node)))
+        return self._draft.stream(self._draft.below("late", p.Late, node, name))
 
     def _rows(
         self,
@@ -229,3 +268,10 @@ class Table(Fields["Table[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]
         """A function of a row; the row that it replaced has no timestamp any more."""
         shape = self._draft.shapes[self._node]
         return function_of(given, operator, with_key=with_key, shape=shape, reads=(VALUE, KEY))
+
+
+def _no_window(operator: str) -> str:
+    return (
+        f"{operator}: only a table aggregated over windows has one; "
+        "put .window(tumbling(…)) before the aggregate"
+    )

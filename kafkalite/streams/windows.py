@@ -59,6 +59,11 @@ class TimeWindow:
         """The stream time at which the window that starts at `start` takes no more records."""
         return start + self.size_ms + self.grace_ms
 
+    @property
+    def lag_ms(self) -> int:
+        """How far stream time is behind a window's end when it closes the window."""
+        return self.grace_ms
+
     def __str__(self) -> str:
         """As a user would write it."""
         grace = f", grace={spell(self.grace_ms)}" if self.grace_ms else ""
@@ -81,6 +86,11 @@ class SpanWindow:
     def held_ms(self) -> int:
         """A window is closed once stream time is more than this behind its end."""
         return self.grace_ms
+
+    @property
+    def lag_ms(self) -> int:
+        """How far stream time is behind a window's end when it closes the window."""
+        return self.held_ms + 1
 
     @property
     def key_size_ms(self) -> int | None:

@@ -146,6 +146,8 @@ class Ours:
                     grace=int(grace),
                     how=how,
                 )
+            case "suppress":
+                made = above.suppress(int(given[0]), None if given[1] == "-" else int(given[1]))
             case "to":
                 above.to(given[0])
                 self.outputs.add(given[0])
@@ -188,6 +190,7 @@ class Topologies:
         self.stores = 0
         self.forced: bool | None = None
         self.with_olds: set[str] = set()  # tables that know which row an update replaces
+        self.held: set[str] = set()  # below suppress, where Kafka names other old rows than ours
         for topic in self.topics:
             if random.random() < 0.65:
                 self.add("stream", "stream", topic)
@@ -266,21 +269,28 @@ class Topologies:
 
     def upon_table(self, parent: str, kind: str) -> None:
         choice = self.random.choice
-        word = choice(["filter", "map", "group_by", "to_stream", "final"])
+        word = choice(["filter", "map", "group_by", "to_stream", "final", "suppress"])
         stream = "stream" if kind == "table" else "windowed-stream"
-        if word == "filter":
+        if parent in self.held and word in ("filter", "group_by"):
+            return
+        if word == "suppress":
+            if parent not in self.with_olds and not self.may_lack_olds(True):
+                return
+            most = choice(["-", "1", "2", "5"])
+            self.held.add(self.add(kind, word, parent, choice(["0", "3", "10", "40"]), most))
+        elif word == "filter":
             # Over a table that knows no old rows, Kafka's own filter knows none either.
             store = self.store() if parent in self.with_olds else "-"
-            # Finals below a filter: Kafka's wait for a row that passes, ours close with time.
-            its = kind.replace("windows", "windowed-table")
             if parent in self.with_olds or self.may_lack_olds(False):
-                name = self.add(its, "table_filter", parent, choice(list(TESTS)), store)
+                name = self.add(kind, "table_filter", parent, choice(list(TESTS)), store)
             if parent in self.with_olds:
                 self.with_olds.add(name)
         elif word == "map":
             name = self.add(kind, "table_map", parent, choice(list(MAPS)), self.store())
             if parent in self.with_olds:
                 self.with_olds.add(name)
+            if parent in self.held:
+                self.held.add(name)
         elif word == "group_by":
             if parent not in self.with_olds and not self.may_lack_olds(True):
                 return
@@ -294,7 +304,7 @@ class Topologies:
             self.add(stream, "to_stream", parent)
 
     def may_lack_olds(self, are_forced: bool) -> bool:
-        """Whether a table without a store is filtered, or grouped, which gives it a store.
+        """Whether a table without a store is filtered, or grouped or held, which gives it one.
 
         Not both: Kafka's filters would know of the store or not, as the calls were ordered.
         """

@@ -12,6 +12,7 @@ from kafkalite.serde import MemoryRegistry, SerdeContext
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.driver import TopologyTestDriver
 from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.task import Output, Task
 from kafkalite.streams.record import Record
 
@@ -21,7 +22,14 @@ Input = tuple[Any, Any, int]  # key, value, timestamp
 class BatchRun:
     """All tasks of a topology, one partition, fed with batches; what goes round is routed."""
 
-    def __init__(self, app: StreamsBuilder, *, cached: bool = False) -> None:
+    def __init__(
+        self,
+        app: StreamsBuilder,
+        *,
+        cached: bool = False,
+        place: Callable[[], Place] | None = None,
+    ) -> None:
+        self.place = place
         self.registry = MemoryRegistry()
         self.cached = cached
         self.subs = compile_topology(app.plan())
@@ -31,7 +39,8 @@ class BatchRun:
         self.out: dict[str, list[Record]] = {}
 
     def make(self, sub: Any) -> Task:
-        return Task(sub, 0, self.registry, cached=self.cached)
+        place = self.place and self.place()
+        return Task(sub, 0, self.registry, cached=self.cached, place=place)
 
     def feed(self, topic: str, records: Sequence[Input]) -> None:
         """One fetched batch, processed and routed to the end; no commit."""

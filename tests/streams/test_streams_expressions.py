@@ -198,7 +198,7 @@ class TestTables:
         counts = app.stream("in").group_by_key().window(tumbling("1s")).count()
         counts.filter(value() > 1).map(value() * 10).final().to("out", value=int64())
         driver = TopologyTestDriver(app)
-        for moment in (0, 1, 1_500, 5_000):
+        for moment in (0, 1, 1_500, 5_000, 5_000):
             driver.pipe("in", {}, key="k", timestamp=moment)
         assert [record.value for record in driver.read("out")] == [20]
 

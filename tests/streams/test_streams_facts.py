@@ -213,6 +213,8 @@ class TestFinalResults:
         table.filter(lambda n: n > 1).map(lambda n: n * 10).final().to("out", value=json())
         driver = TopologyTestDriver(app)
         feed(driver, ("a", 1, 0), ("b", 1, 1), ("a", 1, 2), ("c", 1, 20))
+        assert rows(driver) == []  # time is that of the rows that pass
+        feed(driver, ("c", 1, 20))
         assert rows(driver) == [(window("a", 0), 20, 2)]
 
     def test_idle_input_closes_windows_in_wall_time(self) -> None:

@@ -126,6 +126,22 @@ class Made:
         return [moment] * len(indexes)
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Not read: rows that were held back, until the records at `indexes` of another batch came."""
+
+    above: Origin
+    indexes: Sequence[int]
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """No single records."""
+        return [None] * len(indexes)
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """That of the records that let them go."""
+        return self.above.order([self.indexes[i] for i in indexes])
+
+
 MADE: Origin = Made()
 
 

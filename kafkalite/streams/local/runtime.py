@@ -305,6 +305,17 @@ class Runtime:
         below = [edge.node for edge in self._edges[node]]
         return [child for child in below if isinstance(child, kinds)] if kinds else below
 
+    def idle_ms(self, window: p.Aggregate) -> int | None:
+        """The wall time without records after which windows close; None: they wait for records."""
+        todo, idles = self.children(window), list[int]()
+        while todo:
+            node = todo.pop()
+            if isinstance(node, p.Final | p.FinalRows):
+                idles += [] if node.idle_ms is None else [node.idle_ms]
+            elif isinstance(node, p.Table):
+                todo += self.children(node)
+        return min(idles, default=None)
+
     def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """Pushes what leaves `node` by `port` to all that read it."""
         pushes = [self.push_to(node, edge) for edge in self.edges(node, port)]

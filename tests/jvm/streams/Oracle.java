@@ -151,6 +151,7 @@ public class Oracle {
                     .suppress((Suppressed) Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
                     .toStream();
                 break;
+            case "suppress": made = suppress((KTable) above, w); break;
             case "to":
                 stream.to(w[3], Produced.with(keys(size), LONG));
                 outputs.add(w[3]);
@@ -263,6 +264,8 @@ public class Oracle {
             Properties config = new Properties();
             config.put(StreamsConfig.APPLICATION_ID_CONFIG, "oracle");
             config.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, "nowhere:1");
+            config.put(StreamsConfig.STATE_DIR_CONFIG, // of its own: several may run at once
+                System.getProperty("java.class.path").split(":")[0] + "/state-" + ProcessHandle.current().pid());
             config.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, Integer.getInteger("cache", 0));
             config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, STRING.getClass());
             config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, LONG.getClass());
@@ -309,6 +312,15 @@ public class Oracle {
             .filter(entry -> entry.getKey().name().equals("dropped-records-total"))
             .filter(entry -> entry.getKey().group().equals("stream-task-metrics"))
             .mapToLong(entry -> Math.round((Double) entry.getValue().metricValue())).sum();
+    }
+
+    // Rows held back
+
+    static KTable suppress(KTable table, String[] w) {
+        Suppressed.BufferConfig buffer = w[4].equals("-")
+            ? Suppressed.BufferConfig.unbounded()
+            : Suppressed.BufferConfig.maxRecords(Long.parseLong(w[4])).emitEarlyWhenFull();
+        return table.suppress(Suppressed.untilTimeLimit(Duration.ofMillis(Long.parseLong(w[3])), buffer));
     }
 
     // Joins of streams

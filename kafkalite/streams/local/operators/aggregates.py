@@ -1,4 +1,4 @@
-"""Aggregates: which operator folds which groups.                                             [P]
+"""Aggregates: which operator folds which groups, and which holds back the rows.               [P]
 
 Owns   the choice alone.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Push
 from kafkalite.streams.local.operators.grouping import grouping
+from kafkalite.streams.local.operators.keys import store_key_needs
 from kafkalite.streams.local.operators.sessions import SessionAggregate
+from kafkalite.streams.local.operators.suppress import FinalBuffer, LimitBuffer
 from kafkalite.streams.local.operators.windowed import WindowedAggregate
-from kafkalite.streams.local.runtime import Runtime, compile_node
+from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
 from kafkalite.streams.windows import SessionWindow
 
 
@@ -23,5 +25,29 @@ def _(node: p.Aggregate, runtime: Runtime) -> Push:
         operator = SessionAggregate(node, runtime)
     else:
         operator = WindowedAggregate(node, runtime)
+    runtime.stateful[node] = operator
+    return operator.process
+
+
+@node_needs.register
+def _(node: p.Suppress, below: Needs, runtime: Runtime) -> Needs:
+    return Needs(value=True, old=below.old) | store_key_needs(node, runtime)
+
+
+@compile_node.register
+def _(node: p.Suppress, runtime: Runtime) -> Push:
+    operator = LimitBuffer(node, runtime)
+    runtime.stateful[node] = operator
+    return operator.process
+
+
+@node_needs.register
+def _(node: p.FinalRows, below: Needs, runtime: Runtime) -> Needs:
+    return Needs(key=True, value=True) | store_key_needs(node, runtime)
+
+
+@compile_node.register
+def _(node: p.FinalRows, runtime: Runtime) -> Push:
+    operator = FinalBuffer(node, runtime)
     runtime.stateful[node] = operator
     return operator.process

@@ -80,9 +80,7 @@ class SpanAggregate(ABC):
         self.tells_each = self.rows.tells and not self.rows.is_cached
         self.forward_final = port_of(node, p.Port.FINAL, runtime)
         self.forward_late = port_of(node, p.Port.LATE, runtime)
-        finals = [child for child in runtime.children(node) if isinstance(child, p.Final)]
-        idles = [final.idle_ms for final in finals]
-        self.idle_ms = min((idle for idle in idles if idle is not None), default=None)
+        self.idle_ms = runtime.idle_ms(node)
         self.time = NEVER
         self._active_ms: int | None = None  # the wall clock at the last record
         self._ends: list[tuple[int, int, Span]] = []  # a heap; a window may end later by now

@@ -58,9 +58,7 @@ class WindowedAggregate:
         self.store = self.rows.store
         self.forward_final = port_of(node, p.Port.FINAL, runtime)
         self.forward_late = port_of(node, p.Port.LATE, runtime)
-        finals = [child for child in runtime.children(node) if isinstance(child, p.Final)]
-        idles = [final.idle_ms for final in finals]
-        self.idle_ms = min((idle for idle in idles if idle is not None), default=None)
+        self.idle_ms = runtime.idle_ms(node)
         self.time = NEVER
         self._earliest: int | None = None  # the first start among the buckets
         self._active_ms: int | None = None  # the wall clock at the last record

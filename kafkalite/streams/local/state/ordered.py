@@ -130,6 +130,14 @@ class OrderedStore:
         rows.sort(key=itemgetter(0), reverse=reverse)
         return iter(rows)
 
+    def keys(self) -> list[bytes]:
+        """The keys of all rows, ascending. No row is decoded."""
+        if not self.kept.is_durable:
+            return list(self._rows)
+        kept = (key for key in self.kept.keys_between(b"", None) if key != NOTE_KEY)
+        gone = {key for key, row in self._rows.items() if row is None}
+        return sorted({*kept, *self._rows} - gone)
+
     def __len__(self) -> int:
         """How many rows there are."""
         return len(self._rows) if not self.kept.is_durable else sum(1 for _ in self.range())
