@@ -55,6 +55,8 @@ def detail(node: p.Node) -> str:
             return ", ".join(functions)
         case p.StreamJoin():
             return f"{node.how}: {node.function}, {within(node)}"
+        case p.StreamTableJoin() | p.TableJoin():
+            return f"{node.how}: {node.function}"
         case p.MapBatch():
             return _name(node.function)
         case p.Process():

@@ -36,6 +36,7 @@ ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
     p.Source, p.Aggregate, p.ToTable, p.Process, p.StreamJoin,
     p.Suppress, p.FinalRows,
+    p.StreamTableJoin, p.TableJoin,
 )  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")
 
@@ -179,6 +180,14 @@ def serde_or_none(serde: Any, what: str, operator: str) -> Serde | None:
     is_maker = callable(serde) and not isinstance(serde, type)
     hint = f"; did you mean {getattr(serde, '__name__', serde)}()?" if is_maker else ""
     raise TopologyError(f"{operator}: {what} expected a serde, got {serde!r}{hint}")
+
+
+def how_of(how: object, allowed: tuple[p.How, ...], operator: str) -> p.How:
+    """`how` once it is known to be a kind of join that `operator` has."""
+    for each in allowed:
+        if how == each:
+            return each
+    raise TopologyError(f"{operator}: how is one of {allowed}, got {how!r}")
 
 
 def topics_of(topics: object, operator: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack, overload
 from kafkalite.core.generics import K, K_co, R, V, V_co
 from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
-from kafkalite.streams.draft import Draft, operator_of, serde_or_none
+from kafkalite.streams.draft import Draft, how_of, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration, milliseconds, not_negative
 from kafkalite.streams.functions import (
     OfKeyAndSides,
@@ -216,8 +216,21 @@ class Joining(Generic[K_co, V_co]):
     ) -> Stream:
         check_options(operator, options, JoinOptions)
         self._check_side(other, operator)
-        how_of(how, ("inner", "left"), operator)
-        raise TopologyError(f"{operator}: a join with a table is not supported yet")
+        if grace is not None:
+            raise TopologyError(f"{operator}: grace= of a join with a table is not supported yet")
+        node = self._draft.below(
+            "join",
+            p.StreamTableJoin,
+            self._node,
+            options.get("name"),
+            options.get("on_error"),
+            others=(other._node,),
+            function=join_function(function, operator, with_key=with_key),
+            how=how_of(how, ("inner", "left"), operator),
+            key=serde_or_none(options.get("key_serde"), "key_serde=", operator),
+            left=serde_or_none(options.get("left_serde"), "left_serde=", operator),
+        )
+        return self._draft.stream(node)
 
     def _join_global(
         self,
@@ -252,14 +265,6 @@ class Joining(Generic[K_co, V_co]):
     def _check_side(self, other: Joining | Table | GlobalTable, operator: str) -> None:
         if other._draft is not self._draft:
             raise TopologyError(f"{operator}: {other._node.name!r} is of another application")
-
-
-def how_of(how: object, allowed: tuple[p.How, ...], operator: str) -> p.How:
-    """`how` once it is known to be a kind of join that `operator` has."""
-    for each in allowed:
-        if how == each:
-            return each
-    raise TopologyError(f"{operator}: how is one of {allowed}, got {how!r}")
 
 
 def window_of(within: object, operator: str) -> tuple[int, int]:

@@ -112,6 +112,13 @@ class StreamJoinOptions(JoinOptions, total=False):
     right_serde: Serde | None
 
 
+class TableJoinOptions(Named, Generic[R], total=False):
+    """What a join of tables takes. `value`: the serde of its rows, where it has a store."""
+
+    value: Serializer[R] | None
+    cached: bool
+
+
 class TableOptions(Named, total=False):
     """What operators on tables take, as they are implemented."""
 

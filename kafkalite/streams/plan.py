@@ -50,11 +50,18 @@ class Node:
     changes_value: ClassVar[bool] = False  # nothing is known of the serde of values below
     pushes_often: ClassVar[bool] = False  # several batches for one that came, the later ones last
     gathers: ClassVar[bool] = False  # takes the records of several inputs better together
+    joins: ClassVar[bool] = False  # equal keys of all its parents come to one task
 
     name: str
     parents: tuple[Node, ...] = ()
     on_error: OnError | None = None  # None: as the application says
     made_at: str = ""  # the user's file and line, for errors
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """Whether it makes something of a record without a key, where its input is repartitioned:
+        left joins do."""
+        return False
 
     @property
     def parent(self) -> Node:
@@ -210,6 +217,7 @@ class Sink(Node):
     partitioner: Partitioner | None = None
     create: Mapping[str, str] | None = None
     folds: Aggregate | None = None  # the only reader, for which records may be folded
+    keeps_null_keys: bool = False  # of a repartition topic
 
 
 # Aggregates and tables
@@ -353,6 +361,7 @@ class StreamJoin(Node):
 
     changes_value: ClassVar[bool] = True
     gathers: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
 
     function: Function
     how: How
@@ -362,6 +371,55 @@ class StreamJoin(Node):
     key: Serde | None = None
     left: Serde | None = None
     right: Serde | None = None
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """A record of an outer side is joined with None."""
+        return self.how != "inner"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StreamTableJoin(Node):
+    """Each record of a stream, the first parent, with the row that a table has of its key.
+
+    The serdes are those of the stream's repartition topic.
+    """
+
+    changes_value: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+
+    function: Function
+    how: How
+    key: Serde | None = None
+    left: Serde | None = None
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """A record of a left join is joined with None."""
+        return self.how != "inner"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TableJoin(Node, Table):
+    """The rows of two tables with equal keys, as one table.
+
+    Owns a store when it is `named` or somebody below needs old rows. `cached`: as of Aggregate.
+    """
+
+    changes_value: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+
+    function: Function
+    how: How
+    named: bool = False
+    cached: bool = True
+    value: Serde | None = None
+
+    @property
+    def reads_olds(self) -> tuple[bool, bool]:
+        """Of which sides it needs to know whether there was a row before."""
+        return self.how != "inner", self.how == "outer"
 
 
 # Processors
@@ -413,6 +471,11 @@ class GlobalJoin(Node):
     function: Function
     how: How
     select: Function | None = None
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """A record of a left join is joined with None."""
+        return self.how == "left"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -172,10 +172,10 @@ class _Rebuild:
 
 
 def without_cache(plan: p.Plan) -> p.Plan:
-    """The plan with aggregates that send every update on."""
+    """The plan with tables that send every update on."""
     out = _Rebuild(plan)
     for node in plan.nodes:
-        if isinstance(node, p.Aggregate):
+        if isinstance(node, p.Aggregate | p.TableJoin):
             out.keep(node, cached=False)
         else:
             out.keep(node)
@@ -240,6 +240,10 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
             out.image[node] = note(out.add(replace(node, parents=(through,))))
         elif isinstance(node, p.StreamJoin):
             out.image[node] = note(out.add(replace(node, parents=sides(node))))
+        elif isinstance(node, p.StreamTableJoin) and parent is not None and changed[parent]:
+            through = repartition(node, parent, key=node.key, value=node.left)
+            table = out.image[node.parents[1]]
+            out.image[node] = note(out.add(replace(node, parents=(through, table))))
         else:
             note(out.keep(node))
     return out.result()
@@ -249,13 +253,16 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
     """Gives every repartition, sink and store its serdes, and tells what each node puts out."""
     out = _Rebuild(plan)
     schemas: dict[p.Node, Schema] = {}
+    children = plan.children()
     for node in plan.nodes:
         above = _meet([schemas[parent] for parent in _inputs(node, out.image)])
         if isinstance(node, p.Source):
             schemas[out.keep(node)] = Schema(node.key, node.value, not isinstance(node, p.Table))
         elif isinstance(node, p.Repartition | p.Sink | p.Aggregate | p.ToTable):
             internal = not isinstance(node, p.Sink)
-            key = _key_in_window(node.key, above.key) or above.key or plan.key or bytes_()
+            partner = _partner_key(children[node], out.image, schemas)
+            key = _key_in_window(node.key, above.key) or above.key or partner
+            key = key or plan.key or bytes_()
             value = node.value or _own_value(node) or _kept_value(node, above) or plan.value
             kept = out.keep(node, key=key, value=value or (msgpack() if internal else bytes_()))
             schemas[kept] = _schema_of(kept)
@@ -267,6 +274,9 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
                 "right": node.right or right.value or plan.value or msgpack(),
             }
             schemas[out.keep(node, key=key, **values)] = Schema(key, None)
+        elif isinstance(node, p.TableJoin):
+            _check_keys(node, [schemas[out.image[parent]] for parent in node.parents])
+            schemas[out.keep(node)] = Schema(above.key, node.value)
         else:
             schemas[out.keep(node)] = Schema(
                 None if node.changes_key else above.key,
@@ -277,9 +287,34 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
 
 
 def _inputs(node: p.Node, image: Mapping[p.Node, p.Node]) -> list[p.Node]:
-    """The nodes whose output `node` passes on: late records are those the aggregate was given."""
+    """The nodes whose output `node` passes on: late records are those the aggregate was given.
+
+    A join has the keys of its table, a join of tables those of the left one.
+    """
     parents = [image[parent] for parent in node.parents]
+    if isinstance(node, p.StreamTableJoin):
+        return parents[1:]
+    if isinstance(node, p.TableJoin):
+        return parents[:1]
     return [parents[0].parent] if isinstance(node, p.Late) else parents
+
+
+def _partner_key(
+    children: Iterable[p.Node], image: Mapping[p.Node, p.Node], schemas: Mapping[p.Node, Schema]
+) -> Serde | None:
+    """The serde of the keys of a table that a stream is joined with, and that was made before: it
+    writes equal keys alike."""
+    tables = [child.parents[1] for child in children if isinstance(child, p.StreamTableJoin)]
+    return next((schemas[image[table]].key for table in tables if table in image), None)
+
+
+def _check_keys(node: p.TableJoin, sides: list[Schema]) -> None:
+    left, right = (side.key for side in sides)
+    if left != right:
+        raise TopologyError(
+            f"{node.name!r} joins tables whose keys have different serdes, {left!r} and {right!r}: "
+            "equal keys would have other bytes; give both tables the same key="
+        )
 
 
 def _meet(above: list[Schema]) -> Schema:
@@ -365,6 +400,7 @@ def cut_repartitions(
             partitioner=node.partitioner,
             made_at=node.made_at,
             folds=table if table is not None and _folds_ahead(table, children) else None,
+            keeps_null_keys=_leads_to_left_join(node, children),
         )
         source = p.Source(
             name=f"{node.name}-source", topics=(topic,), key=node.key, value=value, folds=table
@@ -373,6 +409,25 @@ def cut_repartitions(
         now[out.add(source)] = replace(schemas[node], value=value)
         out.image[node] = source
     return out.result(), now, made
+
+
+def _leads_to_left_join(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    """Whether records of `node` may come to a join that takes records without a key. Kafka Streams
+    drops none in a repartition topic then, at whatever distance."""
+    seen, todo = {node}, [node]
+    while todo:
+        above = todo.pop()
+        below = {child for child in children[above] if not _looks_up(child, above)}
+        if any(child.takes_null_keys for child in below):
+            return True
+        todo += below - seen
+        seen |= below
+    return False
+
+
+def _looks_up(node: p.Node, above: p.Node) -> bool:
+    """Whether `node` gets no records of `above`, but looks into it."""
+    return isinstance(node, p.StreamTableJoin) and above is not node.parents[0]
 
 
 def _combining(

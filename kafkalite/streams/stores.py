@@ -107,9 +107,9 @@ def _(node: p.Process, around: Surroundings) -> tuple[Part, ...]:
 @parts_of.register(p.TableSource)
 @parts_of.register(p.ToTable)
 def _(node: p.TableSource | p.ToTable, around: Surroundings) -> tuple[Part, ...]:
-    if node.named or _olds_required(node, around.children):
-        return _whole(node, around)
-    return ()
+    children = around.children
+    is_needed = node.named or _olds_required(node, children) or _rows_read(node, children)
+    return _whole(node, around) if is_needed else ()
 
 
 @parts_of.register(p.TableFilter)
@@ -129,6 +129,12 @@ def _(node: p.FinalRows, around: Surroundings) -> tuple[Part, ...]:
     return _whole(node, around)
 
 
+@parts_of.register
+def _(node: p.TableJoin, around: Surroundings) -> tuple[Part, ...]:
+    is_needed = node.named or _olds_used(node, around.children)
+    return _whole(node, around) if is_needed else ()
+
+
 def _whole(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
     """The rows that a node puts out, as its one part."""
     schema = around.schemas[node]
@@ -139,12 +145,41 @@ def _olds_required(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) ->
     """Whether something below cannot work without the row that an update replaces."""
     return any(
         isinstance(child, p.TableGroupBy | p.Suppress)
-        or (
-            isinstance(child, p.TableFilter | p.TableMap)
-            and not child.named
-            and _olds_required(child, children)
-        )
+        or (isinstance(child, p.TableJoin) and _side_reads_olds(child, node))
+        or (_reads_through(child) and _olds_required(child, children))
         for child in children[node]
+    )
+
+
+def _olds_used(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    """The same, or works better with it: a filter deletes no row then that did not pass."""
+    return _olds_required(node, children) or any(
+        isinstance(child, p.TableFilter | p.TableMap)
+        and not child.named
+        and (isinstance(child, p.TableFilter) or _olds_used(child, children))
+        for child in children[node]
+    )
+
+
+def _rows_read(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+    """Whether something below looks up rows of `node`, a table."""
+    return any(
+        isinstance(child, p.TableJoin)
+        or (isinstance(child, p.StreamTableJoin) and child.parents[1] is node)
+        or (_reads_through(child) and _rows_read(child, children))
+        for child in children[node]
+    )
+
+
+def _reads_through(node: p.Node) -> bool:
+    """Whether `node` has no rows of its own, but makes them of those above."""
+    return isinstance(node, p.TableFilter | p.TableMap) and not node.named
+
+
+def _side_reads_olds(join: p.TableJoin, side: p.Node) -> bool:
+    return any(
+        reads and parent is side
+        for parent, reads in zip(join.parents, join.reads_olds, strict=True)
     )
 
 

@@ -39,16 +39,18 @@ from kafkalite.streams.options import (
     check_options,
     is_row,
 )
+from kafkalite.streams.table_joining import TableJoining
 
 if TYPE_CHECKING:
     from kafkalite.streams.groups import Grouped
     from kafkalite.streams.stream import Stream
 
 
-class Table(Fields["Table[K_co, dict[str, Any]]"], NotBuilt, Generic[K_co, V_co]):
+class Table(
+    Fields["Table[K_co, dict[str, Any]]"], TableJoining[K_co, V_co], NotBuilt, Generic[K_co, V_co]
+):
     """The latest row per key, and per window if it was aggregated over windows."""
 
-    not_built = frozenset({"join"})
     hints = hints.TABLE
 
     def __init__(self, draft: Draft, node: p.Node) -> None:

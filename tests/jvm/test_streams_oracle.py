@@ -30,6 +30,8 @@ from kafkalite.streams import (
 CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
 SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
 
+MOVING = ("select_key", "map_pairs", "flat_map_pairs", "repartition")  # the last to a topic
+
 Node = tuple[str, ...]  # id, operator, parent, arguments; the lines that Oracle.java reads
 Piped = tuple[str, str | None, int | None, int, str | None]
 
@@ -79,6 +81,11 @@ def pair(left: int | None, right: int | None) -> int:
     """Values of a join; 900 stands for none."""
     one, other = (900 if v is None else v + 10 for v in (left, right))
     return one * 1000 + other
+
+
+def both(left: int | None, right: int | None) -> int | None:
+    total = (1 if left is None else left * 3) + (5 if right is None else right)
+    return None if total % 7 == 0 else total
 
 
 class Ours:
@@ -148,6 +155,10 @@ class Ours:
                 )
             case "suppress":
                 made = above.suppress(int(given[0]), None if given[1] == "-" else int(given[1]))
+            case "join_table":
+                made = above.join(self.made[given[0]], both, how=given[1])
+            case "join":
+                made = above.join(self.made[given[0]], both, how=given[1], **store)
             case "to":
                 above.to(given[0])
                 self.outputs.add(given[0])
@@ -191,6 +202,9 @@ class Topologies:
         self.forced: bool | None = None
         self.with_olds: set[str] = set()  # tables that know which row an update replaces
         self.held: set[str] = set()  # below suppress, where Kafka names other old rows than ours
+        self.folded: set[str] = set()  # a new row replaces, as Kafka tells, what they begin with
+        self.above: dict[str, set[str]] = {}  # what leads to each node, itself and topics too
+        self.sizes: dict[str, int | None] = {}  # of the windows in a node's keys
         for topic in self.topics:
             if random.random() < 0.65:
                 self.add("stream", "stream", topic)
@@ -206,6 +220,13 @@ class Topologies:
         name = f"n{len(self.nodes)}"
         self.nodes.append((name, word, parent, *given))
         self.kinds[name] = kind
+        others = given[:1] if word in ("merge", "join_table", "table_join") else ()
+        above = (self.above.get(each, {each}) for each in (parent, *others))
+        self.above[name] = {name}.union(*above)
+        size = self.sizes.get(parent) if kind.startswith("window") else None
+        self.sizes[name] = int(given[0]) if word == "window" else size
+        if parent in self.folded and word in ("table_filter", "table_map"):
+            self.folded.add(name)
         return name
 
     def store(self) -> str:
@@ -224,7 +245,8 @@ class Topologies:
         choice = self.random.choice
         word = choice(
             ["filter", "filter_not", "map", "flat_map", "select_key", "map_pairs", "branch",
-             "flat_map_pairs", "merge", "repartition", "to_table", "group", "group", "group"]
+             "flat_map_pairs", "merge", "repartition", "to_table", "group", "group", "group",
+             "join_table", "join_table"]
         )  # fmt: skip
         if word in ("filter", "filter_not"):
             self.add(kind, word, parent, choice(list(TESTS)))
@@ -240,10 +262,17 @@ class Topologies:
             name = self.add(kind, word, parent, *self.random.sample(list(TESTS), 2))
             del self.kinds[name]
             self.kinds |= {f"{name}.{arm}": kind for arm in range(3)}
+            self.above |= {f"{name}.{arm}": self.above[name] for arm in range(3)}
+            self.sizes |= {f"{name}.{arm}": self.sizes[name] for arm in range(3)}
         elif word == "merge":
             other = choice([name for name, its in self.kinds.items() if its == kind])
             if other != parent:
                 self.add(kind, word, parent, other)
+        elif word == "join_table":
+            tables = self.tables_like(parent, are_stored=True)
+            tables = [each for each in tables if self.meet_in_order(parent, each)]
+            if tables:
+                self.add(kind, word, parent, choice(tables), choice(["inner", "left"]))
         elif word == "to_table":
             self.add(kind.replace("stream", "table"), word, parent, self.store())
         else:
@@ -264,12 +293,16 @@ class Topologies:
             del self.kinds[group]
             group, table = window, "windows"
         word = random.choice(["count", "reduce", "aggregate"])
-        self.with_olds.add(self.add(table, word, group))
+        self.with_olds.add(made := self.add(table, word, group))
+        if word == "aggregate":
+            self.folded.add(made)
         del self.kinds[group]
 
     def upon_table(self, parent: str, kind: str) -> None:
         choice = self.random.choice
-        word = choice(["filter", "map", "group_by", "to_stream", "final", "suppress"])
+        word = choice(
+            ["filter", "map", "group_by", "to_stream", "final", "suppress", "join", "join"]
+        )
         stream = "stream" if kind == "table" else "windowed-stream"
         if parent in self.held and word in ("filter", "group_by"):
             return
@@ -296,12 +329,54 @@ class Topologies:
                 return
             group = self.add("group", "table_group_by", parent, "rows")
             word = choice(["count", "reduce", "aggregate"])
-            self.with_olds.add(self.add("table", word, group, "rows"))
+            self.with_olds.add(made := self.add("table", word, group, "rows"))
+            if word == "aggregate":
+                self.folded.add(made)
             del self.kinds[group]
+        elif word == "join":
+            tables = self.tables_like(parent, are_stored=True)
+            if parent not in tables:
+                return
+            how = choice(["inner", "left", "outer"])
+            if not self.meet_in_order(parent, other := choice(tables)):
+                return
+            if self.folded & {parent, other}:
+                how = "inner"
+            name = self.add(kind, "table_join", parent, other, how, self.store())
+            self.with_olds.add(name)
+            if self.above[parent] & self.above[other]:
+                # Kafka's join computes old rows that it never sent, of one that both sides changed.
+                self.add(stream, "to_stream", name)
+                del self.kinds[name]
         elif word == "final" and kind == "windows":
             self.add(stream, "final", parent)
         else:
             self.add(stream, "to_stream", parent)
+
+    def tables_like(self, name: str, *, are_stored: bool = False) -> list[str]:
+        """The tables that have keys as `name` has; with `are_stored` those of which nobody minds
+        that they have stores."""
+        size = self.sizes.get(name)
+        if size is not None:  # the windows of two tables close at different times
+            return []
+        found = [
+            each for each, kind in self.kinds.items()
+            if ("table" in kind or kind == "windows") and self.sizes.get(each) == size
+            and not self.above[each] & self.held
+        ]  # fmt: skip
+        if are_stored and not all(each in self.with_olds for each in found):
+            return found if self.may_lack_olds(True) else [t for t in found if t in self.with_olds]
+        return found
+
+    def meet_in_order(self, one: str, other: str) -> bool:
+        """Whether nothing of one record comes to both through internal topics: Kafka's task takes
+        records of one timestamp in any order."""
+        moving = {
+            name for name, word, *_ in self.nodes
+            if word in MOVING or "group" in word
+        }  # fmt: skip
+        above, its = self.above[one], self.above[other]
+        return not (above & its and (above | its) & moving)
 
     def may_lack_olds(self, are_forced: bool) -> bool:
         """Whether a table without a store is filtered, or grouped or held, which gives it one.

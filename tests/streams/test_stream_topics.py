@@ -93,6 +93,41 @@ def test_topics_of_different_widths_are_not_grouped_together() -> None:
         assert resolve(app, Admin(a=2, a2=2, b=4))
 
 
+def test_a_repartition_topic_is_as_wide_as_the_topic_it_is_joined_with() -> None:
+    app = Streams("app")
+    moved = app.stream("wide").select_key(len)
+    moved.join(app.table("t"), max, name="j").to("out")
+    admin = Admin(wide=8, t=3)
+    resolve(app, admin)
+    assert admin.made == {"app-j-repartition": 3, "app-t-changelog": 3}
+
+    app = Streams("app")
+    table = app.stream("narrow").group_by(len, name="g").count(name="n")
+    app.stream("wide").select_key(len).join(table, max, name="j").to("out")
+    admin = Admin(wide=8, narrow=2)
+    resolve(app, admin)
+    assert admin.made == {f"app-{name}": 8 for name in
+                          ("g-repartition", "n-changelog", "j-repartition")}  # fmt: skip
+
+
+def test_joined_topics_of_different_widths_are_named() -> None:
+    app = Streams("app")
+    app.stream("s").join(app.table("t"), max, name="j").to("out")
+    with pytest.raises(TopologyError, match=r"'j' joins .* \('s' has 4, 't' has 3\): put a repart"):
+        resolve(app, Admin(s=4, t=3))
+    app = Streams("app")
+    app.table("t").join(app.table("u"), max, name="j").to_stream().to("out")
+    with pytest.raises(TopologyError, match=r"'j' joins .* \('t' has 4, 'u' has 3\)"):
+        resolve(app, Admin(t=4, u=3))
+    app = Streams("app")
+    app.stream("s").repartition(5, name="r").join(app.table("t"), max, name="j").to("out")
+    with pytest.raises(TopologyError, match=r"\('t' has 3, 'app-r-repartition' has 5\)"):
+        resolve(app, Admin(s=4, t=3))
+    app = Streams("app")
+    app.stream("s").repartition(name="r").join(app.table("t"), max, name="j").to("out")
+    assert resolve(app, Admin(s=4, t=3))
+
+
 def test_a_pattern_matches_neither_the_brokers_topics_nor_our_own() -> None:
     app = Streams("app")
     app.stream(re.compile(".*")).group_by_key().count(name="n")

@@ -84,6 +84,7 @@ windows.count().filter(lambda k, n: k.upper(), with_key=True)  # E: No overload 
 windows.count().to_stream().to("out", key=int64())  # E: expected "Serializer[Windowed[str]]
 windows.count().to_stream().to("out", key=windowed(int64()))  # E: expected "Serde[str]"
 groups.count().map(lambda n: n.user)  # E: "int" has no attribute "user"
+groups.count().join(groups.count(), lambda a, b: a.x)  # E: "int" has no attribute "x"
 table: Table[int, int] = groups.count()  # E: variable has type "Table[int, int]"
 app.table("t", value=string()).group_by(lambda v: v.x)  # E: "str" has no attribute "x"
 groups.aggregate(count()).to_stream().map(lambda n: n.x)  # E: "int" has no attribute "x"

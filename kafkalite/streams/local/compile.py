@@ -23,6 +23,7 @@ from kafkalite.streams.local.operators import (
     sinks,
     stateless,
     stream_joins,
+    table_joins,
     tables,
 )
 from kafkalite.streams.local.runtime import Runtime, compile_node
@@ -41,7 +42,9 @@ __all__ = [
 ]
 
 # Imported for what they register.
-OPERATORS: Final = (stateless, sinks, tables, aggregates, stream_joins, processors, global_joins)
+OPERATORS: Final = (
+    stateless, sinks, tables, aggregates, stream_joins, processors, global_joins, table_joins,
+)  # fmt: skip
 
 
 def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:

@@ -168,6 +168,7 @@ class Runtime:
     trace: Trace | None = None  # hears what each operator passes on, as objects
     global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
+    _singly: frozenset[p.Node] = frozenset()  # their records go all the way one after the other
     _merges: list[Merging | Meeting | Gathering] = field(default_factory=list)  # those above first
     _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent
     _asked: dict[p.Node, tuple[Needs, ...]] = field(default_factory=dict)  # of each parent
@@ -201,6 +202,7 @@ class Runtime:
             nodes, children, is_cached=self.is_cached, is_needed=not self.goes_one_by_one
         )
         self._shared = shared_inputs(nodes, {store.node for store in self.sub_topology.stores})
+        self._singly = above_both_sides(nodes, is_cached=self.is_cached)
         for node in reversed(nodes):
             for port in p.Port:
                 below = Needs() if self.trace is None else Needs(key=True, value=True)
@@ -215,16 +217,13 @@ class Runtime:
 
     def run(self, source: p.Node, batch: Batch) -> None:
         """Sends a batch of `source` through all operators below it."""
-        if self.processors is None:
+        is_single = len(batch) < 2 or not (self.goes_one_by_one or source in self._singly)
+        if not is_single:
+            one_by_one(lambda each: self.run(source, each))(batch)
+        elif self.processors is None:
             self._run(source, batch)
-        elif self.goes_one_by_one:
-            one_by_one(lambda each: self._run_timed(source, each))(batch)
         else:
-            self._run_timed(source, batch)
-
-    def _run_timed(self, source: p.Node, batch: Batch) -> None:
-        assert self.processors is not None
-        self.processors.run(batch, lambda part: self._run(source, part))
+            self.processors.run(batch, lambda part: self._run(source, part))
 
     def _run(self, source: p.Node, batch: Batch) -> None:
         self._inputs[source][0](self.ordering.of_run(source, batch))
@@ -324,12 +323,11 @@ class Runtime:
 
     def forward_several(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """As `forward`, of a node that makes several records of one."""
-        return self._singly(self.forward(node, port))
-
-    def _singly(self, push: Push) -> Push:
-        """Without a cache each record goes all the way before the next, as in Kafka Streams; so it
-        does where processors share a store, and could see that another came before."""
-        return push if self.is_cached and not self.goes_one_by_one else one_by_one(push)
+        push = self.forward(node, port)
+        # Without a cache each record goes all the way before the next, as in Kafka Streams; so it
+        # does where processors share a store, or a join finds what another way has left.
+        goes_on = self.is_cached and not self.goes_one_by_one and node not in self._singly
+        return push if goes_on else one_by_one(push)
 
     def gets_shared(self, node: p.Node) -> bool:
         """Whether a store may hold the values that come to `node`."""
@@ -386,6 +384,21 @@ class Runtime:
         if len(node.parents) > 1:
             return Schema(None, None)
         return self.schema(node.parent if node.parents else node)
+
+
+def above_both_sides(nodes: Sequence[p.Node], *, is_cached: bool) -> frozenset[p.Node]:
+    """The nodes above both sides of a join that looks up rows: what a record finds there depends
+    on which records before it went down the other way. Where the join's updates merge until the
+    commit, the last ones count, and those find the rows as they stay."""
+    above: dict[p.Node, frozenset[p.Node]] = {}
+    found: set[p.Node] = set()
+    for node in nodes:
+        above[node] = frozenset({node}).union(*(above[parent] for parent in node.parents))
+        merges = isinstance(node, p.TableJoin) and node.cached and is_cached
+        if isinstance(node, p.StreamTableJoin | p.TableJoin) and not merges:
+            left, right = (above[parent] for parent in node.parents)
+            found |= left & right
+    return frozenset(found)
 
 
 def _traced(push: Push, trace: Trace, node: p.Node, port: p.Port) -> Push:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kafkalite.clients.producer.batching import chunks
-from kafkalite.core.columns import furthest_behind, greatest, greatest_so_far
+from kafkalite.core.columns import furthest_behind, greatest, greatest_so_far, has_nulls
 from kafkalite.core.protocol.partitioner import partition_column, split
 from kafkalite.core.types import Columns, concat
 from kafkalite.streams.local.assignor import TaskId
@@ -66,6 +66,9 @@ class Stamper:
             ]
         if partitions is None:
             partitions = partition_column(columns.keys, self.partition_count)
+            if has_nulls(columns.keys):  # of a left join: any partition will do
+                own = self.task.partition % self.partition_count
+                partitions = [own if partition < 0 else partition for partition in partitions]
         before = self.newest
         columns, partitions, has_late = self._with_times(columns, partitions)
         self.newest = max(before, greatest(columns.timestamps))

@@ -33,8 +33,8 @@ async def resolve_topics(
     """The topics each sub-topology reads, and the partition count of every topic.
 
     Internal topics are created on the way, and output topics that sinks ask for. A repartition
-    topic gets the partition count that the topology asks for, else that of the widest topic its
-    writers read; a changelog gets that of its sub-topology.
+    topic gets the partition count that the topology asks for, else that of the topic it is joined
+    with, else that of the widest topic its writers read; a changelog gets that of its sub-topology.
     """
     topics = await admin.describe_topics()
     if missing := missing_sources(sub_topologies, topics):
@@ -65,19 +65,36 @@ async def resolve_topics(
 def _check_keys_meet(
     sub: SubTopology, read: Sequence[str], partitions_of: Mapping[str, int]
 ) -> None:
-    """Whether equal keys come to one task wherever there is state by key.
+    """Whether equal keys come to one task wherever there is state by key, or a join.
 
     Between topics of different partition counts they do not: each topic's would have a row.
     """
+    for node in sub.nodes:
+        if node.joins and (told := _widths_above(sub, (node,), read, partitions_of)):
+            raise TopologyError(
+                f"{node.name!r} joins records of equal keys, but the topics above it differ in "
+                f"their partitions ({told}): put a repartition() between, without a number, or "
+                "create the topics alike"
+            )
     for store in sub.stores:
-        above = set[Node]().union(*map(_above, store.nodes))
-        counts = {t: partitions_of[t] for t in read if sub.source_of(t) in above}
-        if len(set(counts.values())) > 1:
-            told = ", ".join(f"{topic!r} has {count}" for topic, count in counts.items())
+        if told := _widths_above(sub, store.nodes, read, partitions_of):
             raise TopologyError(
                 f"{store.name!r} brings equal keys together, but the topics above it differ in "
                 f"their partitions ({told}): put a repartition() between"
             )
+
+
+def _widths_above(
+    sub: SubTopology,
+    nodes: Iterable[Node],
+    read: Sequence[str],
+    partitions_of: Mapping[str, int],
+) -> str:
+    """The topics above `nodes` and their partition counts, where those differ."""
+    above = set[Node]().union(*map(_above, nodes))
+    counts = {t: partitions_of[t] for t in read if sub.source_of(t) in above}
+    told = ", ".join(f"{topic!r} has {count}" for topic, count in counts.items())
+    return told if len(set(counts.values())) > 1 else ""
 
 
 def _above(node: Node) -> set[Node]:
@@ -215,6 +232,8 @@ def _widths(
     Sub-topologies may feed one another in any order and in circles, so counts grow until none does.
     """
     told = {t.name: t.partitions for sub in sub_topologies for t in sub.repartition_sources}
+    joined = [topics for sub in sub_topologies for topics in _joined(sub, external[sub.id])]
+    told |= _partners(told, joined, partitions_of)
     repartitions = {name: partitions or 0 for name, partitions in told.items()}
     widths: dict[int, int] = {}
     before: object = None
@@ -226,7 +245,39 @@ def _widths(
             for name in sub.repartition_sinks:
                 if told[name] is None:
                     repartitions[name] = max(repartitions[name], widths[sub.id])
+        for topics in joined:
+            open_ = [topic for topic in topics if topic in told and told[topic] is None]
+            widest = max((repartitions[topic] for topic in open_), default=0)
+            repartitions |= dict.fromkeys(open_, widest)
     return repartitions, widths
+
+
+def _joined(sub: SubTopology, external: Sequence[str]) -> list[list[str]]:
+    """The topics above each join of a sub-topology."""
+    read = (*external, *(topic.name for topic in sub.repartition_sources))
+    above = [_above(node) for node in sub.nodes if node.joins]
+    return [[topic for topic in read if sub.source_of(topic) in nodes] for nodes in above]
+
+
+def _partners(
+    told: Mapping[str, int | None],
+    joined: Iterable[Sequence[str]],
+    partitions_of: Mapping[str, int],
+) -> dict[str, int]:
+    """The partition counts that repartition topics have from the topics they are joined with."""
+    known = {topic: count for topic, count in told.items() if count is not None}
+    found: dict[str, int] = {}
+    todo = [(topics, [t for t in topics if t in told and told[t] is None]) for topics in joined]
+    while True:
+        counts = {t: n for t, n in partitions_of.items() if t not in told} | known | found
+        new: dict[str, int] = {}
+        for topics, open_ in todo:
+            fixed = [counts[topic] for topic in topics if topic in counts]
+            if fixed:
+                new |= {topic: fixed[0] for topic in open_ if topic not in found}
+        if not new:
+            return found
+        found |= new
 
 
 async def _ensure(

@@ -146,6 +146,8 @@ public class Oracle {
                 break;
             case "stream_join": made = joinStreams(stream, (KStream<Object, Long>) nodes.get(w[3]), w); break;
             case "to_stream": made = table.toStream(); break;
+            case "join_table": made = joinTable(stream, (KTable<Object, Long>) nodes.get(w[3]), w[4], keys(size)); break;
+            case "table_join": made = joinTables(table, (KTable<Object, Long>) nodes.get(w[3]), w, keys(size)); break;
             case "final":
                 made = ((KTable) above)
                     .suppress((Suppressed) Suppressed.untilWindowCloses(Suppressed.BufferConfig.unbounded()))
@@ -341,5 +343,29 @@ public class Oracle {
             case "left": return left.leftJoin(right, pair, window, serdes);
             default: return left.outerJoin(right, pair, window, serdes);
         }
+    }
+
+    // Joins with tables
+
+    static Object joinTable(KStream<Object, Long> stream, KTable<Object, Long> table, String how, Serde key) {
+        Joined<Object, Long, Long> joined = Joined.with(key, LONG, LONG);
+        return how.equals("left")
+            ? stream.leftJoin(table, (l, r) -> both(l, r), joined)
+            : stream.join(table, (l, r) -> both(l, r), joined);
+    }
+
+    static Object joinTables(KTable<Object, Long> left, KTable<Object, Long> right, String[] w, Serde key) {
+        ValueJoiner<Long, Long, Long> joiner = (l, r) -> both(l, r);
+        Materialized store = w[5].equals("-") ? null : store(w[5], key);
+        switch (w[4]) {
+            case "left": return store == null ? left.leftJoin(right, joiner) : left.leftJoin(right, joiner, store);
+            case "outer": return store == null ? left.outerJoin(right, joiner) : left.outerJoin(right, joiner, store);
+            default: return store == null ? left.join(right, joiner) : left.join(right, joiner, store);
+        }
+    }
+
+    static Long both(Long left, Long right) {
+        long sum = (left == null ? 1 : left * 3) + (right == null ? 5 : right);
+        return Math.floorMod(sum, 7L) == 0 ? null : sum;
     }
 }

@@ -50,7 +50,7 @@ def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
 def store_keys(node: p.Node, runtime: Runtime) -> Callable[[Batch], Batch]:
     """Gives batches the key bytes of the node's table: as they came, or by the table's serde."""
     serde = _table_key(node, runtime)
-    if serde == runtime.input_schema(node).key:
+    if serde == _input_key(node, runtime):
         return _unchanged
     codec = runtime.codec(serde, is_key=True)
 
@@ -71,7 +71,7 @@ def store_keys(node: p.Node, runtime: Runtime) -> Callable[[Batch], Batch]:
 
 def store_key_needs(node: p.Node, runtime: Runtime) -> Needs:
     """The key column that `store_keys` looks at."""
-    raw = _table_key(node, runtime) == runtime.input_schema(node).key
+    raw = _table_key(node, runtime) == _input_key(node, runtime)
     return Needs(key=not raw, raw_key=raw)
 
 
@@ -80,6 +80,11 @@ def _table_key(node: p.Node, runtime: Runtime) -> Serde:
     serde = runtime.schema(node).key if store is None else store.key
     assert serde is not None, f"{node.name!r}: a table knows its key's serde"
     return serde
+
+
+def _input_key(node: p.Node, runtime: Runtime) -> Serde | None:
+    """The serde of the keys that come; a join with a table has those of the stream."""
+    return runtime.schema(node.parents[0] if node.parents else node).key
 
 
 def _unchanged(batch: Batch) -> Batch:
@@ -92,10 +97,12 @@ def null_needs(node: p.Node, runtime: Runtime) -> Needs:
     return Needs(value=not raw, raw_value=raw)
 
 
-def without_nulls(batch: Batch, node: p.Node, runtime: Runtime, *, values: bool) -> Batch:
+def without_nulls(
+    batch: Batch, node: p.Node, runtime: Runtime, *, values: bool, keys: bool = True
+) -> Batch:
     """The records with a key, and a value if those are wanted; the others count as dropped."""
     assert batch.raw_keys is not None
-    if has_nulls(batch.raw_keys):
+    if keys and has_nulls(batch.raw_keys):
         batch = drop_nulls(batch, batch.raw_keys, Reason.NULL_KEY, node, runtime)
     if values and has_none(column := batch.nulls()):
         batch = drop_nulls(batch, column, Reason.NULL_VALUE, node, runtime)

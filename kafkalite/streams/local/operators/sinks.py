@@ -77,8 +77,10 @@ class Sink:
         )
         self.name = next(alike)  # of the first sink that writes the same bytes to the topic
         self.folder = folder_of(node, runtime)
-        # Records without a key have no place in a repartition topic.
-        self.drops_null_keys = node.topic in runtime.sub_topology.repartition_sinks
+        # Records without a key have no place in a repartition topic, but for left joins.
+        is_internal = node.topic in runtime.sub_topology.repartition_sinks
+        self.drops_null_keys = is_internal and not node.keeps_null_keys
+        self.drops_null_keys = self.drops_null_keys or self.folder is not None
 
     def run(self, batch: Batch) -> None:
         """Writes the batch, into the one topic or each record into its own."""
