@@ -80,6 +80,10 @@ SHAPES: Final = {
     "kafkalite-streams reset": (
         "{application_id, executed, offsets: [{topic, partition, from, to}], topics, state_dir}"
     ),
+    "kafkalite-streams status": (
+        "{application_id, lag, workers: [{worker, tasks, state, reasons, records, "
+        "records_per_second}], tasks: [{task, worker, lag, stores, records}]}"
+    ),
     "kafkalite-streams describe": (
         "{application_id, sub_topologies: [{id, nodes: [{name, operator, detail, parents}], "
         "stores: [{name, changelog, key, value}], "

@@ -31,6 +31,7 @@ from kafkalite.cli.streams_reset import (
     To,
     reset_application,
 )
+from kafkalite.cli.streams_status import Interval, Servers, Watch, show_status
 from kafkalite.errors import KafkaliteError, TopologyError
 
 if TYPE_CHECKING:
@@ -275,6 +276,26 @@ def reset(
     reset_application(
         load(app), bootstrap_servers, data_dir, to, state_dir, execute=execute, json=json
     )
+
+
+@cli.command(
+    epilog=examples(
+        "kafkalite-streams status app.py -b 127.0.0.1:9092",
+        "kafkalite-streams status app.py -b kafka-1:9092 --watch",
+    )
+)
+def status(
+    app: AppFile,
+    bootstrap_servers: Servers,
+    watch: Watch = False,
+    interval: Interval = 2.0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document a look.")] = False,
+) -> None:
+    """Show workers, tasks and lags of an application that runs.
+
+    Workers that were started with --http also say what they restore, and count their records.
+    """
+    show_status(load(app), bootstrap_servers, watch=watch, interval=interval, json=json)
 
 
 def load(app: str) -> Streams:

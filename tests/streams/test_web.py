@@ -198,6 +198,32 @@ app.stream("served-in").group_by(lambda word: word).count(name="counts")
 """
 
 
+def _status(folder: Path, address: str, *options: str) -> str:
+    command = [sys.executable, "-m", "kafkalite.cli.streams", "status", "app.py", "-b", address]
+    done = subprocess.run(
+        [*command, *options], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def _look_at_status(folder: Path, address: str, addresses: list[str]) -> None:
+    for _ in range(50):
+        told = text.loads(_status(folder, address, "--json"))
+        if told["lag"] == 0:
+            break
+    assert told["lag"] == 0
+    assert {worker["worker"] for worker in told["workers"]} == set(addresses)
+    assert {worker["state"] for worker in told["workers"]} == {"ready"}
+    tasks = {task["task"]: task for task in told["tasks"]}
+    assert sorted(tasks) == [f"{sub}_{number}" for sub in (0, 1) for number in range(4)]
+    assert {task["worker"] for task in tasks.values()} == set(addresses)
+    assert tasks["1_0"]["stores"] == ["counts"]
+    assert all(isinstance(task["records"], int) for task in tasks.values())
+    lines = _status(folder, address).splitlines()
+    assert lines[0] == "served: 2 workers, lag 0"
+    assert sum(line.startswith(tuple(addresses)) for line in lines) == 2
+
+
 def test_the_command_serves_each_of_its_workers(address: str, tmp_path: Path) -> None:
     with Admin(address) as admin:
         admin.create_topics([NewTopic("served-in", 4)])
@@ -224,7 +250,9 @@ def test_the_command_serves_each_of_its_workers(address: str, tmp_path: Path) ->
                 break
             time.sleep(0.1)
         assert [row["key"] for row in clients[0].get("/stores/counts")["rows"]] == WORDS
+        _look_at_status(tmp_path, address, addresses)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 0
+    assert _status(tmp_path, address).startswith("served does not run; lag ")

@@ -41,7 +41,7 @@ async def resolve_topics(
         complaint = absence(missing, f"at {bootstrap_servers}")
         raise TopologyError(f"{complaint}. {remedy(missing, bootstrap_servers)}")
     partitions_of = {topic.name: topic.partition_count for topic in topics}
-    external = _external(sub_topologies, topics)
+    external = external_topics(sub_topologies, topics)
     repartitions, widths = _widths(sub_topologies, external, partitions_of)
     for sub in sub_topologies:
         read = (*external[sub.id], *(topic.name for topic in sub.repartition_sources))
@@ -197,7 +197,7 @@ class _Existing:
         return sorted(topic for topic in self.matchable if wanted.fullmatch(topic))
 
 
-def _external(
+def external_topics(
     sub_topologies: Sequence[SubTopology], topics: Sequence[TopicInfo]
 ) -> dict[int, tuple[str, ...]]:
     """The topics of others that each sub-topology reads; every one exists and has one reader."""
