@@ -45,6 +45,7 @@ from kafkalite.streams.processors import (
     store,
 )
 from kafkalite.streams.record import Record
+from kafkalite.streams.sketches import approx_distinct, quantiles
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
 from kafkalite.streams.windows import hopping, session, tumbling
@@ -66,6 +67,7 @@ __all__ = [
     "TopologyTestDriver",
     "WindowStore",
     "Windowed",
+    "approx_distinct",
     "avro",
     "bytes_",
     "coalesce",
@@ -86,6 +88,7 @@ __all__ = [
     "mean",
     "min_",
     "msgpack",
+    "quantiles",
     "reduce_",
     "session",
     "store",

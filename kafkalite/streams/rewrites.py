@@ -30,6 +30,7 @@ from kafkalite.streams.aggregates import Count, Reduce
 from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.combining import is_combinable
 from kafkalite.streams.naming import internal_name
+from kafkalite.streams.sketches import ApproxDistinct
 from kafkalite.streams.stores import Schema, Store, find_stores, sharers
 
 REPARTITION_CONFIG: Final = {
@@ -341,7 +342,7 @@ def _own_value(node: p.Node) -> Serde | None:
     """The serde that a node's values have by their nature."""
     if not isinstance(node, p.Aggregate):
         return None
-    counts = node.fields is None and isinstance(node.aggregates[0], Count)
+    counts = node.fields is None and isinstance(node.aggregates[0], Count | ApproxDistinct)
     return int64() if counts else None
 
 

@@ -37,6 +37,7 @@ from kafkalite.streams.expressions.types import (
     unify,
 )
 from kafkalite.streams.functions import ExpressionFunction, Function
+from kafkalite.streams.sketches import ApproxDistinct, Quantiles
 
 OF_SERDE: Final[Mapping[type, Type]] = {
     BytesSerde: BYTES,
@@ -132,7 +133,7 @@ def _of_aggregate(node: p.Aggregate, above: Shape) -> Shape:
 def _of_part(part: a.Aggregate, above: Shape) -> Type:
     argument = above.value if part.argument is None else _made_by(part.argument, above)
     match part:
-        case a.Count():
+        case a.Count() | ApproxDistinct():
             return INT64
         case a.Mean():
             return FLOAT64 if argument in NUMBERS else ANY
@@ -142,6 +143,8 @@ def _of_part(part: a.Aggregate, above: Shape) -> Type:
             return argument
         case a.Collect() | a.CollectSet() | a.TopK():
             return list_of(argument)
+        case Quantiles():
+            return list_of(FLOAT64)
     return ANY
 
 
