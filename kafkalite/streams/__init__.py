@@ -48,7 +48,7 @@ from kafkalite.streams.record import Record
 from kafkalite.streams.sketches import approx_distinct, quantiles
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
-from kafkalite.streams.windows import hopping, session, tumbling
+from kafkalite.streams.windows import hopping, session, sliding, tumbling
 
 __all__ = [
     "Aggregate",
@@ -91,6 +91,7 @@ __all__ = [
     "quantiles",
     "reduce_",
     "session",
+    "sliding",
     "store",
     "string",
     "struct",

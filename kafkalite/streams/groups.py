@@ -47,7 +47,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         self._subtracts = subtracts
 
     def window(self, window: Window) -> Grouped[Windowed[K_co], V_co]:
-        """One row per key and window: `tumbling(…)`, `hopping(…)`, `session(…)`."""
+        """One row per key and window: `tumbling(…)`, `hopping(…)`, `session(…)`, `sliding(…)`."""
         operator = f"window of {self._node.name!r}"
         if not isinstance(window, TimeWindow | SpanWindow):
             raise TopologyError(f"{operator}: expected a window, got {type(window).__name__}")

@@ -32,6 +32,8 @@ from kafkalite.streams import (
     max_,
     mean,
     reduce_,
+    session,
+    sliding,
     store,
     string,
     sum_,
@@ -175,6 +177,8 @@ assert_type(orders.group_by(lambda k, o: (k, o["id"]), with_key=True),
 assert_type(by_user.count(), Table[str, int])
 per_minute = by_user.window(tumbling("1m", grace="5s"))
 assert_type(per_minute, Grouped[Windowed[str], Order])
+assert_type(by_user.window(session("30m", grace="1m")), Grouped[Windowed[str], Order])
+assert_type(by_user.window(sliding("1m")).count(), Table[Windowed[str], int])
 
 # Aggregates: a dict of the named ones, the bare value of one without a name
 assert_type(

@@ -10,19 +10,22 @@ from kafkalite.streams.local.batch import Push
 from kafkalite.streams.local.operators.grouping import grouping
 from kafkalite.streams.local.operators.keys import store_key_needs
 from kafkalite.streams.local.operators.sessions import SessionAggregate
+from kafkalite.streams.local.operators.sliding import SlidingAggregate
 from kafkalite.streams.local.operators.suppress import FinalBuffer, LimitBuffer
 from kafkalite.streams.local.operators.windowed import WindowedAggregate
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
-from kafkalite.streams.windows import SessionWindow
+from kafkalite.streams.windows import SessionWindow, SlidingWindow
 
 
 @compile_node.register
 def _(node: p.Aggregate, runtime: Runtime) -> Push:
     if node.window is None:
         return grouping(node, runtime)
-    operator: WindowedAggregate | SessionAggregate
+    operator: WindowedAggregate | SessionAggregate | SlidingAggregate
     if isinstance(node.window, SessionWindow):
         operator = SessionAggregate(node, runtime)
+    elif isinstance(node.window, SlidingWindow):
+        operator = SlidingAggregate(node, runtime)
     else:
         operator = WindowedAggregate(node, runtime)
     runtime.stateful[node] = operator

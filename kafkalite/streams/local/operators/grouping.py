@@ -28,6 +28,7 @@ from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.state import NO_WINDOW, Bucket
+from kafkalite.streams.windows import SlidingWindow
 
 if TYPE_CHECKING:  # the native module may not be there
     from kafkalite.streams.local.operators.folding import Groups
@@ -38,7 +39,7 @@ LOOKED_AT: Final = 64  # timestamps that tell most batches that are out of order
 @node_needs.register
 def _(node: p.Aggregate, below: Needs, runtime: Runtime) -> Needs:
     needs = store_key_needs(node, runtime)
-    if node.window is None and not node.subtracts:
+    if isinstance(node.window, SlidingWindow) or (node.window is None and not node.subtracts):
         needs |= null_needs(node, runtime)
     for part in node.aggregates:
         if part.argument is not None:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from kafkalite.core.types import Headers
@@ -35,6 +36,8 @@ from kafkalite.streams.local.operators.windowed import LATE, NEVER, port_of
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Span, SpanStore
 from kafkalite.streams.windows import SpanWindow
+
+END_OF = attrgetter("end")
 
 
 @dataclass(slots=True)
@@ -301,7 +304,7 @@ class SpanAggregate(ABC):
         """Goes on after a restart: what was closed stays closed."""
         self.time = max(self.time, stream_time)
         limit = self.time - self.held_ms
-        for span in list(self.store.every()):
+        for span in sorted(self.store.every(), key=END_OF):
             if span.end < limit:
                 span.is_closed = True
                 self.end(span)
