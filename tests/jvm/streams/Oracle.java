@@ -126,6 +126,8 @@ public class Oracle {
                 size = length;
                 break;
             }
+            case "session": made = session((KGroupedStream) above, w); size = SESSION; break;
+            case "sliding": made = sliding((KGroupedStream) above, w); size = Long.parseLong(w[3]); break;
             case "count": case "reduce": case "aggregate": made = aggregate(w[1], above, size); break;
             case "table_filter": {
                 Materialized store = w[4].equals("-") ? null : store(w[4], keys(size));
@@ -181,6 +183,9 @@ public class Oracle {
                 : word.equals("reduce") ? grouped.reduce(reducer, store)
                 : grouped.aggregate(() -> 100L, add, store);
         }
+        if (above instanceof SessionWindowedKStream) {
+            return aggregateSessions(word, (SessionWindowedKStream) above);
+        }
         KGroupedTable<Object, Long> grouped = (KGroupedTable<Object, Long>) above;
         Materialized store = Materialized.with((Serde) STRING, LONG);
         return word.equals("count") ? grouped.count(store)
@@ -189,7 +194,9 @@ public class Oracle {
     }
 
     static Serde keys(Long size) {
-        return size == null ? STRING : WindowedSerdes.timeWindowedSerdeFrom(String.class, size);
+        return size == null ? STRING
+            : size.equals(SESSION) ? WindowedSerdes.sessionWindowedSerdeFrom(String.class)
+            : WindowedSerdes.timeWindowedSerdeFrom(String.class, size);
     }
 
     static Materialized store(String name, Serde key) {
@@ -272,6 +279,8 @@ public class Oracle {
             config.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, STRING.getClass());
             config.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, LONG.getClass());
             config.put(StreamsConfig.DEFAULT_DSL_STORE_CONFIG, StreamsConfig.IN_MEMORY);
+            String state = "/kafka-streams-" + ProcessHandle.current().pid(); // others may run one, too
+            config.put(StreamsConfig.STATE_DIR_CONFIG, System.getProperty("java.io.tmpdir") + state);
             driver = new TopologyTestDriver(builder.build(), config, Instant.ofEpochMilli(0));
         }
         TestInputTopic<String, Long> input = inputs.computeIfAbsent(
@@ -367,5 +376,29 @@ public class Oracle {
     static Long both(Long left, Long right) {
         long sum = (left == null ? 1 : left * 3) + (right == null ? 5 : right);
         return Math.floorMod(sum, 7L) == 0 ? null : sum;
+    }
+
+    // Sessions and sliding windows
+
+    static final Long SESSION = -1L; // in the place of a window's size
+
+    static Object session(KGroupedStream<Object, Long> above, String[] w) {
+        return above.windowedBy(SessionWindows.ofInactivityGapAndGrace(
+            Duration.ofMillis(Long.parseLong(w[3])), Duration.ofMillis(Long.parseLong(w[4]))));
+    }
+
+    static Object sliding(KGroupedStream<Object, Long> above, String[] w) {
+        return above.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(
+            Duration.ofMillis(Long.parseLong(w[3])), Duration.ofMillis(Long.parseLong(w[4]))));
+    }
+
+    static Object aggregateSessions(String word, SessionWindowedKStream<Object, Long> grouped) {
+        Materialized store = Materialized.with((Serde) STRING, LONG);
+        Reducer<Long> reducer = (a, v) -> reduce(a, v);
+        Aggregator<Object, Long, Long> add = (k, v, a) -> fold(a, v);
+        Merger<Object, Long> merger = (k, a, b) -> Math.floorMod(a * 2 + b, 1000L);
+        return word.equals("count") ? grouped.count(store)
+            : word.equals("reduce") ? grouped.reduce(reducer, store)
+            : grouped.aggregate(() -> 100L, add, merger, store);
     }
 }

@@ -94,6 +94,7 @@ class Sliding:
         self.difference, self.grace, self.fold = difference, grace, fold
         self.time = -1
         self.windows: dict[str, dict[int, State]] = {}  # by key and start
+        self.newest_start = -1
         self.closed: set[tuple[int, str]] = set()  # windows whose final row is out
         self.updates: list[Row] = []
         self.final: list[Row] = []
@@ -117,7 +118,8 @@ class Sliding:
     def place(self, key: str, windows: dict[int, State], value: Any, at: int) -> None:
         before = dict(windows)
         left, right = at - self.difference, at + 1
-        seen = [start for start in sorted(windows) if left - self.difference <= start <= right]
+        oldest = max(left - self.difference, self.oldest())
+        seen = [start for start in sorted(windows) if oldest <= start <= right]
         holding = [start for start in seen if left <= start <= at]
         for start in reversed(holding):
             self.put(key, start, windows[start], value, at)
@@ -136,6 +138,11 @@ class Sliding:
         newest = [start for start in holding if start > left]
         if right not in before and newest and before[newest[-1]][0] > at:
             self.copy(key, right, before[newest[-1]])
+
+    def oldest(self) -> int:
+        """Older windows are not looked at, which counts where those would be missed."""
+        reach = 2 * self.difference + self.grace
+        return min(self.newest_start - reach + 1, self.time - reach - 1)
 
     def early(self, key: str, windows: dict[int, State], value: Any, at: int) -> None:
         before = dict(windows)
@@ -160,6 +167,7 @@ class Sliding:
 
     def copy(self, key: str, start: int, state: State) -> None:
         stamp, aggregate = state
+        self.newest_start = max(self.newest_start, start)
         row = None if aggregate is None else self.fold.row(aggregate)
         if row is None:
             self.windows[key].pop(start, None)

@@ -33,6 +33,7 @@ from kafkalite.streams.aggregates import MISSING, snapshot
 from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.operators.rows import Segment
 from kafkalite.streams.local.operators.spans import SpanAggregate, Updates
+from kafkalite.streams.local.operators.windowed import NEVER
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Span
 from kafkalite.streams.local.state.spans import START_OF
@@ -78,6 +79,7 @@ class SlidingAggregate(SpanAggregate):
         self.length_ms = self.window.length_ms
         self.grace_ms = self.window.grace_ms
         self._closed: deque[Span] = deque()  # windows that are closed, by their ends
+        self._newest_start = NEVER
 
     def take_in(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
         """Folds records in, one by one."""
@@ -116,7 +118,8 @@ class SlidingAggregate(SpanAggregate):
         right: Span | None = None  # the newest that holds it, and may go on behind it
         has_left = False
         previous = -1  # the timestamp of the record before this one
-        while at >= 0 and (span := its[at]).start >= timestamp - 2 * length:
+        oldest = max(timestamp - 2 * length, self._oldest(limit))
+        while at >= 0 and (span := its[at]).start >= oldest:
             at -= 1
             if span.end < timestamp:
                 before, previous = span, stamps[span]
@@ -184,6 +187,16 @@ class SlidingAggregate(SpanAggregate):
             step.hold(first, limit)
         return step
 
+    def _oldest(self, limit: int) -> int:
+        """The start of the oldest windows that are looked at.
+
+        Older ones can change no window that is open, only how many closed ones a record misses.
+        Kafka Streams' store forgets them, too, and at the edge one more, which is needed.
+        """
+        length = self.length_ms
+        kept = self._newest_start - 2 * length - self.grace_ms + 1
+        return min(kept, limit - 2 * length - 1)
+
     def _new(self, key: bytes, start: int) -> Span:
         return Span(key, start, start + self.length_ms)
 
@@ -201,6 +214,8 @@ class SlidingAggregate(SpanAggregate):
         if not self._fold(step, batch, whole, index):
             return None
         stamps, timestamp = self.bucket.stamps, whole.timestamps[index]
+        if told:
+            self._newest_start = max(self._newest_start, told[-1].start, told[0].start)
         for source, made in step.copies:
             stamps[made] = stamps[source]
         for span in step.made:
@@ -264,14 +279,20 @@ class SlidingAggregate(SpanAggregate):
 
     # Closing
 
+    def resume(self, stream_time: int) -> None:
+        """As of others; the newest window tells how far back they are looked at."""
+        starts = (span.start for span in self.store.every())
+        self._newest_start = max(starts, default=NEVER)
+        super().resume(stream_time)
+
     def end(self, span: Span) -> None:
         """Its row is out, but windows may still be made of it."""
         self._closed.append(span)
 
     def forget_closed(self) -> None:
         """Windows of which no window can be made any more leave."""
-        limit, closed = self.time - self.grace_ms - self.length_ms - 1, self._closed
-        while closed and closed[0].end < limit:
+        oldest, closed = self._oldest(self.time - self.grace_ms), self._closed
+        while closed and closed[0].start < oldest:
             if not (span := closed.popleft()).is_gone:
                 self.store.remove(span, self.time)
 
