@@ -53,7 +53,7 @@ def detail(node: p.Node) -> str:
         case p.Branch():
             functions = [*map(str, node.predicates), *["default"] * node.default]
             return ", ".join(functions)
-        case p.StreamJoin():
+        case p.JoinOfStreams():
             return f"{node.how}: {node.function}, {within(node)}"
         case p.StreamTableJoin() | p.TableJoin():
             return f"{node.how}: {node.function}"
@@ -69,11 +69,16 @@ def detail(node: p.Node) -> str:
     return str(function) if isinstance(function, Function) else ""
 
 
-def within(node: p.StreamJoin) -> str:
+def within(node: p.JoinOfStreams) -> str:
     """How far the timestamps of a pair may be apart."""
-    before, after = spell(node.before_ms), spell(node.after_ms)
-    grace = f", grace={spell(node.grace_ms)}" if node.grace_ms else ""
-    return f"within=({before}, {after}){grace}"
+    match node:
+        case p.StreamJoin():
+            words = f"within=({spell(node.before_ms)}, {spell(node.after_ms)})"
+        case p.AsOfJoin():
+            words = f"tolerance={spell(node.tolerance_ms)}"
+        case _:
+            raise AssertionError(node)
+    return words + (f", grace={spell(node.grace_ms)}" if node.grace_ms else "")
 
 
 def kind(node: p.Node) -> str:

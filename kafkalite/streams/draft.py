@@ -34,7 +34,7 @@ N = TypeVar("N", bound=p.Node)
 # Operators that change the key, or may own a store or an internal topic: see naming.py.
 ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
-    p.Source, p.Aggregate, p.ToTable, p.Process, p.StreamJoin,
+    p.Source, p.Aggregate, p.ToTable, p.Process, p.JoinOfStreams,
     p.Suppress, p.FinalRows,
     p.StreamTableJoin, p.TableJoin,
 )  # fmt: skip

@@ -162,7 +162,7 @@ def _text(serde: object) -> str:
 
 def _rows(store: Store) -> dict[str, str]:
     node = store.node
-    if isinstance(node, p.StreamJoin):
+    if isinstance(node, p.JoinOfStreams):
         return {"": f"{store.word} side of a join"}
     if isinstance(node, p.Suppress | p.FinalRows):
         return {"": "held back"}
@@ -178,7 +178,7 @@ def _window(store: Store) -> str | None:
     if store.spec is not None:
         kept = store.spec.retention_ms
         window = None if kept is None else f"retention={spell(kept)}"
-    elif isinstance(node, p.StreamJoin):
+    elif isinstance(node, p.JoinOfStreams):
         window = within(node)
     elif isinstance(node, p.Aggregate):
         window = node.window

@@ -17,6 +17,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, how_of, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration, milliseconds, not_negative
 from kafkalite.streams.functions import (
+    Function,
     OfKeyAndSides,
     OfPair,
     OfSides,
@@ -182,26 +183,19 @@ class Joining(Generic[K_co, V_co]):
         with_key: bool = False,
         **options: Unpack[StreamJoinOptions],
     ) -> Stream:
-        check_options(operator, options, StreamJoinOptions)
-        self._check_side(other, operator)
         before_ms, after_ms = window_of(within, operator)
-        node = self._draft.below(
+        return self._join_streams(
             "join",
             p.StreamJoin,
-            self._node,
-            options.get("name"),
-            options.get("on_error"),
-            others=(other._node,),
-            function=join_function(function, operator, with_key=with_key),
+            other,
+            join_function(function, operator, with_key=with_key),
+            options,
+            operator,
             how=how_of(how, ("inner", "left", "outer"), operator),
             before_ms=before_ms,
             after_ms=after_ms,
             grace_ms=not_negative(grace, f"{operator}: grace"),
-            key=serde_or_none(options.get("key_serde"), "key_serde=", operator),
-            left=serde_or_none(options.get("left_serde"), "left_serde=", operator),
-            right=serde_or_none(options.get("right_serde"), "right_serde=", operator),
         )
-        return self._draft.stream(node)
 
     def _join_table(
         self,
@@ -259,6 +253,98 @@ class Joining(Generic[K_co, V_co]):
             function=join_function(function, operator, with_key=with_key),
             how=how_of(how, ("inner", "left"), operator),
             select=select,
+        )
+        return self._draft.stream(node)
+
+    @overload
+    def join_as_of(
+        self,
+        other: Stream[K_co, V],
+        function: OfSides[V_co, V, R],
+        *,
+        tolerance: Duration,
+        how: Literal["inner"] = "inner",
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join_as_of(
+        self,
+        other: Stream[K_co, V],
+        function: OfSides[V_co, V | None, R],
+        *,
+        tolerance: Duration,
+        how: Literal["left"],
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    @overload
+    def join_as_of(
+        self,
+        other: Stream[K_co, V],
+        function: OfKeyAndSides[K_co, Any, Any, R],
+        *,
+        with_key: Literal[True],
+        tolerance: Duration,
+        how: p.How = "inner",
+        grace: Duration = 0,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream[K_co, R]: ...
+    def join_as_of(
+        self,
+        other: Any,
+        function: UserFunction,
+        *,
+        tolerance: Duration,
+        how: p.How = "inner",
+        grace: Duration = 0,
+        with_key: bool = False,
+        **options: Unpack[StreamJoinOptions],
+    ) -> Stream:
+        """Joins each record with the latest of `other` that has its key, is no later and at most
+        `tolerance` older. Records wait until stream time is `grace` later, for partners that come
+        late. `how="left"`: also records without a partner.
+        """
+        operator = operator_of("join_as_of", options.get("name"), self._node)
+        if not isinstance(other, Joining):
+            kind = type(other).__name__
+            raise TopologyError(f"{operator}: expected a stream to join with, got {kind}")
+        return self._join_streams(
+            "join_as_of",
+            p.AsOfJoin,
+            other,
+            join_function(function, operator, with_key=with_key),
+            options,
+            operator,
+            how=how_of(how, ("inner", "left"), operator),
+            tolerance_ms=not_negative(tolerance, f"{operator}: tolerance"),
+            grace_ms=not_negative(grace, f"{operator}: grace"),
+        )
+
+    def _join_streams(
+        self,
+        word: str,
+        kind: type[p.JoinOfStreams],
+        other: Joining,
+        function: Function,
+        options: StreamJoinOptions,
+        operator: str,
+        **fields: Any,
+    ) -> Stream:
+        check_options(operator, options, StreamJoinOptions)
+        self._check_side(other, operator)
+        node = self._draft.below(
+            word,
+            kind,
+            self._node,
+            options.get("name"),
+            options.get("on_error"),
+            others=(other._node,),
+            function=function,
+            key=serde_or_none(options.get("key_serde"), "key_serde=", operator),
+            left=serde_or_none(options.get("left_serde"), "left_serde=", operator),
+            right=serde_or_none(options.get("right_serde"), "right_serde=", operator),
+            **fields,
         )
         return self._draft.stream(node)
 

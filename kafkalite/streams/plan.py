@@ -352,11 +352,10 @@ class ToStream(Node):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StreamJoin(Node):
-    """Pairs of records of two streams with equal keys. Owns a store for each side.
+class JoinOfStreams(Node):
+    """A join of two streams by their keys. Owns a store for each side.
 
-    A right record may be up to `before_ms` earlier and `after_ms` later than the left one; one of
-    them may be negative. The serdes are None where they follow from upstream.
+    The serdes are None where they follow from upstream.
     """
 
     changes_value: ClassVar[bool] = True
@@ -365,8 +364,6 @@ class StreamJoin(Node):
 
     function: Function
     how: How
-    before_ms: int
-    after_ms: int
     grace_ms: int
     key: Serde | None = None
     left: Serde | None = None
@@ -420,6 +417,28 @@ class TableJoin(Node, Table):
     def reads_olds(self) -> tuple[bool, bool]:
         """Of which sides it needs to know whether there was a row before."""
         return self.how != "inner", self.how == "outer"
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StreamJoin(JoinOfStreams):
+    """All pairs of records whose timestamps are close.
+
+    A right record may be up to `before_ms` earlier and `after_ms` later than the left one; one of
+    them may be negative.
+    """
+
+    before_ms: int
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AsOfJoin(JoinOfStreams):
+    """Each left record with the latest right one that is no later, and no older than a tolerance.
+
+    Left records wait until stream time is `grace_ms` later.
+    """
+
+    tolerance_ms: int
 
 
 # Processors

@@ -199,7 +199,7 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
         options = {"name": node.name, "made_at": node.made_at, **options}
         return note(out.add(p.Repartition(parents=(parent,), **options)))
 
-    def sides(node: p.StreamJoin) -> tuple[p.Node, ...]:
+    def sides(node: p.JoinOfStreams) -> tuple[p.Node, ...]:
         """The inputs of a join, each through a topic of its own where its key has changed."""
         found: dict[p.Node, p.Node] = {}  # a stream that is joined with itself goes through one
         for word, serde, above in zip(
@@ -239,7 +239,7 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
         elif isinstance(node, p.ToTable) and parent is not None and changed[parent]:
             through = repartition(node, parent, key=node.key, value=node.value)
             out.image[node] = note(out.add(replace(node, parents=(through,))))
-        elif isinstance(node, p.StreamJoin):
+        elif isinstance(node, p.JoinOfStreams):
             out.image[node] = note(out.add(replace(node, parents=sides(node))))
         elif isinstance(node, p.StreamTableJoin) and parent is not None and changed[parent]:
             through = repartition(node, parent, key=node.key, value=node.left)
@@ -267,7 +267,7 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
             value = node.value or _own_value(node) or _kept_value(node, above) or plan.value
             kept = out.keep(node, key=key, value=value or (msgpack() if internal else bytes_()))
             schemas[kept] = _schema_of(kept)
-        elif isinstance(node, p.StreamJoin):
+        elif isinstance(node, p.JoinOfStreams):
             left, right = (schemas[out.image[parent]] for parent in node.parents)
             key = node.key or left.key or right.key or plan.key or bytes_()
             values = {

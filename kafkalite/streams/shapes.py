@@ -84,7 +84,7 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
             return Shape(ANY, above[0].key)
         case p.MapPairs() | p.MapBatch() | p.Process():
             return UNKNOWN
-        case p.StreamJoin():
+        case p.JoinOfStreams():
             return Shape(_made_by(node.function, UNKNOWN), _common([each.key for each in above]))
         case p.StreamTableJoin() | p.TableJoin():
             return Shape(ANY, above[0].key)

@@ -95,7 +95,7 @@ def _(node: p.Aggregate, around: Surroundings) -> tuple[Part, ...]:
 
 
 @parts_of.register
-def _(node: p.StreamJoin, around: Surroundings) -> tuple[Part, ...]:
+def _(node: p.JoinOfStreams, around: Surroundings) -> tuple[Part, ...]:
     return (Part(node.key, node.left, "left"), Part(node.key, node.right, "right"))
 
 

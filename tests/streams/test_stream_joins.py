@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.joins import LEFT, RIGHT, Input, PlainJoin, as_a_task_takes_them
+from reference.joins import LEFT, RIGHT, Input, PlainAsOf, PlainJoin, as_a_task_takes_them
 from test_state_stores import Durably
 
 from kafkalite.errors import ProcessingError, TopologyError
@@ -49,7 +49,7 @@ hows = st.sampled_from(["inner", "left", "outer"])
 cuts = st.lists(st.integers(1, 25), max_size=4)
 
 
-def expected(plain: PlainJoin, left: list[Input], right: list[Input]) -> None:
+def expected(plain: PlainJoin | PlainAsOf, left: list[Input], right: list[Input]) -> None:
     for side, (key, value, stamp) in as_a_task_takes_them(left, right):
         plain.add(side, key, value, stamp)
 
@@ -317,3 +317,78 @@ class TestState:
         driver = TopologyTestDriver(joined_app("inner", 10))
         with pytest.raises(TopologyError, match="store 'j-left' has no rows for users"):
             driver.store("j-left")
+
+
+# As of
+
+
+def as_of_app(how: str, tolerance: int, grace: int = 0) -> StreamsBuilder:
+    app = StreamsBuilder("app", key=string(), value=json())
+    left, right = (app.stream(topic) for topic in TOPICS)
+    left.join_as_of(right, pair, tolerance=tolerance, how=how, grace=grace, name="j").to("out")  # type: ignore[call-overload]
+    return app
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_durable", [False, True])
+@given(
+    st.sampled_from(["inner", "left"]), st.sampled_from([0, 3, 10, 40]), graces, inputs, inputs,
+    cuts, cuts, st.booleans(),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_as_of_in_batches_with_restarts(
+    batch_run: Any,
+    is_durable: bool,
+    how: str,
+    tolerance: int,
+    grace: int,
+    left: list[Input],
+    right: list[Input],
+    left_cuts: list[int],
+    right_cuts: list[int],
+    cached: bool,
+) -> None:
+    kind = type("DurableRun", (Durably, batch_run), {}) if is_durable else batch_run
+    run = kind(as_of_app(how, tolerance, grace), cached=cached)
+    lives = zip_longest(split(left, left_cuts), split(right, right_cuts), fillvalue=[])
+    play(run, list(lives), PlainAsOf(how, tolerance, grace))
+
+
+class TestAsOf:
+    def test_the_latest_right_value_that_is_no_later(self) -> None:
+        out = run(
+            as_of_app("inner", 10),
+            (RIGHT, "a", 1, 0),
+            (RIGHT, "a", 2, 5),
+            (LEFT, "a", "l", 7),
+            (LEFT, "a", "m", 15),
+            (LEFT, "a", "n", 16),
+        )
+        assert out == [("a", ["l", 2], 7), ("a", ["m", 2], 15)]
+
+    def test_left_records_wait_for_the_grace_with_their_headers(self) -> None:
+        driver = TopologyTestDriver(as_of_app("left", 10, grace=5))
+        driver.pipe("left", "l", key="a", timestamp=10, headers=[("h", b"1")])
+        driver.pipe("right", "r", key="a", timestamp=9)
+        assert rows(driver) == []
+        driver.pipe("right", "s", key="b", timestamp=15, headers=[("h", b"2")])
+        (record,) = driver.read("out")
+        assert (record.value, record.timestamp, record.headers) == (["l", "r"], 10, (("h", b"1"),))
+
+    def test_says_what_it_is(self) -> None:
+        assert (
+            "as_of_join: j (left: pair, tolerance=10ms, grace=5ms)"
+            in as_of_app("left", 10, 5).describe()
+        )
+
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda s: s.join_as_of(3, pair, tolerance=1), "expected a stream to join with"),
+            (lambda s: s.join_as_of(s, pair, tolerance=-1), "join_as_of of 'in': tolerance"),
+            (lambda s: s.join_as_of(s, pair, tolerance=1, how="outer"), "got 'outer'"),
+        ],
+    )
+    def test_mistakes(self, build: Any, message: str) -> None:
+        with pytest.raises(TopologyError, match=message):
+            build(StreamsBuilder("app").stream("in"))

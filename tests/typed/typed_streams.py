@@ -114,6 +114,10 @@ assert_type(
     Stream[str, tuple[bool, bool]],
 )
 assert_type(
+    orders.join_as_of(numbers, lambda o, n: o["id"] + n, tolerance="1m", name="as-of"),
+    Stream[str, int],
+)
+assert_type(
     orders.join(numbers, lambda k, o, n: k.upper(), within=5, with_key=True, right_serde=int64()),
     Stream[str, str],
 )

@@ -18,6 +18,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.operators import (
     aggregates,
+    as_of,
     global_joins,
     processors,
     sinks,
@@ -43,7 +44,8 @@ __all__ = [
 
 # Imported for what they register.
 OPERATORS: Final = (
-    stateless, sinks, tables, aggregates, stream_joins, processors, global_joins, table_joins,
+    stateless, sinks, tables, aggregates, stream_joins, as_of, processors, global_joins,
+    table_joins,
 )  # fmt: skip
 
 
@@ -79,5 +81,6 @@ def _least_grace(sub: SubTopology) -> int | None:
     windows = [node.window for node in sub.nodes if isinstance(node, p.Aggregate)]
     graces = [window.grace_ms for window in windows if window is not None]
     joins = [node for node in sub.nodes if isinstance(node, p.StreamJoin)]
+    graces += [node.grace_ms for node in sub.nodes if isinstance(node, p.AsOfJoin)]
     graces += [max(0, min(node.before_ms, node.after_ms) + node.grace_ms) for node in joins]
     return min(graces, default=None)

@@ -47,7 +47,7 @@ ANY_TOPIC: Final = object()  # where sinks meet whose topics a function chooses
 LOCAL: Final = (
     p.Source, p.Filter, p.Map, p.FlatMap, p.SelectKey, p.MapPairs, p.MapBatch, p.Peek, p.Branch,
     p.BranchArm, p.Merge, p.Sink, p.Aggregate, p.Final, p.Late, p.ToTable, p.TableFilter,
-    p.TableMap, p.TableGroupBy, p.ToStream, p.StreamJoin,
+    p.TableMap, p.TableGroupBy, p.ToStream, p.JoinOfStreams,
 )  # fmt: skip
 FIELD_BITS: Final = 64
 ARM_BITS: Final = 16  # of a fork's field; the rest is the index

@@ -86,6 +86,54 @@ class PlainJoin:
         self.results.append((key, self.function(*pair), stamp))
 
 
+@dataclass
+class PlainAsOf:
+    """Each left record with the latest right one that is no later, `grace` later."""
+
+    how: str
+    tolerance: int
+    grace: int = 0
+    time: int = -1
+    rows: list[Row] = field(default_factory=list)
+    waiting: list[Row] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    dropped: int = 0
+    arrivals: int = 0
+
+    def add(self, side: int, key: Any, value: Any, stamp: int) -> None:
+        self.time = max(self.time, stamp)
+        self.release()
+        self.arrivals += 1
+        row = Row(key, value, stamp, self.arrivals, has_met=False)
+        if key is None and value is not None and side == LEFT and self.how == "left":
+            self.results.append((None, [value, None], stamp))
+        elif key is None or value is None:
+            self.dropped += 1
+        elif side == LEFT and stamp <= self.time - self.grace:
+            self.join(row)
+        elif side == LEFT:
+            self.waiting.append(row)
+        elif stamp < self.time - self.grace - self.tolerance:
+            self.dropped += 1
+        else:
+            self.rows.append(row)
+
+    def release(self) -> None:
+        over = [row for row in self.waiting if row.stamp <= self.time - self.grace]
+        for row in sorted(over, key=lambda r: (r.stamp, r.key, r.arrival)):
+            self.waiting.remove(row)
+            self.join(row)
+
+    def join(self, left: Row) -> None:
+        least = max(left.stamp - self.tolerance, self.time - self.grace - self.tolerance)
+        found = [r for r in self.rows if r.key == left.key and least <= r.stamp <= left.stamp]
+        if found:
+            right = max(found, key=lambda r: (r.stamp, r.arrival))
+            self.results.append((left.key, [left.value, right.value], left.stamp))
+        elif self.how == "left":
+            self.results.append((left.key, [left.value, None], left.stamp))
+
+
 def as_a_task_takes_them(
     left: Sequence[Input], right: Sequence[Input]
 ) -> Iterator[tuple[int, Input]]:
