@@ -57,9 +57,9 @@ class Durably:
         super().__init__(app, cached=cached)  # type: ignore[call-arg]
 
     def make(self, sub: Any) -> Task:
-        return Task(sub, 0, self.registry, cached=self.cached, place=self.place(sub.id))
+        return Task(sub, 0, self.registry, cached=self.cached, place=self.place_of(sub.id))
 
-    def place(self, sub: int) -> Place:
+    def place_of(self, sub: int) -> Place:
         return self.disks.setdefault(sub, Disks())
 
     def task_store(self, name: str) -> Any:
@@ -352,7 +352,7 @@ def test_the_same_on_a_real_disk(durable_run: Any, batch_run: Any, tmp_path: Pat
     directory = StateDirectory(tmp_path, "app")
 
     class OnDisk(durable_run):  # type: ignore[misc]
-        def place(self, sub: int) -> Place:
+        def place_of(self, sub: int) -> Place:
             return directory.task(f"{sub}_0")
 
     plain, durable = batch_run(shop(), cached=True), OnDisk(shop(), cached=True)
