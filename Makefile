@@ -7,7 +7,7 @@ JOBS   ?= 2
 # Quietly: setuptools would warn of its own plans.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
-.PHONY: demo help test test-fast simulate test-external lint protocol-page bench bench-streams \
+.PHONY: demo docs help test test-fast simulate test-external lint protocol-page bench bench-streams \
         bench-broker bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
@@ -20,7 +20,7 @@ help:
 	@echo 'make lint           ruff, mypy --strict'
 	@echo 'make bench          log to log; bench-streams, bench-broker, bench-cleaner beside Apache Kafka'
 	@echo 'make wheels         dist/*.whl for this Python, with the native codecs, tried without a compiler'
-	@echo 'make protocol-page  docs/protocol.md anew'
+	@echo 'make docs           the site, into build/site; protocol-page: docs/protocol.md anew'
 	@echo 'make clean          without .venv and what the demo made'
 
 # Tests start many interpreters; without the bytecode of the first, each would compile everything.
@@ -41,6 +41,11 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 # docs/protocol.md, from the handlers and the definitions of messages.
+# The site, from docs/ and docstrings.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir build/site
+	@echo "build/site/index.html"
+
 protocol-page: $(VENV)/.dev
 	$(BIN)/python -m kafkalite.core.handlers.protocol_page > docs/protocol.md
 
