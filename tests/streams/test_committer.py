@@ -100,6 +100,8 @@ def test_a_worker_that_was_cast_out_and_has_not_heard_of_it_in_a_poll_commits_no
         async def send_offsets(self, *_: object) -> None:
             self.sent += 1
 
+        async def flush(self) -> None: ...
+
         async def commit(self) -> None: ...
 
     class CastOut:

@@ -16,7 +16,14 @@ from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.directory import StateDirectory
-from kafkalite.streams.local.state.forms import NOTE_KEY, WindowKeys, read_rows, write_rows
+from kafkalite.streams.local.state.forms import (
+    NOTE_KEY,
+    START,
+    WindowKeys,
+    read_rows,
+    write_rows,
+)
+from kafkalite.streams.local.state.kept import Kept
 from kafkalite.streams.local.state.limit import MemoryLimit
 from kafkalite.streams.local.state.memory import MemoryBackend
 from kafkalite.streams.local.task import Task
@@ -361,3 +368,22 @@ def test_the_same_on_a_real_disk(durable_run: Any, batch_run: Any, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "app").iterdir()) == ["0_0", "1_0", "2_0"]
     for task in durable.tasks:
         task.close()
+
+
+def test_a_window_that_closes_while_a_commit_is_under_way_leaves_the_disk_with_the_next() -> None:
+    """Until then the changelog has its rows, and a restart must find them."""
+    disk = Disk()
+    kept = Kept(disk, has_windows=True)
+    start = START.pack(10)
+    for key, offset in ((b"a", 1), (b"b", 2)):
+        kept.begin()
+        kept.write(Columns([key + start], [b"row"], [11]), None)
+        if offset == 2:
+            kept.drop(10)
+            assert kept.starts() == []
+        kept.checkpoint(offset, 0)
+    again = Kept(disk, has_windows=True)
+    assert (again.starts(), sorted(again.keys(10)), again.offset) == ([10], [b"a", b"b"], 2)
+    kept.begin()
+    kept.checkpoint(3, 0)
+    assert Kept(disk, has_windows=True).starts() == []

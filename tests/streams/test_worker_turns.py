@@ -15,7 +15,7 @@ from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, ErrorCode, TopologyError
 from kafkalite.serde import MemoryRegistry
-from kafkalite.streams import Streams, string, tumbling
+from kafkalite.streams import Streams, string
 from kafkalite.streams.app import _run
 from kafkalite.streams.local import starter as starter_module
 from kafkalite.streams.local import worker as worker_module
@@ -146,6 +146,7 @@ class Turns(Worker):
         self._assignor = TaskAssignor(self._sources)
         self._rounds.begin(self.consumer)
         self._polling.begin(self.consumer)
+        self._commits.begin(self._committer)
         inline: Any = Inline()
         self._starter = self.starter = Starter(
             "app",
@@ -208,58 +209,6 @@ def merging() -> Streams:
 
 
 IN = TopicPartition("in", 0)
-
-
-class TestCommit:
-    def test_final_rows_are_in_the_log_before_the_changelog_forgets_their_window(self) -> None:
-        async def scenario() -> None:
-            app = Streams("app", key=string())
-            app.stream("in").group_by_key().window(tumbling(10)).count(name="n").final().to("out")
-            turns = Turns(app)
-            await turns.assign(IN)
-            turns.receive("in", 1)
-            await turns._rounds.run()
-            await turns._commit()
-            turns.producer.events.clear()
-            turns.receive("in", 30, first=1)
-            await turns._rounds.run()
-            await turns._commit()
-            assert turns.producer.events == ["out", "flush", "app-n-changelog", "flush", "commit"]
-
-        asyncio.run(scenario())
-
-    def test_what_has_not_changed_is_not_committed_again(self) -> None:
-        async def scenario() -> None:
-            turns = Turns(passing())
-            await turns.assign(IN)
-            turns.receive("in", 1, 2)
-            await turns._rounds.run()
-            for _ in range(3):
-                await turns._commit()
-            assert turns.producer.events.count("commit") == 1
-
-        asyncio.run(scenario())
-
-    def test_where_nothing_waits_the_consumers_position_is_committed(self) -> None:
-        """Behind the last record there may be markers of transactions."""
-
-        async def scenario() -> None:
-            turns = Turns(passing())
-            await turns.assign(IN)
-            turns.receive("in", 1, 2)
-            await turns._rounds.run()
-            turns.consumer.positions[IN] = 3
-            await turns._commit()
-            assert turns.consumer.offsets[IN].offset == 3
-            turns.receive("in", 3, 4, first=3)
-            turns.consumer.positions[IN] = 5
-            await turns._commit()
-            assert turns.consumer.offsets[IN].offset == 2, "two records wait"
-            await turns._rounds.run()
-            await turns._commit()
-            assert turns.consumer.offsets[IN].offset == 5
-
-        asyncio.run(scenario())
 
 
 class TestRound:

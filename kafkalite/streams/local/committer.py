@@ -23,10 +23,11 @@ Source KIP-98, KIP-447 (one producer a worker, fenced by the group's metadata), 
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
@@ -132,7 +133,8 @@ class ExactlyOnce:
         for partition, output in changes:
             await producer.send_columns(output.topic, output.columns, partition=partition)
         if wanted := moved or offsets:  # also unmoved ones are refused to a fenced worker
-            await producer.send_offsets(wanted, self._identity())
+            identity = self._identity()
+            await _both(producer.send_offsets(wanted, identity), producer.flush())
         await producer.commit()
         self._is_open = False
         return True
@@ -241,6 +243,16 @@ class AtLeastOnce:
         await self._outputs.close(flush=False)
         if self._state is not None:
             await self._state.close()
+
+
+async def _both(first: Coroutine[Any, Any, None], second: Coroutine[Any, Any, None]) -> None:
+    """Waits for both at the same time; the first failure ends the other, too."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first)
+            group.create_task(second)
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 async def _send(producer: Producer, output: Output) -> None:

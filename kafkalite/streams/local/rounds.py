@@ -152,6 +152,14 @@ class Rounds:
                 await self.send_made([turn.life for turn in turns])
         return done
 
+    async def work(self) -> int:
+        """As `run`, but nothing is sent: a commit of what was made before is under way."""
+        done = 0
+        for sub in self._subs:
+            if (lives := self._lives_of.get(sub.id)) and (turns := self._turns(sub, lives)):
+                done += await self._in_thread(partial(self._work, turns, self._pace[sub.id]))
+        return done
+
     async def rest(self) -> bool:
         """Lets tasks tell their readers that they are idle; whether any had something to tell."""
         lives = list(self.tasks)

@@ -1,9 +1,9 @@
 """The worker: a member of the topology's consumer group that runs the tasks it is given.  [IO]
 
 One turn of its loop: poll columns into inboxes, run a round of tasks, send what they made, restore
-a bit of what is new here. At the end of a commit interval the committer brings outputs, changelogs
-and offsets into the log. Tasks run in a thread of their own, and the worker polls meanwhile, so
-that the group rebalances however long a user function takes.
+a bit of what is new here. At the end of a commit interval outputs, changelogs and offsets go into
+the log together (commits.py). Tasks run in a thread of their own, and the worker polls meanwhile,
+so that the group rebalances however long a user function takes.
 
     poll ──> assigned, revoked, lost ──> TaskManager ──> effects ──> TaskStarter, Rounds, Committer
       └────> records ──> Rounds ──> outputs ──> Committer
@@ -33,13 +33,13 @@ from typing import Final, TypeVar
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, KafkaliteError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.assignor import TaskAssignor, tasks_of
 from kafkalite.streams.local.caught_up import is_behind, look_at_ends
 from kafkalite.streams.local.commit_times import CommitTimes
+from kafkalite.streams.local.commits import Commits, Done
 from kafkalite.streams.local.committer import TOPIC_GONE, Guarantee, is_passing, make_committer
 from kafkalite.streams.local.compile import SubTopology, compile_topology, flows_of
 from kafkalite.streams.local.global_tables import GlobalTables
@@ -163,6 +163,7 @@ class Worker:
             lambda: self._inputs,
         )
         self._inputs = TaskInputs(plan.application_id, subs, {}, {})  # until topics are known
+        self._commits = Commits(self._rounds, self._polling, self._send, self._upkeep.committed)
         self._forget_membership()
         self.is_stopping = False
         self._comes_back = False
@@ -170,7 +171,6 @@ class Worker:
     def _forget_membership(self) -> None:
         """What begins anew with every membership."""
         self._manager = TaskManager()
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}  # of tasks that run
         self._has_assignment = False  # perhaps of no task
         self._is_over = False
         self._ask_at = 0.0  # when the group may be asked for the tasks of warm-ups
@@ -306,6 +306,7 @@ class Worker:
         )
         self._rounds.begin(self._consumer)
         self._polling.begin(self._consumer)
+        self._commits.begin(self._committer)
         self._starter = TaskStarter(
             self.plan.application_id,
             self._client,
@@ -400,8 +401,9 @@ class Worker:
         if self._consumer.is_rebalancing:
             times.put_off(time.monotonic())
             return
-        wrote = await self._commit()
-        times.committed(time.monotonic(), wrote=wrote)
+        done = await self._commit(goes_on=not self._rounds.has_too_much_state)
+        times.committed(time.monotonic(), wrote=done.wrote)
+        times.processed(done.worked)
 
     def _receive(self, partition: TopicPartition, columns: Columns) -> None:
         self._rounds.receive(partition, columns)
@@ -461,36 +463,19 @@ class Worker:
             self._upkeep.sends(output)
             await self._committer.send(output)
 
-    async def _commit(self, *, is_last: bool = False) -> bool:
-        """Commits what all tasks have made, with the offsets that it came from; whether there was
-        something to commit.
+    async def _commit(self, *, is_last: bool = False, goes_on: bool = False) -> Done:
+        """Commits what all tasks have made, with the offsets that it came from. With `goes_on`
+        tasks have a round meanwhile.
 
         Not while a join is under way: its generation would be refused before it is known here.
         """
         if self._consumer.is_rebalancing and not is_last:
-            return False
-        with self._polling.held():
-            wrote = await self._commit_all()
+            return Done(wrote=False)
+        done = await self._commits.commit(self._manager.lives(RUNNING, SUSPENDED), goes_on=goes_on)
+        self.progress.commits += done.wrote
+        self.progress.records += done.worked
         await self._do(self._manager.committed())
-        return wrote
-
-    async def _commit_all(self) -> bool:
-        commits = await self._rounds.commit(self._manager.lives(RUNNING, SUSPENDED))
-        for _, commit in commits:
-            await self._send(commit.outputs)
-        changes = [
-            (life.task_id.partition, output) for life, each in commits for output in each.changelog
-        ]
-        offsets = dict(
-            entry for life, each in commits for entry in self._rounds.offsets(life, each)
-        )
-        moved = {tp: at for tp, at in offsets.items() if self._committed.get(tp) != at}
-        wrote = await self._committer.commit(changes, offsets, moved)
-        self.progress.commits += wrote
-        self._committed |= moved
-        await self._rounds.checkpoint(commits, self._committer.end_offset)
-        self._upkeep.committed(moved)
-        return wrote
+        return done
 
     # What the group decides, and what follows
 
@@ -551,8 +536,7 @@ class Worker:
     async def _close(self, life: Life) -> None:
         self._stop_task(life)
         await self._starter.drop(life)
-        for tp in life.partitions:
-            self._committed.pop(tp, None)
+        self._commits.forget(life.partitions)
         here = self._consumer.assignment
         self._consumer.pause([tp for tp in life.partitions if tp in here])
 

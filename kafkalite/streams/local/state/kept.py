@@ -2,12 +2,13 @@
 
     load         what a restore reads of the changelog
     take         rows that are wanted as objects
-    write        what the changelog heard in a commit that is under way
+    write        what the changelog hears in a commit that begins
     checkpoint   that commit went through: the backend gets it, with the changelog's offset
 
 In memory a row is here or among the objects, so `take` removes it, and `write` has nothing to do.
 On disk a row stays here, and is as the last commit that went through left it: never newer. What
-a commit wrote waits in `_pending` until `checkpoint`.
+a commit wrote waits in `_pending` until `checkpoint`, and so do the windows that it closed; those
+that close while it is under way wait for the next one.
 
 Owns   the backend, and the entries that it keeps beside the rows: ENTRIES.
 Fails  with SerdeError for a record that is no row, with StateDamaged where the backend does.
@@ -58,6 +59,8 @@ class Kept:
         self._writing: Iterator[None] | None = None  # of what was loaded before
         self._pending: dict[bytes, bytes | None] = {}
         self._dropped: set[int] = set()  # windows of which the backend still has rows
+        self._leaving: set[int] = set()  # the same, dropped before the commit that is under way
+        self._is_under_way = False
         self._pending_newest = self.newest = self._number("newest", -1)
         self._offset = self._number("offset", -1)
         self._note = backend.metadata("note")
@@ -151,7 +154,8 @@ class Kept:
     def clear(self) -> None:
         """Throws everything away."""
         self._loaded = self._writing = None
-        self._pending, self._dropped = {}, set()
+        self._pending, self._dropped, self._leaving = {}, set(), set()
+        self._is_under_way = False
         self._offset = self.newest = self._pending_newest = -1
         self._note = None
         self._backend.clear()
@@ -162,7 +166,7 @@ class Kept:
         """The windows of which there are rows, ascending."""
         assert self._has_windows
         starts = (START.unpack(prefix)[0] for prefix in self._backend.prefixes(START_BYTES))
-        return [start for start in starts if start not in self._dropped]
+        return [start for start in starts if start not in self._dropped | self._leaving]
 
     @property
     def is_empty(self) -> bool:
@@ -205,6 +209,8 @@ class Kept:
             self._backend.delete_range(*window)
             return
         self._dropped.add(start)
+        if self._is_under_way:  # its rows are in the changelog before they leave it
+            return
         low, high = window
         self._pending = {
             key: row
@@ -213,6 +219,12 @@ class Kept:
         }
 
     # Commits
+
+    def begin(self) -> None:
+        """A commit begins. What changes from now on belongs to the next one."""
+        self._is_under_way = self.is_durable
+        self._leaving |= self._dropped
+        self._dropped = set()
 
     def write(self, columns: Columns, note: bytes | None) -> None:
         """What the changelog hears in a commit; a row of a dropped window is dropped already."""
@@ -234,8 +246,9 @@ class Kept:
         self.newest = self._pending_newest
         self._offset = self._offset if offset is None else offset
         pending, self._pending = self._pending, {}
-        cleared = [self._form.bucket(start) for start in sorted(self._dropped)]
-        self._dropped.clear()
+        cleared = [self._form.bucket(start) for start in sorted(self._leaving)]
+        self._leaving.clear()
+        self._is_under_way = False
         if pending or cleared or offset is not None:
             self._backend.put_many(pending, self._entries(now_ms), cleared)
 

@@ -296,6 +296,7 @@ class StateStore:
 
     def changelog(self) -> Columns | None:
         """What changed since the last call; None for nothing."""
+        self.kept.begin()
         keys = list(self._tombstones)
         values: list[bytes | None] = [None] * len(keys)
         stamps = list(self._tombstones.values())
