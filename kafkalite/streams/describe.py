@@ -55,7 +55,9 @@ def detail(node: p.Node) -> str:
             return ", ".join(functions)
         case p.JoinOfStreams():
             return f"{node.how}: {node.function}, {within(node)}"
-        case p.StreamTableJoin() | p.TableJoin():
+        case p.Reference():
+            return str(node.select)
+        case p.StreamTableJoin() | p.TableJoin() | p.ForeignJoin():
             return f"{node.how}: {node.function}"
         case p.MapBatch():
             return _name(node.function)

@@ -119,6 +119,12 @@ class TableJoinOptions(Named, Generic[R], total=False):
     cached: bool
 
 
+class ForeignOptions(Named, Generic[R], total=False):
+    """What a join of tables by a foreign key takes. `value`: as of TableJoinOptions."""
+
+    value: Serializer[R] | None
+
+
 class TableOptions(Named, total=False):
     """What operators on tables take, as they are implemented."""
 

@@ -497,6 +497,57 @@ class GlobalJoin(Node):
         return self.how == "left"
 
 
+# Joins by a foreign key: see foreign.py
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ForeignJoin(Node, Table):
+    """Each row of a table, the first parent, with the row of another one that it refers to.
+
+    A rewrite puts a Reference and a Match between, and their topics; the second parent is then
+    what they answer. Owns a store when it is `named` or somebody below needs its rows.
+    """
+
+    changes_value: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+
+    select: Function  # the foreign key
+    function: Function
+    how: How
+    named: bool = False
+    value: Serde | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Reference(Node):
+    """What the rows of a table refer to. `right`: the other table, of the plan before serdes."""
+
+    changes_key: ClassVar[bool] = True
+    changes_value: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
+
+    select: Function
+    how: How
+    right: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Match(Node):
+    """Answers references, the first parent, with rows of the second. Owns a store of those."""
+
+    changes_key: ClassVar[bool] = True
+    changes_value: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
+    joins: ClassVar[bool] = True
+
+    how: How
+
+    @property
+    def takes_null_keys(self) -> bool:
+        """A row of a left join that refers to nothing is joined with None."""
+        return self.how == "left"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """A topology. `nodes` stand in the order in which they were made: parents before children.

@@ -29,6 +29,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Count, Reduce
 from kafkalite.streams.changes import ChangeSerde
 from kafkalite.streams.combining import is_combinable
+from kafkalite.streams.foreign import AnswerSerde, AskedSerde, steps_of
 from kafkalite.streams.naming import internal_name
 from kafkalite.streams.sketches import ApproxDistinct
 from kafkalite.streams.stores import Schema, Store, find_stores, sharers
@@ -245,6 +246,9 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
             through = repartition(node, parent, key=node.key, value=node.left)
             table = out.image[node.parents[1]]
             out.image[node] = note(out.add(replace(node, parents=(through, table))))
+        elif isinstance(node, p.ForeignJoin):
+            for step in steps_of(node, *(out.image[each] for each in node.parents)):
+                out.image[node] = note(out.add(step))
         else:
             note(out.keep(node))
     return out.result()
@@ -275,6 +279,8 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
                 "right": node.right or right.value or plan.value or msgpack(),
             }
             schemas[out.keep(node, key=key, **values)] = Schema(key, None)
+        elif isinstance(node, p.Reference | p.Match | p.ForeignJoin):
+            schemas[out.keep(node)] = _schema_of_step(node, plan, out.image, schemas)
         elif isinstance(node, p.TableJoin):
             _check_keys(node, [schemas[out.image[parent]] for parent in node.parents])
             schemas[out.keep(node)] = Schema(above.key, node.value)
@@ -298,6 +304,26 @@ def _inputs(node: p.Node, image: Mapping[p.Node, p.Node]) -> list[p.Node]:
     if isinstance(node, p.TableJoin):
         return parents[:1]
     return [parents[0].parent] if isinstance(node, p.Late) else parents
+
+
+def _schema_of_step(
+    node: p.Reference | p.Match | p.ForeignJoin,
+    plan: p.Plan,
+    image: Mapping[p.Node, p.Node],
+    schemas: Mapping[p.Node, Schema],
+) -> Schema:
+    """What a step of a join by a foreign key puts out."""
+    above = schemas[image[node.parents[0]]]
+    assert above.key is not None
+    if isinstance(node, p.ForeignJoin):
+        return Schema(above.key, node.value)
+    if isinstance(node, p.Reference):
+        right = schemas[image[node.right]].key
+        assert right is not None, f"{node.name!r}: a table knows its key's serde"
+        return Schema(right, AskedSerde(above.key))
+    assert isinstance(above.value, AskedSerde)
+    rows = schemas[image[node.parents[1]]].value or plan.value or msgpack()
+    return Schema(above.value.key, AnswerSerde(rows))
 
 
 def _partner_key(

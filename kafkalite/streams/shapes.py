@@ -86,7 +86,7 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
             return UNKNOWN
         case p.JoinOfStreams():
             return Shape(_made_by(node.function, UNKNOWN), _common([each.key for each in above]))
-        case p.StreamTableJoin() | p.TableJoin():
+        case p.StreamTableJoin() | p.TableJoin() | p.ForeignJoin():
             return Shape(ANY, above[0].key)
         case p.Aggregate():
             return _of_aggregate(node, above[0])

@@ -135,6 +135,18 @@ def _(node: p.TableJoin, around: Surroundings) -> tuple[Part, ...]:
     return _whole(node, around) if is_needed else ()
 
 
+@parts_of.register
+def _(node: p.ForeignJoin, around: Surroundings) -> tuple[Part, ...]:
+    children = around.children
+    is_needed = node.named or _olds_used(node, children) or _rows_read(node, children)
+    return _whole(node, around) if is_needed else ()
+
+
+@parts_of.register
+def _(node: p.Match, around: Surroundings) -> tuple[Part, ...]:
+    return (Part(bytes_(), bytes_()),)
+
+
 def _whole(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
     """The rows that a node puts out, as its one part."""
     schema = around.schemas[node]
@@ -144,7 +156,7 @@ def _whole(node: p.Node, around: Surroundings) -> tuple[Part, ...]:
 def _olds_required(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
     """Whether something below cannot work without the row that an update replaces."""
     return any(
-        isinstance(child, p.TableGroupBy | p.Suppress)
+        isinstance(child, p.TableGroupBy | p.Suppress | p.Reference)
         or (isinstance(child, p.TableJoin) and _side_reads_olds(child, node))
         or (_reads_through(child) and _olds_required(child, children))
         for child in children[node]
@@ -165,7 +177,8 @@ def _rows_read(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> boo
     """Whether something below looks up rows of `node`, a table."""
     return any(
         isinstance(child, p.TableJoin)
-        or (isinstance(child, p.StreamTableJoin) and child.parents[1] is node)
+        or (isinstance(child, p.StreamTableJoin | p.Match) and child.parents[1] is node)
+        or (isinstance(child, p.ForeignJoin) and child.parents[0] is node)
         or (_reads_through(child) and _rows_read(child, children))
         for child in children[node]
     )

@@ -40,7 +40,8 @@ class BatchRun:
 
     def make(self, sub: Any) -> Task:
         place = self.place and self.place()
-        return Task(sub, 0, self.registry, cached=self.cached, place=place)
+        counts = {topic.name: 1 for each in self.subs for topic in each.repartition_sources}
+        return Task(sub, 0, self.registry, cached=self.cached, partition_counts=counts, place=place)
 
     def feed(self, topic: str, records: Sequence[Input]) -> None:
         """One fetched batch, processed and routed to the end; no commit."""

@@ -77,6 +77,20 @@ assert_type(orders.join(customers, lambda k, o, c: (k, o["id"]), key=lambda k, o
             Stream[str, tuple[str, int]])  # fmt: skip
 
 
+# Tables by a foreign key
+sales, buyers = app.table("sales", value=orders_serde), app.table("buyers", value=string())
+assert_type(
+    sales.join(buyers, lambda o, b: o["id"], foreign_key=lambda o: o["user"]), Table[str, int]
+)
+assert_type(
+    sales.join(buyers, lambda o, b: b is None, foreign_key="user", how="left"), Table[str, bool]
+)
+assert_type(
+    sales.join(buyers, lambda k, o, b: (k, b), foreign_key=lambda k, o: k, with_key=True),
+    Table[str, tuple[str, Any]],
+)
+
+
 def untyped(stream: Stream, application: Streams) -> Table:
     """Parameters that are not given are Any."""
     return stream.group_by("x").aggregate(n=count())

@@ -19,6 +19,7 @@ from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.operators import (
     aggregates,
     as_of,
+    foreign_joins,
     global_joins,
     processors,
     sinks,
@@ -45,7 +46,7 @@ __all__ = [
 # Imported for what they register.
 OPERATORS: Final = (
     stateless, sinks, tables, aggregates, stream_joins, as_of, processors, global_joins,
-    table_joins,
+    table_joins, foreign_joins,
 )  # fmt: skip
 
 

@@ -56,7 +56,10 @@ Column = Sequence[Any]
 
 
 def join_caller(
-    node: p.StreamTableJoin | p.TableJoin, runtime: Runtime, *, once_more: bool = False
+    node: p.StreamTableJoin | p.TableJoin | p.ForeignJoin,
+    runtime: Runtime,
+    *,
+    once_more: bool = False,
 ) -> Callable[[Batch, Column, Column], tuple[list[Any], list[int]]]:
     """Calls the function of a join with the left and the right value of each record: the results,
     and the indexes of those that it failed on. `once_more`: as of Failures.call."""
