@@ -48,7 +48,7 @@ from kafkalite.streams.record import Record
 from kafkalite.streams.sketches import approx_distinct, quantiles
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
-from kafkalite.streams.windows import hopping, session, sliding, tumbling
+from kafkalite.streams.windows import hopping, session, sliding, tumbling, unlimited
 
 __all__ = [
     "Aggregate",
@@ -99,6 +99,7 @@ __all__ = [
     "timestamp",
     "top_k",
     "tumbling",
+    "unlimited",
     "value",
     "when",
     "windowed",

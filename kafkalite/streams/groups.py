@@ -47,7 +47,8 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         self._subtracts = subtracts
 
     def window(self, window: Window) -> Grouped[Windowed[K_co], V_co]:
-        """One row per key and window: `tumbling(…)`, `hopping(…)`, `session(…)`, `sliding(…)`."""
+        """One row per key and window: `tumbling(…)`, `hopping(…)`, `session(…)`, `sliding(…)`,
+        `unlimited()`."""
         operator = f"window of {self._node.name!r}"
         if not isinstance(window, TimeWindow | SpanWindow):
             raise TopologyError(f"{operator}: expected a window, got {type(window).__name__}")

@@ -40,6 +40,7 @@ from kafkalite.streams.options import (
     is_row,
 )
 from kafkalite.streams.table_joining import TableJoining
+from kafkalite.streams.windows import UnlimitedWindow
 
 if TYPE_CHECKING:
     from kafkalite.streams.groups import Grouped
@@ -164,6 +165,8 @@ class Table(
         windows = p.windows_above(self._node)
         if not windows:
             raise TopologyError(_no_window(operator))
+        if any(isinstance(each.window, UnlimitedWindow) for each in windows):
+            raise TopologyError(f"{operator}: an unlimited window never closes; use .to_stream()")
         maps = self._maps()
         if maps is not None:
             return self._draft.stream(self._final_of(maps, windows[0], name, idle_ms))

@@ -6,6 +6,7 @@
     session("30s")          |--|     |--------|       one for records at most a gap apart
     sliding("1m")           |----|                    one for each set of records that a window
                                |----|                 of that width can hold at once
+    unlimited(start)           |---------------...    one for all records from a time on
 
 A tumbling or hopping window [start, start + size) starts at a multiple of the advance, never below
 0. It closes when stream time, the newest timestamp so far, reaches its end plus the grace.
@@ -13,16 +14,18 @@ A tumbling or hopping window [start, start + size) starts at a multiple of the a
 Sessions and sliding windows [start, end] hold both ends. A session closes when stream time has
 passed its end, the gap and the grace; a sliding window when it has passed its end and the grace.
 
-Source Kafka Streams' TimeWindows, SessionWindows, SlidingWindows.
+Source Kafka Streams' TimeWindows, SessionWindows, SlidingWindows, UnlimitedWindows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.durations import Duration, not_negative, positive, spell
+
+END_OF_TIME: Final = (1 << 63) - 1  # in epoch ms; no record is newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,19 @@ class SlidingWindow(SpanWindow):
     word = "sliding"
 
 
+@dataclass(frozen=True, slots=True)
+class UnlimitedWindow(SpanWindow):
+    """One window for each key, which begins at `start_ms` and never ends."""
+
+    start_ms: int
+
+    word = "unlimited"
+
+    def __str__(self) -> str:
+        """As a user would write it."""
+        return f"unlimited({self.start_ms or ''})"
+
+
 Window = TimeWindow | SpanWindow
 
 
@@ -157,3 +173,10 @@ def sliding(difference: Duration, grace: Duration = 0) -> SlidingWindow:
     """Windows of records that are at most `difference` apart, one for each such set."""
     difference_ms = positive(difference, "sliding: difference")
     return SlidingWindow(difference_ms, not_negative(grace, "sliding: grace"))
+
+
+def unlimited(start: int = 0) -> UnlimitedWindow:
+    """One window without an end for the records from `start`, in epoch ms. It never closes."""
+    if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start < END_OF_TIME:
+        raise TopologyError(f"unlimited: start: expected epoch milliseconds, got {start!r}")
+    return UnlimitedWindow(END_OF_TIME - start, 0, start)

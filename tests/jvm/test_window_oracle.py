@@ -1,4 +1,4 @@
-"""Sessions and sliding windows over random records: the driver's records are Kafka Streams'.
+"""Sessions, sliding and unlimited windows: the driver's records are those of Kafka Streams.
 
 As `test_streams_oracle.py`, for one operator at a time. Kafka Streams errs at the last millisecond
 of a window: it overwrites a session, or sends a final row twice. Cases have timestamps that no
@@ -25,6 +25,7 @@ from kafkalite.streams import (
     session,
     sliding,
     string,
+    unlimited,
 )
 
 CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
@@ -75,7 +76,11 @@ class Case(NamedTuple):
     def app(self) -> Streams:
         """The topology as our users would write it."""
         app = Streams("oracle", key=string(), value=int64())
-        window = (session if self.window == "session" else sliding)(self.length, self.grace)
+        window: Any
+        if self.window == "unlimited":
+            window = unlimited(self.length)
+        else:
+            window = (session if self.window == "session" else sliding)(self.length, self.grace)
         groups = app.stream("in").group_by_key().window(window)
         table: Any
         match self.word:
@@ -130,6 +135,8 @@ def records(random: Random, step: int) -> Iterator[Piped]:
 
 def a_case(random: Random) -> Case:
     word = random.choice(["count", "reduce", "aggregate"])
+    if random.random() < 0.1:
+        return Case("unlimited", random.choice([0, 20]), 0, word, False, list(records(random, 1)))
     if random.random() < 0.5:
         # No session ends at stream time - gap - grace: timestamps are even, the sum is odd.
         length, grace = random.choice([(5, 0), (2, 1), (4, 7), (7, 4), (10, 31), (1, 0)])

@@ -127,6 +127,7 @@ public class Oracle {
                 break;
             }
             case "session": made = session((KGroupedStream) above, w); size = SESSION; break;
+            case "unlimited": made = unlimited((KGroupedStream) above, w); size = Long.MAX_VALUE; break;
             case "sliding": made = sliding((KGroupedStream) above, w); size = Long.parseLong(w[3]); break;
             case "count": case "reduce": case "aggregate": made = aggregate(w[1], above, size); break;
             case "table_filter": {
@@ -390,6 +391,10 @@ public class Oracle {
     static Object sliding(KGroupedStream<Object, Long> above, String[] w) {
         return above.windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(
             Duration.ofMillis(Long.parseLong(w[3])), Duration.ofMillis(Long.parseLong(w[4]))));
+    }
+
+    static Object unlimited(KGroupedStream<Object, Long> above, String[] w) {
+        return above.windowedBy(UnlimitedWindows.of().startOn(Instant.ofEpochMilli(Long.parseLong(w[3]))));
     }
 
     static Object aggregateSessions(String word, SessionWindowedKStream<Object, Long> grouped) {

@@ -12,9 +12,10 @@ from kafkalite.streams.local.operators.keys import store_key_needs
 from kafkalite.streams.local.operators.sessions import SessionAggregate
 from kafkalite.streams.local.operators.sliding import SlidingAggregate
 from kafkalite.streams.local.operators.suppress import FinalBuffer, LimitBuffer
+from kafkalite.streams.local.operators.unlimited import UnlimitedAggregate
 from kafkalite.streams.local.operators.windowed import WindowedAggregate
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
-from kafkalite.streams.windows import SessionWindow, SlidingWindow
+from kafkalite.streams.windows import SessionWindow, SlidingWindow, UnlimitedWindow
 
 
 @compile_node.register
@@ -26,6 +27,8 @@ def _(node: p.Aggregate, runtime: Runtime) -> Push:
         operator = SessionAggregate(node, runtime)
     elif isinstance(node.window, SlidingWindow):
         operator = SlidingAggregate(node, runtime)
+    elif isinstance(node.window, UnlimitedWindow):
+        operator = UnlimitedAggregate(node, runtime)
     else:
         operator = WindowedAggregate(node, runtime)
     runtime.stateful[node] = operator

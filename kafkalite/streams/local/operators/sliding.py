@@ -97,12 +97,7 @@ class SlidingAggregate(SpanAggregate):
             its = self.store.spans.get(key, [])
             step = (self._early if timestamp < length else self._step)(key, its, timestamp, limit)
             missed += step.missed
-            olds = self._run(step, batch, whole, index)
-            if olds is None:
-                continue
-            if self.tells_each:
-                self._tell(step, olds, updates, index)
-            self._settle(step, olds, time)
+            self.take(step, batch, whole, index, updates)
         self.tell_each(updates, batch)
         self.report_late(batch, late, missed)
 
@@ -202,6 +197,15 @@ class SlidingAggregate(SpanAggregate):
 
     # What happens to them
 
+    def take(self, step: Step, batch: Batch, whole: Segment, index: int, updates: Updates) -> None:
+        """Takes a step with the record at `index`."""
+        olds = self._run(step, batch, whole, index)
+        if olds is None:
+            return
+        if self.tells_each:
+            self._tell(step, olds, updates, index)
+        self._settle(step, olds)
+
     def _run(self, step: Step, batch: Batch, whole: Segment, index: int) -> Sequence[Any] | None:
         """Takes a step: the old rows of what it tells of. None: a function failed, and nothing has
         changed."""
@@ -253,7 +257,7 @@ class SlidingAggregate(SpanAggregate):
             return False
         return True
 
-    def _settle(self, step: Step, olds: Sequence[Any], time: int) -> None:
+    def _settle(self, step: Step, olds: Sequence[Any]) -> None:
         """Takes new windows in, lets those go that have no row any more."""
         has, bucket, held = self.store.has, self.bucket, set(step.held)
         for at, span in enumerate(dict.fromkeys(step.told)):
@@ -263,7 +267,7 @@ class SlidingAggregate(SpanAggregate):
                     self.open(span)
                 self.change(span, old)
             elif span in held:
-                self.drop(span, time, old)
+                self.drop(span, self.time, old)
             else:
                 bucket.forget(span)
 
