@@ -17,7 +17,7 @@ from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
 from kafkalite.serde import avro_plan, column_values, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
-from kafkalite.streams.local.operators import folding
+from kafkalite.streams.local.operators import folding, matching
 from kafkalite.streams.local.state import row_table
 
 pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all sources, once
@@ -32,9 +32,11 @@ STUBS = sorted((ROOT / "kafkalite").rglob("*.pyi"))
 COMPACTION = ROOT / "kafkalite" / "compaction"
 SERDE = ROOT / "kafkalite" / "serde"
 OPERATORS = ROOT / "kafkalite" / "streams" / "local" / "operators"
+MATCHING = OPERATORS / "_matching.pyi"
 ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi"
 NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interface`
 FOLDING_INTERFACE = (7, "e3e8d020225c")  # its number; digest of `folding_interface`
+MATCHING_INTERFACE = (1, "84a6d063f727")  # the same of `matching_interface`
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
 AVRO_INTERFACE = (9, "c63183da09e4")  # its number; digest of `avro_interface`
 JSON_INTERFACE = (3, "2b3a3365a401")  # its number; digest of `json_interface`
@@ -225,8 +227,17 @@ def native_interface() -> str:
 def folding_interface() -> str:
     """What the native modules that fold, and the Python beside them, agree on: stubs, and what
     the modules share."""
-    files = sorted(OPERATORS.glob("*.pyi")) + sorted(OPERATORS.glob("*.pxd"))
+    files = sorted({*OPERATORS.glob("*.pyi"), *OPERATORS.glob("*.pxd")} - {MATCHING})
+    files.sort(key=lambda path: path.suffix, reverse=True)
     return "\n".join(path.read_text() for path in files)
+
+
+def matching_interface() -> str:
+    """What the native loop of joins and the Python around it agree on: the stub, and the names that
+    the loop uses of what it is given."""
+    loop = MATCHING.with_suffix(".pyx").read_text()
+    names = re.findall(r"\b(?:join|store|stores\[\w+\]|pairs|segment)\.(\w+)", loop)
+    return "\n".join([MATCHING.read_text(), *sorted(set(names))])
 
 
 def avro_interface() -> str:
@@ -307,6 +318,9 @@ def test_another_native_interface_has_another_number() -> None:
     found = (folding.INTERFACE, digest(folding_interface()))
     where = "here, in folding.py, _folding.pyx and _updates.pyx"
     assert found == FOLDING_INTERFACE, f"raise it {where}"
+    found = (matching.INTERFACE, digest(matching_interface()))
+    where = "here, in matching.py and in _matching.pyx"
+    assert found == MATCHING_INTERFACE, f"raise it {where}"
     found = (row_table.INTERFACE, digest(ROW_TABLE.read_text()))
     assert found == ROW_TABLE_INTERFACE, "raise it here, in row_table.py and in _row_table.pyx"
 

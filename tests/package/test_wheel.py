@@ -37,7 +37,7 @@ NATIVE = {
         "_msgpack_write",
         "_vectors",
     },
-    "kafkalite/streams/local/operators/": {"_folding", "_updates"},
+    "kafkalite/streams/local/operators/": {"_folding", "_matching", "_updates"},
     "kafkalite/streams/local/state/": {"_row_table"},
 }
 

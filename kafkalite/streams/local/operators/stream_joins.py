@@ -24,7 +24,6 @@ Source Kafka Streams' KStreamKStreamJoin, and KIP-633. Its null results may come
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import merge
 from itertools import repeat
 from typing import Final
@@ -32,6 +31,7 @@ from typing import Final
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.drops import Reason
+from kafkalite.streams.local.operators.matching import NATIVE, match
 from kafkalite.streams.local.operators.pairs import (
     LEFT,
     RIGHT,
@@ -81,17 +81,25 @@ class StreamJoin:
         assert batch.raw_keys is not None
         assert batch.raw_values is not None
         pairs = Pairs()
-        times: Sequence[int] | None = batch.times if self.runtime.is_timed else None
-        records = zip(sides, batch.raw_keys, batch.timestamps, batch.raw_values, strict=True)
-        for at, (side, key, stamp, value) in enumerate(records):
-            if value is None or key is None:
-                self._incomplete(pairs, side, at, key, stamp, value)
-            else:
-                time = None if times is None else times[at]
-                self._record(pairs, side, at, key, stamp, value, time)
+        keys, stamps = list(batch.raw_keys), list(batch.timestamps)
+        values, times = list(batch.raw_values), None
+        if self.runtime.is_timed:
+            assert batch.times is not None
+            times = list(batch.times)
+        if NATIVE and all(side.is_whole for side in self.sides):
+            match(self, sides, keys, stamps, values, times, pairs)
+        else:
+            for at, (side, key, stamp, value) in enumerate(
+                zip(sides, keys, stamps, values, strict=True)
+            ):
+                if key is None or value is None:
+                    self.incomplete(pairs, side, at, key, stamp, value)
+                else:
+                    time = None if times is None else times[at]
+                    self.record(pairs, side, at, key, stamp, value, time)
         self.results.send(pairs, batch)
 
-    def _incomplete(
+    def incomplete(
         self, pairs: Pairs, side: int, at: int, key: bytes | None, stamp: int, value: bytes | None
     ) -> None:
         """A record without a value, or a key."""
@@ -100,7 +108,7 @@ class StreamJoin:
             return
         self.results.drop(Reason.NULL_KEY if key is None else Reason.NULL_VALUE)
 
-    def _record(
+    def record(
         self,
         pairs: Pairs,
         side: int,
@@ -110,11 +118,10 @@ class StreamJoin:
         value: bytes,
         time: int | None,
     ) -> None:
+        """A record, judged by `time` or, without it, by the rows that there are."""
         own, other = self.sides[side], self.sides[1 - side]
         if time is None and stamp > own.newest:
-            own.newest = stamp
-            for row in own.expire(stamp - self.keeps_ms):
-                pairs.alone(side, at, row.key, row.stamp, row.value, made=True)
+            self.expire(pairs, side, at, stamp)
         before, after = self.reach[side]
         newest = other.newest if time is None else time
         low, high = max(stamp - before, newest - self.keeps_ms + 1), stamp + after
@@ -124,12 +131,24 @@ class StreamJoin:
             pairs.add(at, key, max(stamp, row_stamp), left, right)
         if rows and other.waits:
             other.meet(key, low, high)
-        waits = own.waits and not rows
         if stamp > (own.newest if time is None else self.time) - self.keeps_ms:
-            own.put(key, stamp, value, waits=waits)
-            return
+            own.put(key, stamp, value, waits=own.waits and not rows)
+        else:
+            self.refuse(pairs, side, at, key, stamp, value, bool(rows))
+
+    def expire(self, pairs: Pairs, side: int, at: int, newest: int) -> None:
+        """A record is the newest of its side: the rows that it puts out of reach are over."""
+        own = self.sides[side]
+        own.newest = newest
+        for row in own.expire(newest - self.keeps_ms):
+            pairs.alone(side, at, row.key, row.stamp, row.value, made=True)
+
+    def refuse(
+        self, pairs: Pairs, side: int, at: int, key: bytes, stamp: int, value: bytes, has_met: bool
+    ) -> None:
+        """A record that is too old to become a row."""
         self.results.drop(Reason.EXPIRED_ROW)
-        if waits:
+        if self.waits[side] and not has_met:
             pairs.alone(side, at, key, stamp, value, made=False)
 
     # Time, where operators do not go by their records

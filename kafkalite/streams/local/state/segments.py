@@ -98,7 +98,7 @@ class SegmentStore:
         self.waits = waits  # whether rows may wait
         self.newest = NEVER  # of the rows that ever were
         self.due = NOT_SOON  # the first time at which `expire` has something to do
-        self._segments: dict[int, Segment] = {}
+        self.segments: dict[int, Segment] = {}
         self._heap: list[Expired] = []  # rows that wait, and some that did
         self._gone: list[tuple[bytes, int]] = []  # pieces to delete, with timestamps
         self._numbers = 0
@@ -108,12 +108,17 @@ class SegmentStore:
 
     # Rows
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows are in memory."""
+        return not (self.kept.is_durable and any(each.missing for each in self.segments.values()))
+
     def matches(self, key: bytes, low: int, high: int) -> list[Row]:
         """The rows of `key` with low <= timestamp <= high, oldest first, then as they arrived."""
         found: list[Row] = []
         width = self.width_ms
         for number in range(max(0, low) // width, high // width + 1):
-            if (segment := self._segments.get(number)) is None:
+            if (segment := self.segments.get(number)) is None:
                 continue
             if segment.missing:
                 self._load_page(number, segment, key)
@@ -126,8 +131,8 @@ class SegmentStore:
     def put(self, key: bytes, stamp: int, value: bytes, *, waits: bool = False) -> None:
         """Adds a row."""
         number = stamp // self.width_ms
-        if (segment := self._segments.get(number)) is None:
-            segment = self._segments[number] = Segment()
+        if (segment := self.segments.get(number)) is None:
+            segment = self.segments[number] = Segment()
             self.due = min(self.due, (number + 1) * self.width_ms - 1)
         if segment.missing:
             self._load_page(number, segment, key)
@@ -138,7 +143,7 @@ class SegmentStore:
         """The rows that `matches` gives for this have met a partner."""
         width = self.width_ms
         for number in range(max(0, low) // width, high // width + 1):
-            segment = self._segments.get(number)
+            segment = self.segments.get(number)
             if segment is None or not (waiting := segment.waiting.get(key)):
                 continue
             for stamp in {row.stamp for row in waiting if low <= row.stamp <= high}:
@@ -150,17 +155,17 @@ class SegmentStore:
         found: list[Expired] = []
         if limit < self.due:
             return found
-        for number, segment in sorted(self._segments.items()):
+        for number, segment in sorted(self.segments.items()):
             if segment.missing and number * self.width_ms <= limit and self.waits:
                 self._load(number, segment, range(PAGES))
         while self._heap and self._heap[0].stamp <= limit:
             row = heappop(self._heap)
-            segment = self._segments[row.stamp // self.width_ms]
+            segment = self.segments[row.stamp // self.width_ms]
             if row in segment.waiting.get(row.key, ()):
                 segment.waiting[row.key].remove(row)
                 segment.events.append((row.key, row.stamp, None, MET))
                 found.append(row)
-        for number in [n for n in self._segments if (n + 1) * self.width_ms - 1 <= limit]:
+        for number in [n for n in self.segments if (n + 1) * self.width_ms - 1 <= limit]:
             self._drop(number)
         self._reckon()
         return found
@@ -170,8 +175,6 @@ class SegmentStore:
             segment.rows[key] = [(stamp, value)]
         else:
             rows.append((stamp, value))
-        segment.count += 1
-        segment.bytes += len(key) + len(value)
         self.newest = max(self.newest, stamp)
         if waits:
             self._numbers += 1
@@ -189,14 +192,14 @@ class SegmentStore:
 
     def _drop(self, number: int) -> None:
         """A segment is over."""
-        segment = self._segments.pop(number)
+        segment = self.segments.pop(number)
         last = (number + 1) * self.width_ms - 1
         self._gone += [(piece, last) for piece in segment.pieces]
 
     def _reckon(self) -> None:
         """When `expire` has to do something next."""
-        ends = ((number + 1) * self.width_ms - 1 for number in self._segments)
-        unread = (n * self.width_ms for n, segment in self._segments.items() if segment.missing)
+        ends = ((number + 1) * self.width_ms - 1 for number in self.segments)
+        unread = (n * self.width_ms for n, segment in self.segments.items() if segment.missing)
         self.due = min(
             min(ends, default=NOT_SOON),
             min(unread, default=NOT_SOON) if self.waits else NOT_SOON,
@@ -219,6 +222,7 @@ class SegmentStore:
                 low, high = PIECE_KEY.pack(start, page, 0), PIECE_KEY.pack(start, page + 1, 0)
                 for _, value in self._pieces(self.kept.keys_between(low, high)):
                     self._fold(segment, value)
+                    segment.bytes += len(value)
 
     def _pieces(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Pieces as they are kept, by their keys."""
@@ -236,6 +240,7 @@ class SegmentStore:
                 f"store {self.name!r}: a piece of {self.changelog_topic!r} cannot be read: "
                 f"{error.words}"
             ) from error
+        segment.count += len(events)
         for key, stamp, value, kind in events:
             if kind == MET:
                 self._meet(segment, key, stamp)
@@ -262,16 +267,18 @@ class SegmentStore:
         """What changed since the last call; None for nothing."""
         columns = Columns([], [], [])
         self._commit += 1
-        for number, segment in self._segments.items():
+        for number, segment in self.segments.items():
             if not segment.events:
                 continue
             for page, events in _by_page(segment.events):
-                for piece in _cut(events):
+                for some in _cut(events):
                     key = PIECE_KEY.pack(number * self.width_ms, page, self._commit)
-                    self._commit += len(piece) < len(events)  # pieces of one page keep their order
+                    self._commit += len(some) < len(events)  # pieces of one page keep their order
                     segment.pieces.append(key)
-                    stamp = max(stamp for _, stamp, _, _ in piece)
-                    _append(columns, key, encode_piece(piece), stamp)
+                    piece = encode_piece(some)
+                    _append(columns, key, piece, max(stamp for _, stamp, _, _ in some))
+                    segment.count += len(some)
+                    segment.bytes += len(piece)
             segment.events.clear()
         for key, stamp in self._gone:
             _append(columns, key, None, stamp)
@@ -316,7 +323,7 @@ class SegmentStore:
         keys = [key for key in self.kept.keys_between(b"", None) if key not in others]
         for start, some in groupby(keys, key=lambda key: PIECE_KEY.unpack(key)[0]):
             number, pieces = start // self.width_ms, list(some)
-            segment = self._segments.setdefault(number, Segment())
+            segment = self.segments.setdefault(number, Segment())
             new = set(pieces).difference(segment.pieces)
             segment.pieces += sorted(new)
             segment.missing |= {PIECE_KEY.unpack(key)[1] for key in new}
@@ -330,19 +337,22 @@ class SegmentStore:
     @property
     def object_bytes(self) -> int:
         """About how many bytes the rows take that are objects."""
-        return sum(segment.count * ROW_BYTES + segment.bytes for segment in self._segments.values())
+        return sum(
+            (segment.count + len(segment.events)) * ROW_BYTES + segment.bytes
+            for segment in self.segments.values()
+        )
 
     def shrink(self, bytes_max: int) -> None:
         """Lets go of segments that are on disk as they are here, until the rest fits."""
         assert self.kept.is_durable, f"store {self.name!r} is nowhere but in memory"
         excess = self.object_bytes - bytes_max
-        for number, segment in sorted(self._segments.items()):
+        for number, segment in sorted(self.segments.items()):
             if excess <= 0:
                 break
             if segment.events or not segment.count:
                 continue
             excess -= segment.count * ROW_BYTES + segment.bytes
-            left = self._segments[number] = Segment()
+            left = self.segments[number] = Segment()
             left.pieces = segment.pieces
             left.missing = {PIECE_KEY.unpack(key)[1] for key in segment.pieces}
             if segment.waiting:
@@ -378,17 +388,20 @@ def decode_piece(piece: bytes) -> list[Event]:
 
 def _by_page(events: list[Event]) -> Iterator[tuple[int, list[Event]]]:
     """The events of each page, in their order."""
-    pages: dict[int, list[Event]] = {}
+    pages: list[list[Event]] = [[] for _ in range(PAGES)]
     for event in events:
-        pages.setdefault(crc32(event[0]) % PAGES, []).append(event)
-    return iter(pages.items())
+        pages[crc32(event[0]) % PAGES].append(event)
+    return ((page, some) for page, some in enumerate(pages) if some)
 
 
 def _cut(events: list[Event]) -> Iterator[list[Event]]:
     """Events in stretches of about PIECE_BYTES."""
+    sizes = [len(key) + len(value or b"") for key, _, value, _ in events]
+    if sum(sizes) <= PIECE_BYTES:
+        yield events
+        return
     first = size = 0
-    for at, (key, _, value, _) in enumerate(events):
-        length = len(key) + len(value or b"")
+    for at, length in enumerate(sizes):
         if size and size + length > PIECE_BYTES:
             yield events[first:at]
             first, size = at, 0
