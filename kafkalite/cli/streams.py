@@ -126,6 +126,7 @@ class Format(StrEnum):
 
     text = "text"
     mermaid = "mermaid"
+    svg = "svg"
     json = "json"
 
 
@@ -244,7 +245,8 @@ def _summary(progress: Progress) -> str:
 def describe(
     app: AppFile,
     output: Annotated[
-        Format, typer.Option("--format", "-f", help="text, mermaid (a diagram) or json.")
+        Format,
+        typer.Option("--format", "-f", help="text, mermaid (a diagram), svg (a picture) or json."),
     ] = Format.text,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:

@@ -29,6 +29,7 @@ from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.describe import Format, describe
 from kafkalite.streams.draft import Draft, Faces, NotBuilt, refuse_history, serde_or_none, topics_of
+from kafkalite.streams.drawing import draw
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.expressions.tree import TIMESTAMP, VALUE
@@ -38,6 +39,7 @@ from kafkalite.streams.global_table import GlobalTable
 from kafkalite.streams.groups import Grouped
 from kafkalite.streams.naming import check_name
 from kafkalite.streams.options import GlobalOptions, SourceOptions, TableSourceOptions
+from kafkalite.streams.rewrites import sub_topologies
 from kafkalite.streams.shapes import type_of_serde
 from kafkalite.streams.stream import Stream
 from kafkalite.streams.table import Table
@@ -98,7 +100,14 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
 
     def describe(self, format: Format = "text") -> str:  # noqa: A002 - the word users know
         """Sub-topologies, operators, stores and topics, in one of several forms."""
-        return describe(self.plan(), format)
+        plan = self.plan()
+        if format == "svg":
+            return draw(plan.application_id, sub_topologies(plan))
+        return describe(plan, format)
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """The topology as a notebook shows it."""
+        return {"text/plain": self.describe(), "image/svg+xml": self.describe("svg")}
 
     @overload
     def stream(

@@ -10,7 +10,7 @@ The plan is shown as it will run: repartition topics, stores and serdes included
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
@@ -18,14 +18,15 @@ from kafkalite.streams.durations import spell
 from kafkalite.streams.functions import Function, TopicOf
 from kafkalite.streams.rewrites import SubTopology, sub_topologies
 
-Format = Literal["text", "mermaid", "json"]
+Format = Literal["text", "mermaid", "svg", "json"]
 
 
 def describe(plan: p.Plan, format: Format = "text") -> str:  # noqa: A002 - the word users know
     """`plan` in one of the forms above. TopologyError for another form."""
     forms = {"text": _text, "mermaid": _mermaid, "json": _json}
     if format not in forms:
-        raise TopologyError(f"describe: expected one of {', '.join(forms)}, got {format!r}")
+        known = ", ".join(get_args(Format))
+        raise TopologyError(f"describe: expected one of {known}, got {format!r}")
     return forms[format](plan, sub_topologies(plan))
 
 
