@@ -36,6 +36,9 @@ def detail(node: p.Node) -> str:
         case p.Source():
             read = ", ".join(node.topics) or f"/{node.pattern.pattern if node.pattern else ''}/"
             return f"topics: {read}; key {node.key!r}, value {node.value!r}"
+        case p.MapAsync():
+            order = "ordered" if node.ordered else "ordered by key"
+            return f"{node.function}; {node.limits}, {order}"
         case p.Sink():
             topic = node.topic if isinstance(node.topic, str) else _name(node.topic)
             folds = "" if node.folds is None else f"; folds ahead: {detail(node.folds)}"

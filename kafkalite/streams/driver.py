@@ -1,4 +1,4 @@
-"""The test driver: a topology in one process, without broker, clock, threads or cache.    [P]
+"""The test driver: a topology in one process, without broker, clock or cache.             [IO]
 
     with TopologyTestDriver(app) as driver:
         driver.pipe("clicks", {"user": "ann"}, key="1", timestamp=0)
@@ -9,7 +9,9 @@ One partition of everything. A record is processed to its end before `pipe` retu
 to in repartition topics, and in other topics that the topology reads, is processed as well.
 Every record is committed, so that stores are written as a worker would write them, and every
 update of a table goes on; `cached=True` shows how updates merge between commits. The wall clock
-stands still, at 1970 if nobody says else, so no record counts as one from the future.
+stands still, at 1970 if nobody says else, so no record counts as one from the future. Async
+functions run in a thread of their own: `pipe` waits for them, and results come in the order of the
+records. Pauses between their tries take no time.
 
 Owns   one task per sub-topology, what the changelogs keep of their state, the outputs that were
        not read, the wall clock.
@@ -36,7 +38,9 @@ from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.explaining import Explanation, Steps
 from kafkalite.streams.local.batch import Batch, Output
+from kafkalite.streams.local.call_loop import run_to_the_end
 from kafkalite.streams.local.calling import TIMESTAMP_MAX
+from kafkalite.streams.local.calls import WaitedCalls
 from kafkalite.streams.local.compile import SubTopology, compile_topology
 from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.state.memory import MemoryBackend
@@ -258,6 +262,7 @@ class TopologyTestDriver:
             partition_counts=counts,
             trace=self._trace if self._is_twin else None,
             global_stores=self._globals,
+            calls=lambda callee: WaitedCalls(callee, run_to_the_end),
         )
 
     def _renew(self, subs: Iterable[SubTopology]) -> None:

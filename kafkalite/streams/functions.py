@@ -323,17 +323,44 @@ def partitioner_of(
     return given
 
 
-def check_arguments(given: object, count: int, operator: str, what: str) -> None:
+def _is_async(given: object) -> bool:
+    """Whether what `given` returns has to be awaited, or gone through with `async for`."""
+    return any(
+        inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        for function in (given, getattr(given, "__call__", None))  # noqa: B004 - an object's own
+    )
+
+
+def check_async(given: object, operator: str) -> Callable[..., Any]:
+    """TopologyError unless `given` is an async function, or a lambda: that may call one."""
+    if isinstance(given, Expression | str) or not callable(given):
+        kind = "an expression" if isinstance(given, Expression) else type(given).__name__
+        raise TopologyError(f"{operator}: expected an async function, got {kind}")
+    name = getattr(given, "__name__", repr(given))
+    if inspect.isasyncgenfunction(given):
+        raise TopologyError(f"{operator}: {name} yields several values; return one, a list perhaps")
+    if not _is_async(given) and name != "<lambda>":
+        raise TopologyError(
+            f"{operator}: {name} is not async; .map calls plain functions, and an async def can "
+            "await asyncio.to_thread(…) for one that blocks"
+        )
+    return given
+
+
+def check_arguments(
+    given: object, count: int, operator: str, what: str, *, is_awaited: bool = False
+) -> None:
     """TopologyError unless `given` can be called with `count` positional arguments.
 
-    An async function cannot: nobody would await what it returns, which counts as true.
+    An async function cannot, unless it `is_awaited`: what it returns would count as true.
     """
     if not callable(given):
         raise TopologyError(f"{operator}: expected a function, got {type(given).__name__}")
-    for function in (given, getattr(given, "__call__", None)):  # noqa: B004 - an object's own
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            name = getattr(given, "__name__", repr(given))
-            raise TopologyError(f"{operator}: {name} is async; functions are called, not awaited")
+    if not is_awaited and _is_async(given):
+        name = getattr(given, "__name__", repr(given))
+        raise TopologyError(
+            f"{operator}: {name} is async; functions are called, not awaited; .map_async awaits"
+        )
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):  # some builtins do not tell

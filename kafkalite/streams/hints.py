@@ -46,6 +46,7 @@ STREAM: Final[Mapping[str, str]] = {
         f"{_GROUP_FIRST} .window(w), w being {_WINDOW}",
     ),
     **dict.fromkeys(("transform", "flat_transform"), ".process(Processor, stores=[…])"),
+    **dict.fromkeys(("async_map", "map_values_async", "amap"), ".map_async(f)"),
     "flat_map_values": ".flat_map(f): it takes the value and keeps the key",
     "foreach": ".for_each(f)",
     "update": ".peek(f) or .for_each(f)",

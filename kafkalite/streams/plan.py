@@ -23,7 +23,8 @@ from typing import Any, ClassVar, Literal
 
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.aggregates import Aggregate as Aggregator
-from kafkalite.streams.functions import Function
+from kafkalite.streams.call_limits import CallLimits
+from kafkalite.streams.functions import CallableFunction, Function
 from kafkalite.streams.processors import StoreSpec
 from kafkalite.streams.windows import Window
 
@@ -51,6 +52,7 @@ class Node:
     pushes_often: ClassVar[bool] = False  # several batches for one that came, the later ones last
     gathers: ClassVar[bool] = False  # takes the records of several inputs better together
     joins: ClassVar[bool] = False  # equal keys of all its parents come to one task
+    begins_runs: ClassVar[bool] = False  # what leaves it comes later than the run that led to it
 
     name: str
     parents: tuple[Node, ...] = ()
@@ -346,6 +348,24 @@ class TableGroupBy(Node):
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ToStream(Node):
     """The updates of a table as a stream."""
+
+
+# Calls that are awaited
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MapAsync(Node):
+    """Replaces the value by the result of an async function.
+
+    With `ordered` records leave in the order in which they came, else only those of a key do.
+    """
+
+    changes_value: ClassVar[bool] = True
+    begins_runs: ClassVar[bool] = True
+
+    function: CallableFunction
+    limits: CallLimits
+    ordered: bool = True
 
 
 # Joins

@@ -70,6 +70,8 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
             return Shape(type_of_serde(node.value), type_of_serde(node.key))
         case p.Map() | p.TableMap():
             return Shape(_made_by(node.function, above[0]), above[0].key)
+        case p.MapAsync():
+            return Shape(ANY, above[0].key)
         case p.SelectKey():
             return Shape(above[0].value, _made_by(node.function, above[0]))
         case p.GroupBy() if node.function is not None:

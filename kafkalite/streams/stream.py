@@ -22,6 +22,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
+from kafkalite.streams.asynchronous import Asynchronous
 from kafkalite.streams.draft import Draft, NotBuilt, operator_of, refuse_history, serde_or_none
 from kafkalite.streams.durations import Duration
 from kafkalite.streams.expressions.check import Shape
@@ -64,6 +65,7 @@ TopicName: TypeAlias = str | Callable[[Record[K, V]], str] | Expression
 
 
 class Stream(
+    Asynchronous[K_co, V_co],
     Joining[K_co, V_co],
     Processing[K_co, V_co],
     Fields["Stream[K_co, dict[str, Any]]"],

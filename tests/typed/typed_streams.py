@@ -177,6 +177,24 @@ def words(record: Record[str, Order]) -> Iterator[str]:
 
 assert_type(orders.flat_map(words, with_record=True), Stream[str, str])
 
+
+async def looked_up(order: Order) -> int:
+    return order["id"]
+
+
+async def paired(key: str, order: Order) -> tuple[str, int]:
+    return key, order["id"]
+
+
+async def stamped(record: Record[str, Order]) -> int:
+    return record.timestamp
+
+
+assert_type(orders.map_async(looked_up, concurrency=5, timeout="1s"), Stream[str, int])
+assert_type(orders.map_async(lambda o: looked_up(o), ordered=False), Stream[str, int])
+assert_type(orders.map_async(paired, with_key=True), Stream[str, tuple[str, int]])
+assert_type(orders.map_async(stamped, with_record=True, retries=3), Stream[str, int])
+
 # A function may give None; serdes write it as the null record.
 notes = orders.map(lambda o: o["note"])
 assert_type(notes, Stream[str, str | None])

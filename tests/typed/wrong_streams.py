@@ -46,6 +46,7 @@ ints.filter(lambda r: r.value.upper(), with_record=True)  # E: No overload varia
 ints.peek(lambda r: r.stamp, with_record=True)  # E: No overload variant of "peek"
 ints.map(lambda k, v: v)  # E: expected "Callable[[int], Any] | str | Expression"
 ints.flat_map(lambda v: v)  # E: expected "Iterable[
+ints.map_async(lambda v: v)  # E: Awaitable[Any]
 ints.select_key(lambda v: v.upper())  # E: "int" has no attribute "upper"
 ints.map_pairs(lambda k, v: v)  # E: expected "tuple[
 ints.branch(lambda v: v > 1, lambda v: v.upper())  # E: "int" has no attribute "upper"

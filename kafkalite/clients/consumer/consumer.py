@@ -193,7 +193,7 @@ class Consumer(Lifetime):
         self._fetcher: Fetcher | None = None
         self._group: GroupMember | None = None
         self._commits: Commits | None = None  # there is one where there is a group
-        self._is_polling = self._closed = False
+        self._is_polling = self._is_woken = self._closed = False
         self._knows_topics = True  # False until a pattern has been matched for the first time
         self._given: dict[TopicPartition, int] = {}  # positions after the last poll
         self._cluster_applied: Cluster | None = None  # the metadata that the group last went by
@@ -363,12 +363,19 @@ class Consumer(Lifetime):
                     self._given = {tp: self._positions[tp].position for tp in taken}
                     return taken
                 now = self._loop.time()
-                if now >= until:
+                if now >= until or self._is_woken:
+                    self._is_woken = False
                     return {}
                 await fetcher.wait(min(until, self._next_maintenance_at()) - now)
                 self._check_not_closed()
         finally:
             self._is_polling = False
+
+    def wakeup(self) -> None:
+        """Ends a poll that waits for records, or lets the next one not wait."""
+        self._is_woken = True
+        if self._fetcher is not None:
+            self._fetcher.wake()
 
     async def __aiter__(self) -> AsyncGenerator[tuple[TopicPartition, Columns], None]:
         """All records from here on, a partition's columns at a time, until the consumer is closed.

@@ -107,6 +107,10 @@ class Consumer(Twin[asynchronous.Consumer]):
         """Records of the partitions that have some, or nothing after `timeout_ms`."""
         return self._thread.run(lambda: self._client.poll(timeout_ms), self._client.give_back)
 
+    def wakeup(self) -> None:
+        """Ends a poll of another thread that waits for records, or lets the next one not wait."""
+        self.read(lambda consumer: consumer.wakeup())
+
     def __iter__(self) -> Iterator[tuple[TopicPartition, Columns]]:
         """All records from here on, a partition's columns at a time, until the consumer is closed.
 

@@ -145,6 +145,21 @@ class Led:
 MADE: Origin = Made()
 
 
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Read in an earlier run: they come back from calls, and begin a run of their own."""
+
+    above: Origin
+
+    def places(self, indexes: Sequence[int]) -> list[Place | None]:
+        """As before."""
+        return self.above.places(indexes)
+
+    def order(self, indexes: Sequence[int]) -> list[int]:
+        """Alike before the first fork, as records that were just read."""
+        return [0] * len(indexes)
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Records side by side. Columns that are not needed are None, those that are have one length.

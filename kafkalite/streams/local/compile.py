@@ -19,6 +19,7 @@ from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.operators import (
     aggregates,
     as_of,
+    asynchronous,
     foreign_joins,
     global_joins,
     processors,
@@ -45,8 +46,8 @@ __all__ = [
 
 # Imported for what they register.
 OPERATORS: Final = (
-    stateless, sinks, tables, aggregates, stream_joins, as_of, processors, global_joins,
-    table_joins, foreign_joins,
+    stateless, asynchronous, sinks, tables, aggregates, stream_joins, as_of, processors,
+    global_joins, table_joins, foreign_joins,
 )  # fmt: skip
 
 

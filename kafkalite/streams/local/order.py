@@ -92,8 +92,9 @@ class Ordering:
         depth: dict[p.Node, int] = {}  # levels from the source to each node, itself included
         for node in nodes:
             at = max((depth[parent] for parent in node.parents), default=0)
-            is_source = not node.parents and (bool(several) or self.gathers)
-            uses = (("run", is_source), ("push", node in several), ("fork", node in self.forks))
+            may_begin = not node.parents or node.begins_runs
+            begins_run = may_begin and (bool(several) or self.gathers)
+            uses = (("run", begins_run), ("push", node in several), ("fork", node in self.forks))
             for use, is_used in uses:
                 if is_used:
                     levels[node, use] = at

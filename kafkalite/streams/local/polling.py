@@ -3,6 +3,7 @@
     poll        records into inboxes, and the callbacks for the group's decisions
     in_thread   a call in the task thread; polls go on meanwhile, so that the group rebalances
     held        no polls: a commit is under way
+    wake        a poll that waits ends: there is something else to do
 
 A short call costs no turn of the loop: the loop waits for it in place. While a longer one runs the
 loop polls, unless a poll led to the call.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 from kafkalite.clients.consumer.consumer import Consumer
@@ -48,6 +49,7 @@ class Polling:
         self._receive = receive
         self._max_poll_interval_ms = max_poll_interval_ms
         self._may_poll = True
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it has polled
 
     def begin(self, consumer: Consumer) -> None:
         """A new membership."""
@@ -66,12 +68,19 @@ class Polling:
     async def poll(self, timeout_ms: float) -> None:
         """Records into inboxes, and the group's decisions."""
         self._may_poll = False
+        self._loop = asyncio.get_running_loop()
         try:
             polled = await poll(self._consumer, timeout_ms)
         finally:
             self._may_poll = True
         for partition, columns in polled.items():
             self._receive(partition, columns)
+
+    def wake(self) -> None:
+        """Ends a poll that waits, or lets the next one not wait; from any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._consumer.wakeup)
 
     async def in_thread(self, call: Callable[[], R]) -> R:
         """Runs `call` in the task thread, and polls meanwhile unless a poll led here.

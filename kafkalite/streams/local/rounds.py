@@ -11,6 +11,7 @@ Source KIP-695 (waiting for inputs that lag).
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import Final, Protocol, TypeVar
 
 from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.local.state.limit import MemoryLimit
@@ -28,6 +30,8 @@ from kafkalite.streams.local.task_manager import Life
 R = TypeVar("R")
 
 LAG_WAIT_MS_MAX: Final = 5_000  # a partition that lags and gives nothing holds others no longer
+CALLS_SECONDS_MAX: Final = 5.0  # a stop, or another member, waits for calls no longer
+CALLS_LOOK_SECONDS: Final = 0.005  # how often it looks
 REST_SECONDS: Final = 0.01  # how often tasks without records look at the clock, at most
 
 
@@ -99,6 +103,8 @@ class Rounds:
         self._pace: dict[int, Pace] = defaultdict(Pace)  # by sub-topology
         self._waiting_since: dict[TopicPartition, float] = {}  # when a round first had to wait
         self._received_at: dict[TopicPartition, float] = {}
+        self._calling: dict[Life, Task] = {}  # those with async functions
+        self.is_released = False  # a commit is over, and tasks may process records again
         self._full: set[TopicPartition] = set()  # paused until their inboxes are low
         self._lives_of: dict[int, list[Life]] = defaultdict(list)  # by sub-topology
         self._looked_at: dict[int, float] = {}  # when the tasks of a sub-topology last had a turn
@@ -113,12 +119,15 @@ class Rounds:
         self.tasks = dict(sorted(self.tasks.items(), key=lambda entry: entry[0].task_id))
         for tp in life.partitions:
             self.inboxes[tp] = Inbox(self._buffered_records_max)
+        if task.has_calls:
+            self._calling[life] = task
         self._group_lives()
         self._consumer.resume(life.partitions)
 
     def remove(self, life: Life) -> Task | None:
         """The task runs no more; None if it did not."""
         if (task := self.tasks.pop(life, None)) is not None:
+            self._calling.pop(life, None)
             self._group_lives()
             for tp in life.partitions:
                 del self.inboxes[tp]
@@ -140,12 +149,41 @@ class Rounds:
 
     @property
     def has_records(self) -> bool:
-        """Whether records wait that no task has been given."""
-        return any(inbox.records for inbox in self.inboxes.values())
+        """Whether records wait that no task has processed."""
+        return any(inbox.records for inbox in self.inboxes.values()) or any(
+            task.is_full for task in self._calling.values()
+        )
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls of async functions are under way."""
+        return any(task.in_flight for task in self._calling.values())
+
+    async def prepare(self) -> bool:
+        """Whether a commit may follow: see `Task.prepare`."""
+        if not self._calling:
+            return True
+        tasks = list(self._calling.values())
+        return await self._in_thread(lambda: all(list(map(Task.prepare, tasks))))
+
+    async def are_calls_over(self) -> bool:
+        """Whether no call is under way, nor follows from what waits for the commit."""
+        return not self.has_calls and await self.prepare()
+
+    async def finish_calls(self) -> None:
+        """Waits until a commit may follow, but not for ever."""
+        until = self._clocks.monotonic() + CALLS_SECONDS_MAX
+        while not await self.prepare():
+            if self._clocks.monotonic() > until:
+                count = sum(task.in_flight for task in self._calling.values())
+                words = f"{count} calls of async functions have not ended"
+                raise ApiError(ErrorCode.REQUEST_TIMED_OUT, words)
+            await asyncio.sleep(CALLS_LOOK_SECONDS)
 
     async def run(self) -> int:
         """One round; how many records it processed."""
         done = 0
+        self.is_released = False
         for sub in self._subs:
             if (lives := self._lives_of.get(sub.id)) and (turns := self._turns(sub, lives)):
                 done += await self._in_thread(partial(self._work, turns, self._pace[sub.id]))
@@ -181,6 +219,7 @@ class Rounds:
     async def commit(self, lives: Iterable[Life]) -> list[tuple[Life, TaskCommit]]:
         """What these tasks have to commit, with everything that waited for it."""
         tasks = [(life, self.tasks[life]) for life in lives]
+        self.is_released = bool(self._calling)
         return await self._in_thread(lambda: [(life, task.commit()) for life, task in tasks])
 
     async def checkpoint(
@@ -244,7 +283,7 @@ class Rounds:
         pace = self._pace[sub.id]
         must_look = self._must_look(sub)
         idle = {  # before records are taken out
-            life: self._idle(life) for life in lives if must_look or self._has_fetched(life)
+            life: self._idle(life) for life in lives if must_look or self._has_work(life)
         }
         if not idle:
             return []
@@ -253,17 +292,22 @@ class Rounds:
             for group in groups
             if len(group) > 1 or len(group[0].partitions) > 1 or group[0] in idle
             for life, fetched in self._take(group, pace).items()
-            if fetched or must_look
+            if fetched or must_look or (life in idle and life in self._calling)
         ]
 
-    def _has_fetched(self, life: Life) -> bool:
-        return any(self.inboxes[tp].records for tp in life.partitions)
+    def _has_work(self, life: Life) -> bool:
+        if any(self.inboxes[tp].records for tp in life.partitions):
+            return True
+        task = self._calling.get(life)
+        return task is not None and (task.has_results or task.is_full)
 
     def _take(self, group: Sequence[Life], pace: Pace) -> dict[Life, list[tuple[str, Columns]]]:
         """Records up to the time to which all inputs of the group have some."""
         taken: dict[Life, list[tuple[str, Columns]]] = {life: [] for life in group}
         inboxes = {tp: self.inboxes[tp] for life in group for tp in life.partitions}
-        if self._must_wait(inboxes):
+        if self._must_wait(inboxes) or any(
+            task.is_full for life in group if (task := self._calling.get(life)) is not None
+        ):
             return taken
         fronts = {tp: box.front(pace.records) for tp, box in inboxes.items() if box.records}
         until = min((newest for newest, _ in fronts.values()), default=NO_LIMIT)

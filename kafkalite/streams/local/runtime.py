@@ -28,6 +28,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.batch import Place as RecordPlace
+from kafkalite.streams.local.calls import AsyncCallee, Calls, OpenCalls
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import UNKNOWN, Failures
 from kafkalite.streams.local.global_store import GlobalStore
@@ -167,6 +168,7 @@ class Runtime:
     place: Place = field(default_factory=InMemory)  # of the stores
     trace: Trace | None = None  # hears what each operator passes on, as objects
     global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
+    calls: OpenCalls | None = None  # where async functions run
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     _singly: frozenset[p.Node] = frozenset()  # their records go all the way one after the other
     _merges: list[Merging | Meeting | Gathering] = field(default_factory=list)  # those above first
@@ -332,6 +334,11 @@ class Runtime:
     def gets_shared(self, node: p.Node) -> bool:
         """Whether a store may hold the values that come to `node`."""
         return node in self._shared
+
+    def open_calls(self, callee: AsyncCallee) -> Calls:
+        """Where the calls of an operator run."""
+        assert self.calls is not None, "nobody runs the calls of async functions here"
+        return self.calls(callee)
 
     def must_copy(self, node: p.Node, function: Function) -> bool:
         """Whether `function` of `node` could change what a store holds."""

@@ -8,8 +8,8 @@ and nobody would see it: the row's changelog, and the old row that goes to group
             └── filter(f)       looks at the rows themselves, and hands them on
 
 Only functions that make values get copies: `map`, `flat_map`, `map_pairs`, `flat_map_pairs`,
-`map_batch`, joins and processors. Where no store holds what they get, and for expressions,
-nothing is copied.
+`map_batch`, `map_async`, joins, processors. Where no store holds what they get, and for
+expressions, nothing is copied.
 
 Owns   the rule of who gets copies. Copied are dicts, lists and sets, and what is in them; a row of
        Avro cannot be changed.
@@ -27,6 +27,7 @@ from kafkalite.streams.functions import CallableFunction, Function
 MAKERS: Final = (
     p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap, p.Process,
     p.StreamTableJoin, p.TableJoin, p.ForeignJoin,
+    p.MapAsync,
 )  # fmt: skip
 NUMBERS: Final = (Count, Sum, Mean)  # aggregates that hold none of their values
 

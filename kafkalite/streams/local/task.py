@@ -24,20 +24,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import msgpack
 
-from kafkalite.core.types import Columns, concat
+from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.batch import Output
+from kafkalite.streams.local.calls import OpenCalls
 from kafkalite.streams.local.compile import Runtime, SubTopology
 from kafkalite.streams.local.drops import Drops
+from kafkalite.streams.local.gathering import join
 from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.inputs import Input, Reader
+from kafkalite.streams.local.operators.asynchronous import InFlight
 from kafkalite.streams.local.order import ranks_of
 from kafkalite.streams.local.runtime import Stateful, Trace
 from kafkalite.streams.local.sizes import Limits, RecordTooLarge, too_large
@@ -56,7 +60,6 @@ from kafkalite.streams.local.watermarks import (
 __all__ = ["Output", "Task", "TaskCommit", "TaskState", "join"]
 
 NOTE_VERSION: Final = 1
-JOINED_RECORDS: Final = 1_000  # outputs smaller than this leave together
 
 
 class TaskState(Enum):
@@ -91,7 +94,7 @@ class Task:
     for, and of repartition topics. `flows` tells who writes these, by topic; None: one task does,
     without watermarks.
     `drops` counts the records that are left out. `limits`: the bytes of a record, by topic.
-    `trace` hears what each operator passes on.
+    `calls` runs async functions. `trace` hears what each operator passes on.
     `global_stores`: the worker's copies of global tables, by name.
     """
 
@@ -109,6 +112,7 @@ class Task:
         place: Place | None = None,
         trace: Trace | None = None,
         global_stores: Mapping[str, GlobalStore] | None = None,
+        calls: OpenCalls | None = None,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
@@ -132,12 +136,16 @@ class Task:
         self._runtime.place = place or self._runtime.place
         self._runtime.trace = trace
         self._runtime.global_stores = global_stores or {}
+        self._runtime.calls = calls
         self._runtime.compile()
         self._operators = {
             node: self._runtime.stateful[node]
             for node in sub_topology.nodes
             if node in self._runtime.stateful
         }
+        self._calls = InFlight(sub_topology.nodes, self._runtime)
+        self.has_calls = bool(self._calls)  # of async functions
+        self._is_held = False  # a commit waits for calls
         me = TaskId(sub_topology.id, partition)
         self._stampers = {
             topic: Stamper(me, self._flows[topic], counts[topic])
@@ -240,7 +248,10 @@ class Task:
         return self._inputs[topic].buffered if topic in self._inputs else 0
 
     def process(self, records_max: int, now_ms: int) -> int:
-        """Processes up to `records_max` records, those with lower timestamps first; how many."""
+        """Processes up to `records_max` records, those with lower timestamps first; how many.
+
+        Fewer while calls of async functions have no room for more; results of calls go on first.
+        """
         self._begin(now_ms)
         is_timed, done = self._runtime.is_timed, 0
         try:
@@ -259,7 +270,7 @@ class Task:
     def tick(self, now_ms: int) -> None:
         """Lets operators look at the wall clock."""
         self._begin(now_ms)
-        self._each(lambda operator: operator.tick(now_ms))
+        self._each(lambda _, operator: operator.tick(now_ms))
         if (processors := self._runtime.processors) is not None:
             self._guarded(lambda: processors.tick(now_ms))
 
@@ -269,19 +280,26 @@ class Task:
             return
         inputs = self._inputs.values()
         reached = reached_by_all((e.clock, e.is_at_rest) for e in inputs if e.clock is not None)
-        if reached > self._reached:
-            self._reached = reached
-            self._each(lambda operator: operator.advance(reached))
+        if reached > self._reached or self.has_calls:
+            self._reached = max(reached, self._reached)
+            self._each(self._advance_one)
             if (processors := self._runtime.processors) is not None:
-                self._guarded(lambda: processors.advance(reached))
+                self._guarded(lambda: processors.advance(self._reached))
+
+    def _advance_one(self, node: p.Node, operator: Stateful) -> None:
+        operator.advance(self._calls.time_for(node, self._reached))
 
     @property
     def is_idle(self) -> bool:
         """Whether there is nothing to do, and nothing to be expected soon."""
-        return all(each.is_at_rest for each in self._inputs.values())
+        return not self.in_flight and all(each.is_at_rest for each in self._inputs.values())
 
     def _run(self, records_max: int) -> int:
         """Processes the records that come next, as many as can go together; how many."""
+        if self.has_calls:
+            self._calls.collect()
+            if (records_max := min(records_max, self._calls.room)) <= 0 or self._is_held:
+                return 0
         if self._runtime.ordering.gathers:
             heads = [e for e in self._inputs.values() if e.head_timestamp() is not None]
             if len(heads) > 1:
@@ -344,10 +362,57 @@ class Task:
             for partition, columns, markers in tell(stamper)
         ]
 
-    def commit(self) -> TaskCommit:
-        """Everything that follows from the records processed so far and has not been drained."""
+    @property
+    def in_flight(self) -> int:
+        """Records that wait for calls of async functions."""
+        return self._calls.count
+
+    @property
+    def has_results(self) -> bool:
+        """Whether calls of async functions are done, and `process` has something to do."""
+        return self._calls.has_results
+
+    @property
+    def is_full(self) -> bool:
+        """Whether records that it was given wait for room."""
+        return self.has_calls and any(each.buffered for each in self._inputs.values())
+
+    def _collect(self) -> None:
+        """Sends on what calls have brought."""
+        try:
+            self._calls.collect()
+        except Exception:
+            self._become(TaskState.FAILED)
+            raise
+        self._advance()
+
+    def prepare(self) -> bool:
+        """Whether a commit may follow: no call runs whose record would be in it.
+
+        Until the commit no more records are processed. What waits for the commit is sent on now:
+        it may lead to calls.
+        """
         self._start()
-        self._each(lambda operator: operator.flush())
+        self._is_held = True
+        while True:  # as often at most as async functions follow one another
+            self._collect()
+            if self.in_flight:
+                return False
+            self._each(lambda _, operator: operator.flush())
+            if not self.in_flight:
+                return True
+
+    def commit(self) -> TaskCommit:
+        """Everything that follows from the records processed so far and has not been drained.
+
+        After `prepare`, where there are async functions.
+        """
+        self._start()
+        if self.has_calls:
+            is_ready = self.prepare()
+            assert is_ready, f"task {self}: {self.in_flight} calls are not over"
+            self._is_held = False
+        self._each(lambda _, operator: operator.flush())
         self._note_times()
         changelog = self._changelog()
         offsets = {
@@ -459,6 +524,8 @@ class Task:
 
     def close(self) -> None:
         """Leaves state on disk as the last checkpoint made it; the task is of no use afterwards."""
+        for operator in self._calls:
+            operator.close()
         try:
             if (processors := self._runtime.processors) is not None:
                 processors.close()
@@ -490,10 +557,10 @@ class Task:
         assert state in LEGAL[self.state], f"task {self}: {self.state.name} -> {state.name}"
         self.state = state
 
-    def _each(self, call: Callable[[Stateful], None]) -> None:
+    def _each(self, call: Callable[[p.Node, Stateful], None]) -> None:
         """Calls every operator that holds something back, those above first."""
-        for operator in self._operators.values():
-            self._guarded(lambda operator=operator: call(operator))  # type: ignore[misc]
+        for each in self._operators.items():
+            self._guarded(partial(call, *each))
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """A call that may push records; the task is over if it fails."""
@@ -503,42 +570,3 @@ class Task:
         except Exception:
             self._become(TaskState.FAILED)
             raise
-
-
-def join(outputs: list[Output]) -> list[Output]:
-    """Small outputs of one sink to one topic as one; the order within a topic stays."""
-    if len(outputs) <= 1:
-        return outputs
-    waiting: dict[str, list[Output]] = {}
-    counts: dict[str, int] = {}
-    joined: list[Output] = []
-    for output in outputs:
-        parts = waiting.setdefault(output.topic, [])
-        count = counts.get(output.topic, 0)
-        if parts and (count >= JOINED_RECORDS or not _are_alike(parts[0], output)):
-            joined.append(_joined(parts))
-            parts = waiting[output.topic] = []
-            count = 0
-        parts.append(output)
-        counts[output.topic] = count + len(output.columns)
-    return joined + [_joined(parts) for parts in waiting.values()]
-
-
-def _are_alike(one: Output, other: Output) -> bool:
-    """Whether two may be one. A stamped piece stays alone: it begins with its task's marker."""
-    return (
-        one.sink == other.sink
-        and (one.partitions is None) == (other.partitions is None)
-        and one.partition is None
-        and other.partition is None
-    )
-
-
-def _joined(parts: list[Output]) -> Output:
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    partitions = None
-    if first.partitions is not None:
-        partitions = [partition for part in parts for partition in part.partitions or ()]
-    return Output(first.topic, concat(part.columns for part in parts), partitions, first.sink)

@@ -29,14 +29,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeVar
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.cluster import Client
-from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, BrokerUnavailable, KafkaliteError, TopologyError
 from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.streams.local.assignor import TaskAssignor, tasks_of
+from kafkalite.streams.local.call_loop import CallLoop
 from kafkalite.streams.local.caught_up import is_behind, look_at_ends
 from kafkalite.streams.local.commit_times import CommitTimes
 from kafkalite.streams.local.commits import Commits, Done
@@ -140,9 +142,6 @@ class Worker:
         self._globals = GlobalTables(
             plan, self._client, self._places, registry, self._thread, drops, clocks
         )
-        self._polling = Polling(
-            plan.application_id, self._thread, self._receive, config.max_poll_interval_ms
-        )
         self._rounds = Rounds(
             subs,
             self._in_thread,
@@ -152,6 +151,10 @@ class Worker:
             buffered_records_max=config.buffered_records_max,
             idle_ms=config.idle_ms,
         )
+        self._polling = Polling(
+            plan.application_id, self._thread, self._rounds.receive, config.max_poll_interval_ms
+        )
+        self._calls = CallLoop(partial(_spawn, name="kafkalite-calls"), self._polling.wake)
         self.loop: asyncio.AbstractEventLoop | None = None  # in which it runs
         self.queries = Queries(
             plan.application_id,
@@ -209,6 +212,7 @@ class Worker:
             finally:
                 await self._globals.close()
                 await self._thread.close()
+                await self._calls.close()
                 if identity is not None:
                     identity.close()
         return self.progress
@@ -376,7 +380,8 @@ class Worker:
                 goes_on = worked and (until_caught_up or self._rounds.has_records)
                 is_busy = goes_on or has_followed or self._starter.is_restoring
                 now = time.monotonic()
-                await self._polling.poll(0 if is_busy else commits.wait_ms(now, POLL_MS))
+                wait_ms = POLL_MS if self._rounds.has_calls else commits.wait_ms(now, POLL_MS)
+                await self._polling.poll(0 if is_busy or self._rounds.is_released else wait_ms)
                 worked = await self._rounds.run()
                 self.progress.records += worked
                 commits.processed(worked)
@@ -401,12 +406,10 @@ class Worker:
         if self._consumer.is_rebalancing:
             times.put_off(time.monotonic())
             return
-        done = await self._commit(goes_on=not self._rounds.has_too_much_state)
-        times.committed(time.monotonic(), wrote=done.wrote)
-        times.processed(done.worked)
-
-    def _receive(self, partition: TopicPartition, columns: Columns) -> None:
-        self._rounds.receive(partition, columns)
+        if await self._rounds.prepare():
+            done = await self._commit(goes_on=not self._rounds.has_too_much_state)
+            times.committed(time.monotonic(), wrote=done.wrote)
+            times.processed(done.worked)
 
     async def _in_thread(self, call: Callable[[], R]) -> R:
         return await self._polling.in_thread(call)
@@ -471,6 +474,8 @@ class Worker:
         """
         if self._consumer.is_rebalancing and not is_last:
             return Done(wrote=False)
+        if is_last:
+            await self._rounds.finish_calls()
         done = await self._commits.commit(self._manager.lives(RUNNING, SUSPENDED), goes_on=goes_on)
         self.progress.commits += done.wrote
         self.progress.records += done.worked
@@ -556,20 +561,21 @@ class Worker:
             flows=self._flows,
             place=place,
             global_stores=self._globals.stores,
+            calls=self._calls.open,
         )
 
     async def _is_caught_up(self) -> bool:
         """Whether the group has read every input to its end and this member has sent all of it."""
         mine = self._rounds.inboxes
-        if is_behind(self._consumer, mine):
+        if is_behind(self._consumer, mine) or not await self._rounds.are_calls_over():
             return False
         await self._commit()
         ends = await look_at_ends(self._client, self._consumer, self._inputs, mine)
         self._rounds.ends = ends.offsets
         if not ends.are_reached or self._rounds.has_records or not self._manager.is_settled:
             return False
-        return not await self._rounds.rest()
+        return not await self._rounds.rest() and not self._rounds.has_calls
 
 
-def _spawn(run: Callable[[], None]) -> None:
-    threading.Thread(target=run, name="kafkalite-tasks", daemon=True).start()
+def _spawn(run: Callable[[], None], name: str = "kafkalite-tasks") -> None:
+    threading.Thread(target=run, name=name, daemon=True).start()
