@@ -25,8 +25,10 @@ import orjson
 from msgspec import DecodeError
 from msgspec.json import Decoder
 
-from kafkalite.core.columns import FEW
+from kafkalite.core.columns import FEW, joined
+from kafkalite.core.protocol.record_codec import NATIVE as SPANS
 from kafkalite.core.protocol.record_codec import Spans
+from kafkalite.errors import SerdeError
 from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.serde.avro_columns import is_row
 from kafkalite.serde.column_values import ReadValues
@@ -34,6 +36,7 @@ from kafkalite.serde.json_form import NATIVE, columns_of, keys_of, texts_of
 from kafkalite.serde.serde import Codec, EachRecord, Serde, SerdeContext
 
 READER: Final = Decoder()
+TEXTS_MAX: Final = 1_000  # that are held as orjson writes them
 FORM_RECORDS: Final = 500  # read together, below which objects cost less than Arrow's calls
 PAUSE: Final = 15  # columns read as objects, after one whose texts are not alike
 OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
@@ -78,7 +81,16 @@ class JsonCodec:
             texts = texts_of(column.arrow())
             if texts is not None:
                 return texts
-        return self._objects.serialize(topic, column)
+        if len(column) < FEW:
+            return _trimmed(self._objects.serialize(topic, column))
+        try:
+            parts = [
+                _trimmed(self._objects.serialize(topic, column[start : start + TEXTS_MAX]))
+                for start in range(0, len(column), TEXTS_MAX)
+            ]
+        except SerdeError:
+            return self._objects.serialize(topic, column)  # fails, with the index in the column
+        return joined(parts)
 
     def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
         """The value of each text."""
@@ -98,6 +110,15 @@ class JsonCodec:
             self._pause = PAUSE
             return None
         return ArrowForm(ReadValues(texts, columns, self._read))
+
+
+def _trimmed(texts: Sequence[bytes | None]) -> Sequence[bytes | None]:
+    """The same texts. With each that orjson has written it holds four KiB, however short it is."""
+    if SPANS and len(texts) >= FEW:
+        gathered = Spans.gathered(texts)
+        if gathered is not None:
+            return gathered
+    return [None if text is None else bytes(memoryview(text)) for text in texts]
 
 
 def _reader_of(fields: frozenset[str]) -> Callable[[bytes], Any]:

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
+import importlib
+import tracemalloc
 from collections import Counter
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalite.core.columns import FEW
 from kafkalite.errors import SchemaError, SerdeError
 from kafkalite.serde import SerdeContext, json, msgpack
 from kafkalite.serde.serde import Serde
+
+TEXTS_MAX = importlib.import_module("kafkalite.serde.json").TEXTS_MAX
 
 CONTEXT = SerdeContext()
 
@@ -174,3 +180,29 @@ def test_json_reads_the_fields_that_somebody_looks_at(name: str) -> None:
     codec = json().open(SerdeContext(fields=frozenset({name})))
     text = f'{{"x":0,"{name}":7}}'.encode()
     assert codec.deserialize("t", [text])[0][name] == 7
+
+
+@pytest.mark.parametrize("count", [FEW - 1, 5 * TEXTS_MAX + 7])
+def test_json_holds_no_more_than_the_texts(count: int) -> None:
+    """orjson leaves four KiB with each text that it writes."""
+    codec = json().open(CONTEXT)
+    values: list[Any] = [{"id": number, "name": "a name"} for number in range(count)]
+    values[3] = None
+    codec.serialize("t", values)  # what is loaded only once
+    tracemalloc.start()
+    try:
+        texts = codec.serialize("t", values)
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 250 * count
+    assert most < 250 * count + 8_192 * TEXTS_MAX
+    assert list(texts) == [value and orjson.dumps(value) for value in values]
+
+
+def test_json_names_the_value_that_it_cannot_write_in_a_long_column() -> None:
+    values: list[Any] = [1] * (3 * TEXTS_MAX)
+    values[2 * TEXTS_MAX + 5] = {1, 2}
+    with pytest.raises(SerdeError) as failure:
+        json().open(CONTEXT).serialize("t", values)
+    assert failure.value.index == 2 * TEXTS_MAX + 5
