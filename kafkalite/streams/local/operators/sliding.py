@@ -42,11 +42,12 @@ from kafkalite.streams.local.state.spans import START_OF
 class Step:
     """What one record does to the windows of its key."""
 
-    __slots__ = ("copies", "held", "made", "missed", "told")
+    __slots__ = ("behind", "copies", "held", "made", "missed", "told")
 
     def __init__(self) -> None:
         self.held: list[Span] = []  # windows that are there and take the record
         self.made: list[Span] = []  # new windows that take it
+        self.behind: Span | None = None  # a new window that begins behind it
         self.copies: list[tuple[Span, Span]] = []  # of a window as it was, to a new one
         self.told: list[Span] = []  # windows in the order of their updates
         self.missed = 0  # windows that are closed
@@ -80,6 +81,7 @@ class SlidingAggregate(SpanAggregate):
         self.grace_ms = self.window.grace_ms
         self._closed: deque[Span] = deque()  # windows that are closed, by their ends
         self._newest_start = NEVER
+        self._parts = list(zip(node.aggregates, self.bucket.partials, strict=True))
 
     def take_in(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
         """Folds records in, one by one."""
@@ -152,6 +154,7 @@ class SlidingAggregate(SpanAggregate):
         """The record's right window: what is behind it in `source`, which now holds it, too."""
         right = self._new(key, timestamp + 1)
         step.copies.append((source, right))
+        step.behind = right
         step.told.append(right)
 
     def _early(self, key: bytes, its: Sequence[Span], timestamp: int, limit: int) -> Step:
@@ -218,8 +221,6 @@ class SlidingAggregate(SpanAggregate):
         if not self._fold(step, batch, whole, index):
             return None
         stamps, timestamp = self.bucket.stamps, whole.timestamps[index]
-        if told:
-            self._newest_start = max(self._newest_start, told[-1].start, told[0].start)
         for source, made in step.copies:
             stamps[made] = stamps[source]
         for span in step.made:
@@ -234,8 +235,8 @@ class SlidingAggregate(SpanAggregate):
 
     def _fold(self, step: Step, batch: Batch, whole: Segment, index: int) -> bool:
         """Adds the record to its windows; False where a function failed, and nothing changed."""
-        bucket, taking = self.bucket, [*step.held, *step.made]
-        parts = list(zip(self.node.aggregates, bucket.partials, strict=True))
+        bucket, parts = self.bucket, self._parts
+        taking = step.held + step.made
         before = [snapshot(part, found, step.held) for part, found in parts if self.rows.skips]
         try:
             for (aggregate, partials), column in zip(parts, whole.arguments, strict=True):
@@ -259,7 +260,19 @@ class SlidingAggregate(SpanAggregate):
 
     def _settle(self, step: Step, olds: Sequence[Any]) -> None:
         """Takes new windows in, lets those go that have no row any more."""
-        has, bucket, held = self.store.has, self.bucket, set(step.held)
+        bucket = self.bucket
+        if not olds and not self.rows.layout.deletes:  # every window has a row
+            for span in step.made:
+                self.open(span)
+            if step.behind is not None:
+                self.open(step.behind)
+            told = dict.fromkeys(step.told)
+            bucket.unlogged.update(told)
+            if self.rows.tells and self.rows.is_cached:
+                bucket.changed.update(told)
+                self.rows.waiting += len(told)
+            return
+        has, held = self.store.has, set(step.held)
         for at, span in enumerate(dict.fromkeys(step.told)):
             old = olds[at] if olds else None
             if has(bucket, span):
@@ -288,6 +301,11 @@ class SlidingAggregate(SpanAggregate):
         starts = (span.start for span in self.store.every())
         self._newest_start = max(starts, default=NEVER)
         super().resume(stream_time)
+
+    def open(self, span: Span) -> None:
+        """A new window: it will close."""
+        self._newest_start = max(self._newest_start, span.start)
+        super().open(span)
 
     def end(self, span: Span) -> None:
         """Its row is out, but windows may still be made of it."""
