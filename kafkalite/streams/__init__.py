@@ -35,6 +35,7 @@ from kafkalite.streams.expressions.expression import (
     value,
     when,
 )
+from kafkalite.streams.expressions.sides import left, right
 from kafkalite.streams.global_table import GlobalTable
 from kafkalite.streams.groups import Grouped
 from kafkalite.streams.processors import (
@@ -83,6 +84,7 @@ __all__ = [
     "json",
     "key",
     "last",
+    "left",
     "lit",
     "max_",
     "mean",
@@ -90,6 +92,7 @@ __all__ = [
     "msgpack",
     "quantiles",
     "reduce_",
+    "right",
     "session",
     "sliding",
     "store",

@@ -28,6 +28,7 @@ from kafkalite.streams.expressions.objects import Compiled, compile_objects
 from kafkalite.streams.expressions.tree import (
     INPUTS,
     KEY,
+    SIDES,
     TIMESTAMP,
     VALUE,
     Call,
@@ -200,8 +201,17 @@ def function_of(
     return CallableFunction(given, passes)
 
 
-def join_function(given: object, operator: str, *, with_key: bool = False) -> Function:
-    """The function of a join as plan data: of the left and the right value."""
+def join_function(
+    given: object, operator: str, *, with_key: bool = False, shape: Shape | None = None
+) -> Function:
+    """The function of a join as plan data: of the left and the right value.
+
+    With a `shape` it may be an expression, of `left()`, `right()` and `key()`.
+    """
+    if isinstance(given, Expression) and shape is not None:
+        if with_key:
+            raise TopologyError(f"{operator}: an expression names key() itself")
+        return expression_function(given, operator, shape, SIDES)
     if isinstance(given, Expression | str):
         raise TopologyError(f"{operator}: expected a function of the left and the right value")
     passes = Passes.KEY_AND_SIDES if with_key else Passes.SIDES

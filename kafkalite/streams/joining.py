@@ -16,6 +16,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, how_of, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration, milliseconds, not_negative
+from kafkalite.streams.expressions.check import UNKNOWN, Shape
 from kafkalite.streams.functions import (
     Function,
     OfKeyAndSides,
@@ -188,7 +189,7 @@ class Joining(Generic[K_co, V_co]):
             "join",
             p.StreamJoin,
             other,
-            join_function(function, operator, with_key=with_key),
+            join_function(function, operator, with_key=with_key, shape=self._shape_with(other)),
             options,
             operator,
             how=how_of(how, ("inner", "left", "outer"), operator),
@@ -313,13 +314,18 @@ class Joining(Generic[K_co, V_co]):
             "join_as_of",
             p.AsOfJoin,
             other,
-            join_function(function, operator, with_key=with_key),
+            join_function(function, operator, with_key=with_key, shape=self._shape_with(other)),
             options,
             operator,
             how=how_of(how, ("inner", "left"), operator),
             tolerance_ms=not_negative(tolerance, f"{operator}: tolerance"),
             grace_ms=not_negative(grace, f"{operator}: grace"),
         )
+
+    def _shape_with(self, other: Joining) -> Shape:
+        """What is known of the values of both sides."""
+        left, right = (self._draft.shapes.get(each._node, UNKNOWN) for each in (self, other))
+        return Shape(key=left.key, left=left.value, right=right.value)
 
     def _join_streams(
         self,

@@ -12,7 +12,10 @@ from reference.joins import LEFT, RIGHT, Input, PlainAsOf, PlainJoin, as_a_task_
 from test_state_stores import Durably
 
 from kafkalite.errors import ProcessingError, TopologyError
-from kafkalite.streams import TopologyTestDriver, json, string
+from kafkalite.streams import TopologyTestDriver, col, json, string, struct
+from kafkalite.streams import key as key_of
+from kafkalite.streams import left as left_of
+from kafkalite.streams import right as right_of
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.operators import stream_joins
 
@@ -422,3 +425,44 @@ def test_a_stretch_of_both_inputs_is_one_run(batch_run: Any) -> None:
     some = [("a", n, 2 * n) for n in range(500)]
     run.feed_all({"left": some, "right": [(key, n, at + 1) for key, n, at in some]})
     assert len(settled) <= 3
+
+
+class TestExpressions:
+    def app(self, function: Any, how: str = "left") -> StreamsBuilder:
+        app = StreamsBuilder("app", key=string(), value=json())
+        one, other = app.stream("left"), app.stream("right")
+        one.join(other, function, within=5, how=how, name="j").to("out")  # type: ignore[call-overload]
+        return app
+
+    def test_an_expression_makes_a_value_of_both_sides(self) -> None:
+        made = struct(id=key_of(), sum=left_of("n") + right_of("n"), has=right_of().is_not_null())
+        out = run(
+            self.app(made),
+            (LEFT, "a", {"n": 1}, 0),
+            (RIGHT, "a", {"n": 2, "more": 1}, 1),
+            (LEFT, "b", {"n": 3}, 2),
+            (LEFT, "c", {"n": 3}, 99),
+        )
+        assert [value for _, value, _ in out] == [
+            {"id": "a", "sum": 3, "has": True},
+            {"id": "b", "sum": None, "has": False},
+        ]
+
+    def test_is_told_as_it_is_written(self) -> None:
+        text = self.app(left_of("n") + right_of("m")).describe()
+        assert '(left: left("n") + right("m"), within=' in text
+
+    @pytest.mark.parametrize(
+        ("made", "message"),
+        [
+            (col("n"), "join 'j': .*there is no value"),
+            ("n", "join 'j': expected a function of the left and the right value"),
+        ],
+    )
+    def test_mistakes(self, made: Any, message: str) -> None:
+        with pytest.raises(TopologyError, match=message):
+            self.app(made)
+
+    def test_sides_are_those_of_a_join_alone(self) -> None:
+        with pytest.raises(TopologyError, match=r"there is no left\(\) here"):
+            StreamsBuilder("app").stream("in").map(left_of("n"))

@@ -29,9 +29,11 @@ from kafkalite.streams import (
     fold,
     int64,
     json,
+    left,
     max_,
     mean,
     reduce_,
+    right,
     session,
     sliding,
     store,
@@ -127,6 +129,7 @@ assert_type(
     orders.join(numbers, lambda o, n: (o is None, n is None), within=5, how="outer", grace="1s"),
     Stream[str, tuple[bool, bool]],
 )
+assert_type(orders.join(numbers, left("id") + right(), within=5), Stream[str, Any])
 assert_type(
     orders.join_as_of(numbers, lambda o, n: o["id"] + n, tolerance="1m", name="as-of"),
     Stream[str, int],

@@ -16,7 +16,17 @@ from typing import Final
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.expressions.catalog import NEVER_NULL, RULES
-from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE, Call, Input, Literal, Node
+from kafkalite.streams.expressions.tree import (
+    KEY,
+    LEFT,
+    RIGHT,
+    TIMESTAMP,
+    VALUE,
+    Call,
+    Input,
+    Literal,
+    Node,
+)
 from kafkalite.streams.expressions.types import (
     ANY,
     FLOAT64,
@@ -30,14 +40,17 @@ from kafkalite.streams.expressions.types import (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The types of a record's value and key, as far as they are known."""
+    """The types of a record's value and key, or of a join's values, as far as they are known."""
 
     value: Type = ANY
     key: Type = ANY
+    left: Type = ANY
+    right: Type = ANY
 
     def of(self, part: Input) -> Type:
         """The type of an input."""
-        return {VALUE: self.value, KEY: self.key, TIMESTAMP: INT64}[part]
+        sides = {LEFT: self.left, RIGHT: self.right}
+        return {VALUE: self.value, KEY: self.key, TIMESTAMP: INT64, **sides}[part]
 
 
 UNKNOWN: Final = Shape()

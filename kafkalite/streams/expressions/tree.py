@@ -1,7 +1,8 @@
 """What an expression says, as data: a tree that evaluators compile.                         [P]
 
-A tree has three kinds of node: an `Input` (the record's value, key or timestamp), a `Literal`, and
-a `Call` of a function of catalog.py. Equal trees say the same; 1, 1.0 and True are three literals.
+A tree has three kinds of node: an `Input` (the record's value, key or timestamp, or a value of a
+join), a `Literal`, and a `Call` of a function of catalog.py. Equal trees say the same; 1, 1.0
+and True are three literals.
 
 Owns   the nodes, their text as a user would write it, the fields that they read.
 Fails  with TopologyError for a tree that evaluators could not go down.
@@ -34,7 +35,7 @@ SIZE_MAX: Final = 5_000  # nodes, shared ones counted each time
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Input:
-    """The record's `value`, `key` or `timestamp`."""
+    """The record's `value`, `key` or `timestamp`; the `left` and the `right` value of a join."""
 
     what: str
 
@@ -89,6 +90,10 @@ VALUE: Final = Input("value")
 KEY: Final = Input("key")
 TIMESTAMP: Final = Input("timestamp")
 INPUTS: Final = (VALUE, KEY, TIMESTAMP)
+LEFT: Final = Input("left")
+RIGHT: Final = Input("right")
+SIDES: Final = (LEFT, RIGHT, KEY)  # the inputs of a join
+ALL_INPUTS: Final = (*INPUTS, LEFT, RIGHT)
 
 
 def depth_of(node: Node) -> int:
@@ -110,9 +115,9 @@ def nodes_of(node: Node) -> Iterator[Node]:
 
 
 def inputs_of(node: Node) -> tuple[Input, ...]:
-    """The inputs that are read, in the order of `INPUTS`."""
+    """The inputs that are read, in the order of `ALL_INPUTS`."""
     read = {part for part in nodes_of(node) if isinstance(part, Input)}
-    return tuple(each for each in INPUTS if each in read)
+    return tuple(each for each in ALL_INPUTS if each in read)
 
 
 def paths_of(node: Node, of: Input = VALUE) -> frozenset[Path]:
@@ -164,6 +169,8 @@ def _written(node: Call) -> str:
         (name,) = node.options
         if parts[0] == VALUE:
             return f"col({spell_constant(name)})"
+        if parts[0] == LEFT or parts[0] == RIGHT:
+            return f"{str(parts[0])[:-1]}{spell_constant(name)})"
         return f"{_target(parts[0])}[{spell_constant(name)}]"
     if function == "when":
         return _written_when(parts)

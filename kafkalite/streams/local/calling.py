@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.expressions.objects import compile_objects
-from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE
+from kafkalite.streams.expressions.tree import KEY, LEFT, RIGHT, TIMESTAMP, VALUE
 from kafkalite.streams.functions import CallableFunction, ExpressionFunction, Function, Passes
 from kafkalite.streams.local.arrows import OnArrow, on_arrow
 from kafkalite.streams.local.batch import Batch
@@ -170,7 +170,10 @@ def joiner(node: p.Node, function: Function, failures: Failures) -> Joiner:
 
     def run(batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> Results:
         columns = [left, right]
-        if function.takes_key:
+        if isinstance(function, ExpressionFunction):
+            given = {LEFT: left, RIGHT: right, KEY: batch.keys, TIMESTAMP: batch.timestamps}
+            columns = [column for each in function.inputs if (column := given[each]) is not None]
+        elif function.takes_key:
             assert batch.keys is not None
             columns.insert(0, batch.keys)
         results, failed = failures.call(node, call, batch, columns)

@@ -17,6 +17,8 @@ from typing import Any, Final
 from kafkalite.core.types import Headers
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
+from kafkalite.streams.expressions.tree import Input, paths_of
+from kafkalite.streams.functions import ExpressionFunction, Function
 from kafkalite.streams.local.batch import MADE, Batch, Origin, Place, Push
 from kafkalite.streams.local.calling import joiner
 from kafkalite.streams.local.drops import Reason
@@ -95,7 +97,10 @@ class Results:
         self.runtime = runtime
         stores = [store_of(node, word, runtime) for word in WORDS]
         self.topics = [store.changelog_topic for store in stores]
-        self.codecs = [runtime.codec(each.value, is_key=False) for each in stores]
+        self.codecs = [
+            runtime.codec(each.value, is_key=False, fields=_fields(node.function, each.word))
+            for each in stores
+        ]
         self.key_codec = runtime.codec(stores[LEFT].key, is_key=True)
         self.join = joiner(node, node.function, runtime.failures)
         self.needs_keys = runtime.needs(node).key or node.function.takes_key
@@ -142,6 +147,14 @@ class Results:
             keep = [index not in bad for index in range(len(results))]
             return results.where(keep), list(compress(left, keep)), list(compress(right, keep))
         return results, left, right
+
+
+def _fields(function: Function, side: str) -> frozenset[str] | None:
+    """The fields that an expression reads of one side; None for the value as a whole."""
+    if not isinstance(function, ExpressionFunction):
+        return None
+    paths = paths_of(function.tree, Input(side))
+    return None if () in paths else frozenset(path[0] for path in paths)
 
 
 def _headers(pairs: Pairs, batch: Batch | None) -> list[Headers] | None:
