@@ -157,6 +157,9 @@ public class Oracle {
                     .toStream();
                 break;
             case "suppress": made = suppress((KTable) above, w); break;
+            case "global": made = builder.globalTable(w[2], Consumed.with(STRING, LONG)); break;
+            case "global_join": made = joinGlobal(stream, (GlobalKTable<String, Long>) nodes.get(w[3]), w[4], w[5]); break;
+            case "foreign_join": made = joinForeign(table, (KTable<Object, Long>) nodes.get(w[3]), w[4]); break;
             case "to":
                 stream.to(w[3], Produced.with(keys(size), LONG));
                 outputs.add(w[3]);
@@ -405,5 +408,25 @@ public class Oracle {
         return word.equals("count") ? grouped.count(store)
             : word.equals("reduce") ? grouped.reduce(reducer, store)
             : grouped.aggregate(() -> 100L, add, merger, store);
+    }
+
+    // Joins with global tables and by foreign keys
+
+    static final String[] NAMES = {"a", "b", "ab", "", null};
+
+    static String named(Long v) {
+        return v == null ? null : NAMES[(int) Math.floorMod(v, 5L)];
+    }
+
+    static Object joinGlobal(KStream<Object, Long> stream, GlobalKTable<String, Long> table, String how, String by) {
+        KeyValueMapper<Object, Long, String> key = (k, v) -> by.equals("own") ? (String) k : named(v);
+        ValueJoiner<Long, Long, Long> joiner = (l, r) -> both(l, r);
+        return how.equals("left") ? stream.leftJoin(table, key, joiner) : stream.join(table, key, joiner);
+    }
+
+    static Object joinForeign(KTable<Object, Long> left, KTable<Object, Long> right, String how) {
+        java.util.function.Function<Long, Object> key = v -> named(v);
+        ValueJoiner<Long, Long, Long> joiner = (l, r) -> both(l, r);
+        return how.equals("left") ? left.leftJoin(right, key, joiner) : left.join(right, key, joiner);
     }
 }
