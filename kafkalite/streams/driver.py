@@ -357,7 +357,7 @@ class TopologyTestDriver:
         if self._steps is not None and sink is not None:
             self._steps.written(sink, output.topic, records)
         elif self._steps is not None:
-            self._steps.dead(output.topic, records)
+            self._steps.dead_letter(output.topic, records)
 
     # Looking things up
 

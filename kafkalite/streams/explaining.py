@@ -70,7 +70,7 @@ class Steps:
         step = Step(word_of(sink), sink.name, tuple(records), topic)
         self.noted.append((sink, p.Port.RECORDS, step))
 
-    def dead(self, topic: str, records: Sequence[Record]) -> None:
+    def dead_letter(self, topic: str, records: Sequence[Record]) -> None:
         """An operator failed, and a dead letter was written."""
         step = Step("dead letter", "", tuple(records), topic)
         self.noted.append((self.nodes[0], p.Port.RECORDS, step))
@@ -81,17 +81,17 @@ class Steps:
         """
         active = {node for node, _, _ in self.noted}
         steps: list[Step] = []
-        told = set[p.Node]()
+        listed = set[p.Node]()
         for node, port, step in self.noted:
             steps.append(step)
             silent = (
                 child
                 for child in self.nodes
                 if node in child.parents and child.reads is port
-                if child not in active and child not in told
+                if child not in active and child not in listed
             )
             for child in silent if step.records and error is None else ():
-                told.add(child)
+                listed.add(child)
                 steps.append(Step(word_of(child), child.name, ()))
         return Explanation(tuple(steps), error)
 

@@ -4,7 +4,7 @@ The group's coordinator knows the workers and their tasks, the log how far they 
 that answer over HTTP say what they do at the moment.
 
 Owns   nothing.
-Fails  with the errors of the broker. A worker that does not answer is told as such.
+Fails  with the errors of the broker. A worker that does not answer is listed as such.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker; `told` is what it says over HTTP, None where it does not."""
+    """One worker; `topology` is its answer over HTTP, None without one."""
 
     name: str
     tasks: int
     state: str  # ready, starting, no HTTP, no answer
     reasons: tuple[str, ...] = ()
-    told: Mapping[str, Any] | None = field(default=None, repr=False)
+    topology: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Status:
 
 
 def _of(worker: WorkerStatus, name: str) -> Any:
-    return None if worker.told is None else worker.told["worker"][name]
+    return None if worker.topology is None else worker.topology["worker"][name]
 
 
 async def look(client: Client, plan: Plan) -> Status:
@@ -118,8 +118,8 @@ async def look(client: Client, plan: Plan) -> Status:
     records = {
         each["task"]: each["records"]
         for worker in workers
-        if worker.told is not None
-        for each in worker.told["tasks"]
+        if worker.topology is not None
+        for each in worker.topology["tasks"]
     }
     return Status(
         plan.application_id,
@@ -165,5 +165,5 @@ async def _worker(peer: Peer) -> WorkerStatus:
     except BrokerUnavailable as error:
         return WorkerStatus(name, count, "no answer", (str(error),))
     found = orjson.loads(health)
-    told = orjson.loads(topology) if status == 200 else None
-    return WorkerStatus(name, count, found["status"], tuple(found["reasons"]), told)
+    plan = orjson.loads(topology) if status == 200 else None
+    return WorkerStatus(name, count, found["status"], tuple(found["reasons"]), plan)

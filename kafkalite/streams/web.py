@@ -60,7 +60,7 @@ END_OF_TIME: Final = (1 << 63) - 1
 READING: Final = frozenset({"GET", "HEAD"})
 
 LookUp = Callable[[], Coroutine[Any, Any, Sequence[Peer]]]  # who has which tasks
-Row = tuple[bytes, dict[str, Any]]  # the bytes of its key, and what is told
+Row = tuple[bytes, dict[str, Any]]  # the bytes of its key, and its JSON
 
 
 class Refused(KafkaliteError):
@@ -129,25 +129,25 @@ class WorkerApp:
         try:
             return await self._page(request)
         except Refused as error:
-            return _failed(error.status, str(error))
+            return _error_response(error.status, str(error))
         except StoreUnavailable as error:
-            return _failed(503, str(error), {"retry-after": "1"})
+            return _error_response(503, str(error), {"retry-after": "1"})
         except BrokerUnavailable as error:
-            return _failed(503, str(error))
+            return _error_response(503, str(error))
         except TopologyError as error:
-            return _failed(404, str(error))
+            return _error_response(404, str(error))
         except KafkaliteError as error:
-            return _failed(400, str(error))
+            return _error_response(400, str(error))
         except Exception:
             log.exception("%s", request.scope["path"])
-            return _failed(500, "a fault of the worker's; its log says which")
+            return _error_response(500, "a fault of the worker's; its log says which")
 
     async def _page(self, request: Request) -> Response:
         raw = request.scope.get("raw_path") or request.scope["path"].encode()
         parts = [unquote(part) for part in raw.decode("latin-1").strip("/").split("/")]
         match parts:
             case ["stores"]:
-                return _json(await self._stores())
+                return _json_response(await self._stores())
             case ["stores", name]:
                 return await self._range(_question(request, name, None))
             case ["stores", name, key]:
@@ -157,7 +157,7 @@ class WorkerApp:
             case ["health"]:
                 return await self._health()
             case ["topology"]:
-                return _json(await self._topology())
+                return _json_response(await self._topology())
         raise Refused(404, "there are /stores, /metrics, /health and /topology")
 
     # Stores
@@ -165,7 +165,7 @@ class WorkerApp:
     async def _stores(self) -> list[dict[str, Any]]:
         peers = await self._asking.ask(lambda _: self._peers())
         queries = await self._asking.ask(_themselves)
-        return [_told_of(queries.home(name), peers) for name in queries.names]
+        return [_store_document(queries.home(name), peers) for name in queries.names]
 
     async def _row(self, question: Question) -> Response:
         assert question.key is not None
@@ -178,10 +178,10 @@ class WorkerApp:
             return Response(body, status, media_type="application/json", headers={WORKER: there})
         rows = await self._asking.ask(lambda q: self._local_rows(q, question, key))
         if home.is_windowed:
-            return self._told({"rows": [row for _, row in rows]})
+            return self._response({"rows": [row for _, row in rows]})
         if not rows:
             raise Refused(404, f"store {question.store!r} has no row of {question.key!r}")
-        return self._told(rows[0][1])
+        return self._response(rows[0][1])
 
     async def _local_rows(self, queries: Queries, question: Question, key: Any) -> list[Row]:
         await self._wait(queries, question)
@@ -214,19 +214,16 @@ class WorkerApp:
 
     async def _range(self, question: Question) -> Response:
         limit = _limit(question)
-        queries = await self._asking.ask(_themselves)
-        home = queries.home(question.store)
         rows = await self._asking.ask(lambda q: self._local_range(q, question, limit + 1))
         if not question.is_local:
             rows += await self._ranges_elsewhere(question)
             rows.sort(key=lambda row: row[0])
-        told: dict[str, Any] = {"rows": [row for _, row in rows[:limit]], "next": None}
+        page_of_rows: dict[str, Any] = {"rows": [row for _, row in rows[:limit]], "next": None}
         if len(rows) > limit:
-            told["next"] = rows[limit - 1][0].hex()
+            page_of_rows["next"] = rows[limit - 1][0].hex()
         if question.is_local:
-            told["order"] = [order.hex() for order, _ in rows[:limit]]
-        assert home.store.name == question.store
-        return self._told(told)
+            page_of_rows["order"] = [order.hex() for order, _ in rows[:limit]]
+        return self._response(page_of_rows)
 
     async def _local_range(self, queries: Queries, question: Question, limit: int) -> list[Row]:
         await self._wait(queries, question)
@@ -276,8 +273,8 @@ class WorkerApp:
         for peer, (status, body) in zip(others, answers, strict=True):
             if status != 200:
                 raise Refused(503, f"{peer.address} has answered {status}: {body[:200]!r}")
-            told = orjson.loads(body)
-            rows += zip(map(bytes.fromhex, told["order"]), told["rows"], strict=True)
+            answer = orjson.loads(body)
+            rows += zip(map(bytes.fromhex, answer["order"]), answer["rows"], strict=True)
         return rows
 
     async def _wait(self, queries: Queries, question: Question) -> None:
@@ -292,8 +289,8 @@ class WorkerApp:
         place = SimpleNamespace(topic=topic, partition=int(partition), offset=int(offset))
         await queries.seen(question.store, place, positive(timeout, "timeout") / 1000)
 
-    def _told(self, document: Any) -> Response:
-        return _json(document, headers={WORKER: self._address})
+    def _response(self, document: Any) -> Response:
+        return _json_response(document, headers={WORKER: self._address})
 
     # The worker
 
@@ -310,14 +307,14 @@ class WorkerApp:
         try:
             overview = await self._seen()
         except StoreUnavailable as error:
-            return _json({"status": "starting", "reasons": [str(error)]}, 503)
+            return _json_response({"status": "starting", "reasons": [str(error)]}, 503)
         restoring = [
             f"task {task} is restored: {behind} offsets to go"
             for task, behind in sorted(overview.restoring.items())
         ]
         reasons = restoring or ([] if overview.is_settled else ["its tasks are being prepared"])
-        told = {"status": "starting" if reasons else "ready", "reasons": reasons}
-        return _json(told | {"tasks": len(overview.tasks)}, 503 if reasons else 200)
+        health = {"status": "starting" if reasons else "ready", "reasons": reasons}
+        return _json_response(health | {"tasks": len(overview.tasks)}, 503 if reasons else 200)
 
     async def _topology(self) -> dict[str, Any]:
         overview = await self._seen()
@@ -392,7 +389,7 @@ def _key(home: Home, text: str) -> Any:
         ) from None
 
 
-def _told_of(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
+def _store_document(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
     owners = {task: peer.address for peer in peers for task in peer.tasks}
     tasks = [TaskId(home.sub.id, number) for number in range(home.width)]
     return {
@@ -404,14 +401,16 @@ def _told_of(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
     }
 
 
-def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _json_response(
+    document: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
     body = orjson.dumps(document, default=_plain, option=options)
     return Response(body, status, headers, media_type="application/json")
 
 
-def _failed(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:
-    return _json({"error": words}, status, headers)
+def _error_response(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:
+    return _json_response({"error": words}, status, headers)
 
 
 def _plain(value: Any) -> Any:
