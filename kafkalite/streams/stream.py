@@ -79,7 +79,6 @@ class Stream(
     a null value, as in Kafka Streams: `Order | None` would be a burden where there is none.
     """
 
-    not_built = frozenset({"map_async"})
     hints = hints.STREAM
 
     def __init__(self, draft: Draft, node: p.Node) -> None:
