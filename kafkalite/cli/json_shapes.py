@@ -80,6 +80,14 @@ SHAPES: Final = {
     "kafkalite-streams reset": (
         "{application_id, executed, offsets: [{topic, partition, from, to}], topics, state_dir}"
     ),
+    "kafkalite-streams dlq list": "[{topic, operator, error, letters, last, message}]",
+    "kafkalite-streams dlq show": (
+        "{topic, partition, offset, operator, message, replays, timestamp, key, value, "
+        "headers: [[NAME, VALUE]], stacktrace}"
+    ),
+    "kafkalite-streams dlq replay": (
+        "{executed, sent: {TOPIC: letters}, replayed_before, failed_again, cut}"
+    ),
     "kafkalite-streams status": (
         "{application_id, lag, workers: [{worker, tasks, state, reasons, records, "
         "records_per_second}], tasks: [{task, worker, lag, stores, records}]}"

@@ -23,6 +23,15 @@ from kafkalite.cli import run_command, say_which_codec
 from kafkalite.cli.completing import SERVERS_VARIABLE
 from kafkalite.cli.options import examples, program
 from kafkalite.cli.output import emit, print_json
+from kafkalite.cli.streams_dlq import (
+    ErrorType,
+    Force,
+    Topic,
+    Where,
+    list_letters,
+    replay_letters,
+    show_letter,
+)
 from kafkalite.cli.streams_reset import (
     BootstrapServers,
     DataDir,
@@ -44,6 +53,9 @@ cli = program(
         "kafkalite-streams describe app.py --format mermaid", "kafkalite-streams run app.py"
     ),
 )
+
+dlq = program("Dead letters of an application: count, show and replay them.")
+cli.add_typer(dlq, name="dlq")
 
 AppFile = Annotated[
     str, typer.Argument(help="A Python file with one Streams object, or FILE.py:NAME.")
@@ -298,6 +310,53 @@ def status(
     Workers that were started with --http also say what they restore, and count their records.
     """
     show_status(load(app), bootstrap_servers, watch=watch, interval=interval, json=json)
+
+
+@dlq.command("list", epilog=examples("kafkalite-streams dlq list app.py -b 127.0.0.1:9092"))
+def dlq_list(
+    app: AppFile,
+    bootstrap_servers: Servers,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Count dead letters by topic, operator and error."""
+    list_letters(load(app), bootstrap_servers, json=json)
+
+
+@dlq.command("show", epilog=examples("kafkalite-streams dlq show app.py 0:17 -b 127.0.0.1:9092"))
+def dlq_show(
+    app: AppFile,
+    letter: Where,
+    bootstrap_servers: Servers,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Show one dead letter, decoded, with its error and traceback."""
+    show_letter(load(app), bootstrap_servers, letter, json=json)
+
+
+@dlq.command(
+    "replay",
+    epilog=examples(
+        "kafkalite-streams dlq replay app.py -b 127.0.0.1:9092",
+        "kafkalite-streams dlq replay app.py -b 127.0.0.1:9092 --error TimeoutError --execute",
+    ),
+)
+def dlq_replay(
+    app: AppFile,
+    bootstrap_servers: Servers,
+    topic: Topic = None,
+    error: ErrorType = None,
+    force: Force = False,
+    execute: Execute = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Send the records of dead letters to where they were read.
+
+    Each letter is replayed once, however often the command runs. A record that failed again after
+    three replays is left alone.
+    """
+    replay_letters(
+        load(app), bootstrap_servers, topic, error, force=force, execute=execute, json=json
+    )
 
 
 def load(app: str) -> Streams:

@@ -112,6 +112,32 @@ def test_an_application_begins_anew(
     assert kafkalite_streams(*run).json["records"] == 1
 
 
+def test_dead_letters_are_counted_shown_and_replayed(
+    kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
+) -> None:
+    made = make_topic(1)
+    dead = f"{made}-dead"
+    kafkalite("topics", "create", dead)
+    path = tmp_path / "app.py"
+    path.write_text(
+        "from kafkalite.streams import Streams, string\n"
+        f'app = Streams("app-of-{made}", value=string(), on_error="dlq", '
+        f'dead_letter_topic="{dead}")\n'
+        f'app.stream("{made}").for_each(int)\n'
+    )
+    kafkalite("produce", made, stdin=b"one\n")
+    kafkalite_streams("run", str(path), "--until-caught-up")
+    (row,) = kafkalite_streams("dlq", "list", str(path), "--json").json
+    assert (row["topic"], row["error"], row["last"]) == (made, "ValueError", "0:0")
+    shown = kafkalite_streams("dlq", "show", str(path), "0:0", "--json").json
+    assert (shown["value"], shown["offset"]) == ("'one'", 0)
+    dry = kafkalite_streams("dlq", "replay", str(path)).lines
+    assert dry[-1] == "Nothing has been sent. --execute does it."
+    done = kafkalite_streams("dlq", "replay", str(path), "--execute", "--json").json
+    assert done["sent"] == {made: 1}
+    assert kafkalite_streams("dlq", "replay", str(path), "--json").json["replayed_before"] == 1
+
+
 def test_no_address_where_one_is_given_starts_no_broker(
     kafkalite_streams: Run, tmp_path: Path
 ) -> None:
