@@ -15,6 +15,7 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, TopologyError
 from kafkalite.serde import SerdeContext
 from kafkalite.streams import (
+    Record,
     Streams,
     TopologyTestDriver,
     col,
@@ -154,6 +155,32 @@ def test_what_the_topology_writes_into_the_topic_is_there_for_the_next_record() 
     for value in (1, 2):
         driver.pipe("in", value, key="a")
     assert [record.value for record in driver.read("out")] == [None, 1]
+
+
+class LookUp:
+    """Reads a global table, and a name that there is none of."""
+
+    def init(self, context: Any) -> None:
+        self.context, self.rows = context, context.store("table")
+        with pytest.raises(TopologyError, match="store 'other' is not connected"):
+            context.store("other")
+
+    def process(self, record: Record) -> None:
+        found = (self.rows.get(record.value), len(self.rows), list(self.rows.range("b")))
+        self.context.forward(record.replace(value=found))
+
+
+def test_a_processor_reads_a_global_table_by_its_name() -> None:
+    app = StreamsBuilder("app", key=string(), value=json())
+    app.global_table("rows", name="table")
+    app.stream("in").process(LookUp).to("out")
+    driver = TopologyTestDriver(app)
+    for key, row in (("a", 1), ("b", 2)):
+        driver.pipe("rows", row, key=key)
+    driver.pipe("in", "a", key="x")
+    driver.pipe("rows", 3, key="a")
+    driver.pipe("in", "a", key="x")
+    assert [r.value for r in driver.read("out")] == [[1, 2, [["b", 2]]], [3, 2, [["b", 2]]]]
 
 
 def test_a_map_that_changes_its_value_in_place_does_not_change_the_row() -> None:

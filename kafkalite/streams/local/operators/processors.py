@@ -365,8 +365,10 @@ class Context:
             raise
 
     def store(self, store: StoreSpec | str) -> Any:
-        """A store that is connected to the processor."""
+        """A store that is connected to the processor, or by its name a global table, to read."""
         name = store.name if isinstance(store, StoreSpec) else store
+        if name not in self._stores and name in self._runtime.global_stores:
+            return self._runtime.global_stores[name].view()
         if name not in self._stores:
             there = ", ".join(map(repr, self._stores)) or "none"
             raise TopologyError(
