@@ -18,6 +18,7 @@ from kafkalite.streams import left as left_of
 from kafkalite.streams import right as right_of
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.operators import stream_joins
+from kafkalite.streams.local.state import segments
 
 TOPICS = ("left", "right")
 
@@ -316,6 +317,19 @@ class TestState:
         run.commit()
         (columns,) = run.changelog["app-j-left-changelog"]
         assert len(columns) <= 7
+
+    def test_a_piece_is_no_larger_than_a_record_may_be(
+        self, batch_run: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(segments, "PIECE_BYTES", 200)
+        run = batch_run(joined_app("inner", "1h"))
+        run.feed("left", [("k", "x" * 50, n) for n in range(20)] + [("k", "y" * 500, 20)])
+        run.commit()
+        (columns,) = run.changelog["app-j-left-changelog"]
+        assert sorted(len(value) > 200 for value in columns.values)[-2:] == [False, True]
+        run.restart()
+        run.feed("right", [("k", 1, 20)])
+        assert [value[0][:1] for _, value, _ in run.rows("out")] == ["x"] * 20 + ["y"]
 
     def test_a_side_has_nothing_to_look_at(self) -> None:
         driver = TopologyTestDriver(joined_app("inner", 10))

@@ -10,7 +10,7 @@ lookup reads the few segments that its range touches, and a segment that is over
 A piece is a record of the changelog, and a row of the backend. So the changelog has one record
 for many rows, and one deletion for each piece of a segment that is over.
 
-    key       start of the segment Int64 · hash of the keys UInt8 · number of the commit Int64
+    key       start of the segment Int64 · hash of the keys UInt8 · number of the piece Int64
     value     msgpack: [version, keys, timestamps, values, kinds]
 
 Without a state directory all pages are objects. With one, a page is read when a key of it is
@@ -44,7 +44,7 @@ from kafkalite.streams.local.state.memory import MemoryBackend
 
 PIECE_KEY: Final = Struct(">qBq")
 PIECE_VERSION: Final = 1
-PIECE_BYTES: Final = 1 << 18  # of a piece, about; a larger row is a piece of its own
+PIECE_BYTES: Final = 1 << 18  # of a piece; a larger row is a piece of its own
 PAGES: Final = 64  # of a segment, so that few rows are read for a key
 ROW_BYTES: Final = 200  # about what a row takes besides key and value
 READ_PIECES: Final = 100  # that are decoded at a time
@@ -101,8 +101,8 @@ class SegmentStore:
         self.segments: dict[int, Segment] = {}
         self._heap: list[Expired] = []  # rows that wait, and some that did
         self._gone: list[tuple[bytes, int]] = []  # pieces to delete, with timestamps
-        self._numbers = 0
-        self._commit = 0
+        self._arrivals = 0
+        self._last_piece = 0
         self._note: bytes | None = None
         self._is_note_logged = True
 
@@ -177,8 +177,8 @@ class SegmentStore:
             rows.append((stamp, value))
         self.newest = max(self.newest, stamp)
         if waits:
-            self._numbers += 1
-            row = Expired(stamp, key, self._numbers, value)
+            self._arrivals += 1
+            row = Expired(stamp, key, self._arrivals, value)
             segment.waiting.setdefault(key, []).append(row)
             heappush(self._heap, row)
             self.due = min(self.due, stamp)
@@ -266,19 +266,17 @@ class SegmentStore:
     def changelog(self) -> Columns | None:
         """What changed since the last call; None for nothing."""
         columns = Columns([], [], [])
-        self._commit += 1
         for number, segment in self.segments.items():
             if not segment.events:
                 continue
             for page, events in _by_page(segment.events):
-                for some in _cut(events):
-                    key = PIECE_KEY.pack(number * self.width_ms, page, self._commit)
-                    self._commit += len(some) < len(events)  # pieces of one page keep their order
+                for piece, stamp in pieces_of(events):
+                    self._last_piece += 1
+                    key = PIECE_KEY.pack(number * self.width_ms, page, self._last_piece)
                     segment.pieces.append(key)
-                    piece = encode_piece(some)
-                    _append(columns, key, piece, max(stamp for _, stamp, _, _ in some))
-                    segment.count += len(some)
                     segment.bytes += len(piece)
+                    _append(columns, key, piece, stamp)
+            segment.count += len(segment.events)
             segment.events.clear()
         for key, stamp in self._gone:
             _append(columns, key, None, stamp)
@@ -327,7 +325,7 @@ class SegmentStore:
             new = set(pieces).difference(segment.pieces)
             segment.pieces += sorted(new)
             segment.missing |= {PIECE_KEY.unpack(key)[1] for key in new}
-            self._commit = max(self._commit, *(PIECE_KEY.unpack(key)[2] for key in pieces))
+            self._last_piece = max(self._last_piece, *(PIECE_KEY.unpack(key)[2] for key in pieces))
             if not self.kept.is_durable:
                 self._load(number, segment, range(PAGES))
         self._reckon()
@@ -368,11 +366,16 @@ class SegmentStore:
 # Pieces
 
 
-def encode_piece(events: list[Event]) -> bytes:
-    """Events as a value of the changelog."""
+def pieces_of(events: list[Event]) -> Iterator[tuple[bytes, int]]:
+    """Events as values of the changelog, each with its newest timestamp."""
     columns = list(zip(*events, strict=True))
-    packed: bytes = msgpack.packb([PIECE_VERSION, *columns])
-    return packed
+    piece: bytes = msgpack.packb([PIECE_VERSION, *columns])
+    if len(piece) <= PIECE_BYTES or len(events) == 1:
+        yield piece, max(columns[1])
+        return
+    half = len(events) // 2
+    yield from pieces_of(events[:half])
+    yield from pieces_of(events[half:])
 
 
 def decode_piece(piece: bytes) -> list[Event]:
@@ -392,21 +395,6 @@ def _by_page(events: list[Event]) -> Iterator[tuple[int, list[Event]]]:
     for event in events:
         pages[crc32(event[0]) % PAGES].append(event)
     return ((page, some) for page, some in enumerate(pages) if some)
-
-
-def _cut(events: list[Event]) -> Iterator[list[Event]]:
-    """Events in stretches of about PIECE_BYTES."""
-    sizes = [len(key) + len(value or b"") for key, _, value, _ in events]
-    if sum(sizes) <= PIECE_BYTES:
-        yield events
-        return
-    first = size = 0
-    for at, length in enumerate(sizes):
-        if size and size + length > PIECE_BYTES:
-            yield events[first:at]
-            first, size = at, 0
-        size += length
-    yield events[first:]
 
 
 def _append(columns: Columns, key: bytes, value: bytes | None, stamp: int) -> None:
