@@ -35,7 +35,7 @@ N = TypeVar("N", bound=p.Node)
 ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
     p.Source, p.Aggregate, p.ToTable, p.Process, p.JoinOfStreams,
-    p.Suppress, p.FinalRows,
+    p.Suppress, p.FinalRows, p.Cogroup,
     p.StreamTableJoin, p.TableJoin, p.ForeignJoin,
 )  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")

@@ -164,6 +164,8 @@ def _rows(store: Store) -> dict[str, str]:
     node = store.node
     if isinstance(node, p.JoinOfStreams):
         return {"": f"{store.word} side of a join"}
+    if isinstance(node, p.Cogroup):
+        return {"": "times of inputs"}
     if isinstance(node, p.Suppress | p.FinalRows):
         return {"": "held back"}
     if not isinstance(node, p.Aggregate):

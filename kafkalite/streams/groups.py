@@ -10,18 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from kafkalite.core.generics import K_co, R, V_co
+from kafkalite.core.generics import K_co, R, V, V_co
 from kafkalite.core.types import Windowed
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde, Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import Aggregate, Count, reduce_
+from kafkalite.streams.cogrouping import Add, cogroup_fold
 from kafkalite.streams.draft import Draft, NotBuilt, operator_of, serde_or_none
 from kafkalite.streams.expressions.tree import INPUTS, VALUE
-from kafkalite.streams.functions import fitted
+from kafkalite.streams.functions import check_arguments, fitted
 from kafkalite.streams.options import AggregateOptions, check_aggregate, check_options
-from kafkalite.streams.windows import SessionWindow, SpanWindow, TimeWindow, Window
+from kafkalite.streams.windows import SessionWindow, SlidingWindow, SpanWindow, TimeWindow, Window
 
 if TYPE_CHECKING:
     from kafkalite.streams.table import Table
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 class Grouped(NotBuilt, Generic[K_co, V_co]):
     """Records, or changes of a table, by group: waits to be aggregated."""
 
-    not_built = frozenset({"cogroup"})
     hints = hints.GROUPED
 
     def __init__(
@@ -45,6 +45,13 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         self._node = node
         self._window = window
         self._subtracts = subtracts
+
+    def cogroup(self, add: Callable[[R, V_co], R | None]) -> Cogrouped[K_co, R]:
+        """One table of several streams; `add(aggregate, value)` is for the values of this one.
+
+        The others follow: `.cogroup(groups, add)`, then `.window(…)` if any, `.aggregate(init)`.
+        """
+        return Cogrouped(self._draft).cogroup(self, add)
 
     def window(self, window: Window) -> Grouped[Windowed[K_co], V_co]:
         """One row per key and window: `tumbling(…)`, `hopping(…)`, `session(…)`, `sliding(…)`,
@@ -166,3 +173,89 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         reads = (VALUE,) if self._subtracts else INPUTS
         shape = self._draft.shapes[self._node]
         return replace(part, argument=fitted(part.argument, label, shape, reads))
+
+
+class Cogrouped(Generic[K_co, R]):
+    """Groups of several streams, each with its function: wait to be aggregated."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        nodes: tuple[p.Node, ...] = (),
+        adders: tuple[Add, ...] = (),
+        window: Window | None = None,
+    ) -> None:
+        self._draft = draft
+        self._nodes = nodes
+        self._adders = adders
+        self._window = window
+
+    def cogroup(
+        self, other: Grouped[K_co, V], add: Callable[[R, V], R | None]
+    ) -> Cogrouped[K_co, R]:
+        """The same with the groups of one more stream; `add(aggregate, value)` for its values."""
+        if not isinstance(other, Grouped):
+            raise TopologyError(f"cogroup: expected groups of a stream, got {type(other).__name__}")
+        operator = f"cogroup of {other._node.name!r}"
+        if other._draft is not self._draft:
+            raise TopologyError(f"{operator}: the groups are of another application")
+        if other._subtracts:
+            raise TopologyError(f"{operator}: the groups of a table cannot be one of several")
+        if other._window is not None or self._window is not None:
+            raise TopologyError(f"{operator}: .window(…) stands behind the last .cogroup(…)")
+        check_arguments(add, 2, f"{operator}: add", "aggregate and value")
+        return Cogrouped(self._draft, (*self._nodes, other._node), (*self._adders, add))
+
+    def window(self, window: Window) -> Cogrouped[Windowed[K_co], R]:
+        """One row per key and window, as over the groups of one stream."""
+        over = Grouped(self._draft, self._nodes[0], self._window).window(window)._window
+        return Cogrouped(self._draft, self._nodes, self._adders, over)
+
+    @overload
+    def aggregate(
+        self,
+        init: Callable[[], R],
+        merge: Callable[[R, R], R] | None = None,
+        *,
+        on_error: p.OnError | None = None,
+        **options: Unpack[AggregateOptions[R]],
+    ) -> Table[K_co, R]: ...
+    @overload
+    def aggregate(
+        self,
+        init: R,
+        merge: Callable[[R, R], R] | None = None,
+        *,
+        on_error: p.OnError | None = None,
+        **options: Unpack[AggregateOptions[R]],
+    ) -> Table[K_co, R]: ...
+    def aggregate(
+        self,
+        init: Any,
+        merge: Callable[[Any, Any], Any] | None = None,
+        *,
+        on_error: p.OnError | None = None,
+        **options: Unpack[AggregateOptions],
+    ) -> Table:
+        """A table of what the streams' functions make of `init`: a value, or what makes one.
+
+        None deletes the row. Sessions need `merge(older, newer)`.
+        """
+        window, first = self._window, self._nodes[0]
+        if isinstance(window, SessionWindow) and merge is None:
+            raise TopologyError(
+                f"aggregate of {first.name!r}: a record between two sessions makes them one: "
+                "aggregate(init, merge=lambda older, newer: …)"
+            )
+        together = cogroup_fold(init, self._adders, merge)
+        name = options.get("name")
+        cogroup = self._draft.add(
+            p.Cogroup(
+                name=self._draft.name("cogroup", p.Cogroup, first, name and f"{name}-inputs"),
+                parents=self._nodes,
+                window=window,
+                keeps_nulls=window is not None and not isinstance(window, SlidingWindow),
+            )
+        )
+        groups = Grouped[K_co, Any](self._draft, cogroup, window)
+        return groups._table("aggregate", (together,), None, on_error, options)

@@ -246,6 +246,19 @@ class Aggregate(Node, Table):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Cogroup(Node):
+    """Streams that one aggregate folds. Values become pairs (number of the input, value).
+
+    Over windows it owns a store, of the inputs' times. `keeps_nulls`: null values count.
+    """
+
+    changes_value: ClassVar[bool] = True
+
+    window: Window | None = None
+    keeps_nulls: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Final(Node):
     """One record per window of the parent once it is closed.
 
@@ -259,10 +272,8 @@ class Final(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FinalRows(Node):
-    """As Final, below a table that others make of windowed ones. Owns a store, where rows wait.
-
-    A row waits until `lag_ms` after the end of its window, in the time of the rows that come here.
-    """
+    """As Final, below a table made of windowed ones. In its store a row waits until `lag_ms` after
+    the end of its window, in the time of the rows that come here."""
 
     lag_ms: int
     idle_ms: int | None = None
@@ -273,16 +284,6 @@ class Late(Node):
     """The records that the parent, a windowed aggregate, dropped as late."""
 
     reads: ClassVar[Port] = Port.LATE
-
-
-def windows_above(table: Node) -> list[Aggregate]:
-    """The windowed aggregates of which a table is made; none where anything else is in it."""
-    if isinstance(table, Aggregate):
-        return [] if table.window is None else [table]
-    if not isinstance(table, Table):
-        return []
-    found = [windows_above(parent) for parent in table.parents]
-    return [each for some in found for each in some] if all(found) else []
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -322,10 +323,8 @@ class TableMap(Node, Table):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Suppress(Node, Table):
-    """A key's latest row, `limit_ms` after its first update that is held. Owns a store.
-
-    More than `max_records` are not held: the oldest go on early.
-    """
+    """A key's latest row, `limit_ms` after its first update that is held, the oldest earlier where
+    more than `max_records` are held. Owns a store."""
 
     limit_ms: int
     max_records: int | None = None

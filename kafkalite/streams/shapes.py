@@ -90,6 +90,8 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
             return Shape(_made_by(node.function, UNKNOWN), _common([each.key for each in above]))
         case p.StreamTableJoin() | p.TableJoin() | p.ForeignJoin():
             return Shape(ANY, above[0].key)
+        case p.Cogroup():
+            return Shape(ANY, _common([each.key for each in above]))
         case p.Aggregate():
             return _of_aggregate(node, above[0])
     return Shape(_common([each.value for each in above]), _common([each.key for each in above]))

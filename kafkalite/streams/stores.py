@@ -20,7 +20,7 @@ from functools import singledispatch
 
 from kafkalite.errors import TopologyError
 from kafkalite.serde.msgpack import msgpack
-from kafkalite.serde.primitives import bytes_
+from kafkalite.serde.primitives import bytes_, int64
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.naming import internal_name
@@ -122,6 +122,11 @@ def _(node: p.TableFilter | p.TableMap, around: Surroundings) -> tuple[Part, ...
 def _(node: p.Suppress, around: Surroundings) -> tuple[Part, ...]:
     schema = around.schemas[node]
     return (Part(schema.key, node.value or schema.value),)
+
+
+@parts_of.register
+def _(node: p.Cogroup, around: Surroundings) -> tuple[Part, ...]:
+    return () if node.window is None else (Part(bytes_(), int64()),)
 
 
 @parts_of.register

@@ -17,6 +17,8 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
+from kafkalite.streams.closing import windows_above
+from kafkalite.streams.cogrouping import untagged
 from kafkalite.streams.draft import Draft, NotBuilt, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration, not_negative, positive
 from kafkalite.streams.expressions.expression import Expression
@@ -162,7 +164,7 @@ class Table(
         """
         operator = operator_of("final", name, self._node)
         idle_ms = None if idle is None else positive(idle, f"{operator}: idle")
-        windows = p.windows_above(self._node)
+        windows = windows_above(self._node)
         if not windows:
             raise TopologyError(_no_window(operator))
         if any(isinstance(each.window, UnlimitedWindow) for each in windows):
@@ -236,7 +238,11 @@ class Table(
             node = node.parent
         if not isinstance(node, p.Aggregate) or node.window is None:
             raise TopologyError(_no_window(operator_of("late", name, self._node)))
-        return self._draft.stream(self._draft.below("late", p.Late, node, name))
+        late: p.Node = self._draft.below("late", p.Late, node, name)
+        if isinstance(node.parent, p.Cogroup):
+            function = CallableFunction(untagged)
+            late = self._draft.below("map", p.Map, late, None, function=function)
+        return self._draft.stream(late)
 
     def _rows(
         self,

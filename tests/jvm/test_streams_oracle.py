@@ -73,6 +73,10 @@ def add(a: int, v: int | None) -> int | None:
     return None if total % 5 == 0 else total % 1000
 
 
+def add_other(a: int, v: int | None) -> int | None:
+    return add(a, None if v is None else v + 1)
+
+
 def take_out(a: int, v: int) -> int | None:
     return None if (a - v) % 6 == 0 else (a - v) % 1000
 
@@ -153,6 +157,12 @@ class Ours:
                     grace=int(grace),
                     how=how,
                 )
+            case "cogroup":
+                other, size, advance, grace = given
+                made = above.cogroup(add).cogroup(self.made[other], add_other)
+                if size != "-":
+                    made = made.window(hopping(int(size), int(advance), int(grace)))
+                made = made.aggregate(100, value=int64())
             case "suppress":
                 made = above.suppress(int(given[0]), None if given[1] == "-" else int(given[1]))
             case "join_table":
@@ -220,7 +230,7 @@ class Topologies:
         name = f"n{len(self.nodes)}"
         self.nodes.append((name, word, parent, *given))
         self.kinds[name] = kind
-        others = given[:1] if word in ("merge", "join_table", "table_join") else ()
+        others = given[:1] if word in ("merge", "join_table", "table_join", "cogroup") else ()
         above = (self.above.get(each, {each}) for each in (parent, *others))
         self.above[name] = {name}.union(*above)
         size = self.sizes.get(parent) if kind.startswith("window") else None
@@ -246,7 +256,7 @@ class Topologies:
         word = choice(
             ["filter", "filter_not", "map", "flat_map", "select_key", "map_pairs", "branch",
              "flat_map_pairs", "merge", "repartition", "to_table", "group", "group", "group",
-             "join_table", "join_table"]
+             "cogroup", "join_table", "join_table"]
         )  # fmt: skip
         if word in ("filter", "filter_not"):
             self.add(kind, word, parent, choice(list(TESTS)))
@@ -273,6 +283,9 @@ class Topologies:
             tables = [each for each in tables if self.meet_in_order(parent, each)]
             if tables:
                 self.add(kind, word, parent, choice(tables), choice(["inner", "left"]))
+        elif word == "cogroup":
+            if kind == "stream":
+                self.cogroup(parent)
         elif word == "to_table":
             self.add(kind.replace("stream", "table"), word, parent, self.store())
         else:
@@ -297,6 +310,33 @@ class Topologies:
         if word == "aggregate":
             self.folded.add(made)
         del self.kinds[group]
+
+    def cogroup(self, parent: str) -> None:
+        """With another stream; nothing is final below, as Kafka's final rows come twice there."""
+        choice = self.random.choice
+        others = [name for name, its in self.kinds.items() if its == "stream" and name != parent]
+        if not others:
+            return
+        both = [
+            self.add("group", "group_by", each, choice(list(KEYS)))
+            if self.random.random() < 0.4
+            else self.add("group", "group_by_key", each)
+            for each in (parent, choice(others))
+        ]
+        if not self.meet_in_order(*both):
+            for group in both:
+                del self.kinds[group]
+            return
+        size = choice([None, 1, 5, 10])
+        advance = size and choice([size, max(1, size // 2)])
+        window = ("-", "-", "-") if size is None else (str(size), str(advance), choice("0149"))
+        table = "table" if size is None else "windowed-table"
+        name = self.add(table, "cogroup", both[0], both[1], *window)
+        self.sizes[name] = size
+        self.with_olds.add(name)
+        self.folded.add(name)
+        for group in both:
+            del self.kinds[group]
 
     def upon_table(self, parent: str, kind: str) -> None:
         choice = self.random.choice

@@ -205,7 +205,6 @@ class TestMistakes:
                 lambda s: s.join(StreamsBuilder("b").stream("x"), max, within=1),
                 "'x' is of another application",
             ),
-            (lambda s: s.group_by_key().cogroup(max), "Grouped.cogroup is not supported yet"),
             (lambda s: s.group_by_key().count().final(), "only a table aggregated over windows"),
             (lambda s: s.to_table().late(), "only a table aggregated over windows"),
             (lambda s: s.group_by_key().window("1h"), "window of .*: expected a window, got str"),

@@ -338,6 +338,19 @@ def test_final_needs_windows_all_the_way_up() -> None:
             table.final()  # type: ignore[misc]
 
 
+def test_a_join_finds_the_row_that_was_sent_last() -> None:
+    app = app_of()
+    table = app.table("rows").suppress(10)
+    app.stream("in").join(table, lambda v, row: (v, row), how="left").to("out")
+    driver = TopologyTestDriver(app)
+    found = []
+    for row, time in [(1, 0), (2, 10), (3, 11), (4, 30)]:
+        driver.pipe("rows", row, key="a", timestamp=time)
+        driver.pipe("in", time, key="a", timestamp=time)
+        found += [tuple(r.value) for r in driver.read("out")]
+    assert found == [(0, None), (10, 2), (11, 2), (30, 4)]
+
+
 def test_it_is_described_and_owns_a_store() -> None:
     app = app_of()
     app.table("in").suppress("10s", max_records=5, name="calm").to_stream().to("out")

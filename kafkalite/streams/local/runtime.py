@@ -306,16 +306,25 @@ class Runtime:
         below = [edge.node for edge in self._edges[node]]
         return [child for child in below if isinstance(child, kinds)] if kinds else below
 
-    def idle_ms(self, window: p.Aggregate) -> int | None:
-        """The wall time without records after which windows close; None: they wait for records."""
-        todo, idles = self.children(window), list[int]()
+    def finals(self, window: p.Aggregate | p.Node) -> list[p.Final | p.FinalRows]:
+        """The nodes that want the final rows of windows."""
+        todo, found = self.children(window), list[p.Final | p.FinalRows]()
         while todo:
             node = todo.pop()
             if isinstance(node, p.Final | p.FinalRows):
-                idles += [] if node.idle_ms is None else [node.idle_ms]
+                found.append(node)
             elif isinstance(node, p.Table):
                 todo += self.children(node)
-        return min(idles, default=None)
+        return found
+
+    def idle_ms(self, window: p.Aggregate) -> int | None:
+        """The wall time without records after which windows close; None: they wait for records."""
+        idles = (final.idle_ms for final in self.finals(window))
+        return min((idle for idle in idles if idle is not None), default=None)
+
+    def is_told_time(self, node: p.Aggregate) -> bool:
+        """Whether an aggregate is told the stream time, and does not go by its records."""
+        return self.is_timed or isinstance(node.parent, p.Cogroup)
 
     def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """Pushes what leaves `node` by `port` to all that read it."""

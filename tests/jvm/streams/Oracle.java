@@ -113,10 +113,10 @@ public class Oracle {
                     : stream.toTable(store(w[3], keys(size)));
                 break;
             case "group_by":
-                made = stream.groupBy((k, v) -> key(w[3], v), Grouped.with((Serde) STRING, LONG));
+                made = stream.groupBy((k, v) -> key(w[3], v), Grouped.with("g" + id, (Serde) STRING, LONG));
                 size = null;
                 break;
-            case "group_by_key": made = stream.groupByKey(Grouped.with(keys(size), LONG)); break;
+            case "group_by_key": made = stream.groupByKey(Grouped.with("g" + id, keys(size), LONG)); break;
             case "window": {
                 long length = Long.parseLong(w[3]), advance = Long.parseLong(w[4]);
                 Duration grace = Duration.ofMillis(Long.parseLong(w[5]));
@@ -160,6 +160,10 @@ public class Oracle {
             case "global": made = builder.globalTable(w[2], Consumed.with(STRING, LONG)); break;
             case "global_join": made = joinGlobal(stream, (GlobalKTable<String, Long>) nodes.get(w[3]), w[4], w[5]); break;
             case "foreign_join": made = joinForeign(table, (KTable<Object, Long>) nodes.get(w[3]), w[4]); break;
+            case "cogroup":
+                made = cogroup((KGroupedStream) above, (KGroupedStream) nodes.get(w[3]), w);
+                size = w[4].equals("-") ? null : Long.valueOf(w[4]);
+                break;
             case "to":
                 stream.to(w[3], Produced.with(keys(size), LONG));
                 outputs.add(w[3]);
@@ -327,6 +331,23 @@ public class Oracle {
             .filter(entry -> entry.getKey().name().equals("dropped-records-total"))
             .filter(entry -> entry.getKey().group().equals("stream-task-metrics"))
             .mapToLong(entry -> Math.round((Double) entry.getValue().metricValue())).sum();
+    }
+
+    // Several streams in one table
+
+    static KTable cogroup(KGroupedStream<Object, Long> one, KGroupedStream<Object, Long> two, String[] w) {
+        Aggregator<Object, Long, Long> add = (k, v, a) -> fold(a, v);
+        Aggregator<Object, Long, Long> other = (k, v, a) -> fold(a, v == null ? null : v + 1);
+        CogroupedKStream<Object, Long> together = one.cogroup(add).cogroup(two, other);
+        Materialized store = Materialized.with((Serde) STRING, LONG);
+        if (w[4].equals("-")) {
+            return together.aggregate(() -> 100L, store);
+        }
+        TimeWindows windows = TimeWindows
+            .ofSizeAndGrace(Duration.ofMillis(Long.parseLong(w[4])), Duration.ofMillis(Long.parseLong(w[6])))
+            .advanceBy(Duration.ofMillis(Long.parseLong(w[5])));
+        // An input that lags behind finds the rows of the others only as long as the store keeps them.
+        return together.windowedBy(windows).aggregate(() -> 100L, store.withRetention(Duration.ofDays(1)));
     }
 
     // Rows held back

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Push
+from kafkalite.streams.local.operators.cogroup import Cogroup
 from kafkalite.streams.local.operators.grouping import grouping
 from kafkalite.streams.local.operators.keys import store_key_needs
 from kafkalite.streams.local.operators.sessions import SessionAggregate
@@ -57,3 +58,15 @@ def _(node: p.FinalRows, runtime: Runtime) -> Push:
     operator = FinalBuffer(node, runtime)
     runtime.stateful[node] = operator
     return operator.process
+
+
+@node_needs.register
+def _(node: p.Cogroup, below: Needs, runtime: Runtime) -> Needs:
+    return Needs(below.key, below.raw_key, value=True)
+
+
+@compile_node.register
+def _(node: p.Cogroup, runtime: Runtime) -> tuple[Push, ...]:
+    operator = Cogroup(node, runtime)
+    runtime.stateful[node] = operator
+    return runtime.meeting([operator.input(number) for number in range(len(node.parents))])

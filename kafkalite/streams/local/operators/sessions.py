@@ -71,13 +71,13 @@ class SessionAggregate(SpanAggregate):
 
     def _limit(self, time: int) -> int:
         """Sessions that end before it are closed."""
-        return (self.time if self.runtime.is_timed else time) - self.held_ms
+        return (self.time if self.is_timed else time) - self.held_ms
 
     # By columns
 
     def _take_in_columns(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
         """Gives each record its session, then folds columns; where sessions merge, in between."""
-        gap, held, is_timed = self.gap_ms, self.held_ms, self.runtime.is_timed
+        gap, held, is_timed = self.gap_ms, self.held_ms, self.is_timed
         get, keys, timestamps = self.store.spans.get, whole.keys, whole.timestamps
         spans: list[Span] = []
         late: list[int] = []

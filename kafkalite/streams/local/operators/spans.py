@@ -76,6 +76,7 @@ class SpanAggregate(ABC):
         self.node = node
         self.window: SpanWindow = node.window
         self.held_ms = node.window.held_ms
+        self.is_timed = runtime.is_told_time(node)
         self.rows = Rows(node, runtime)
         assert isinstance(self.rows.store, SpanStore)
         self.store = self.rows.store
@@ -102,7 +103,7 @@ class SpanAggregate(ABC):
         self.take_in(batch, whole, times)
         if self.rows.waiting > WAITING_MAX:
             self.flush()
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             self.time = times[-1]
             self._close_windows(batch, times)
 
@@ -112,7 +113,7 @@ class SpanAggregate(ABC):
 
     def _times(self, batch: Batch) -> Sequence[int]:
         """The stream time by which each record is judged."""
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             return list(accumulate(batch.timestamps, max, initial=self.time))[1:]
         if batch.times is None:  # updates of a table
             return [self.time] * len(batch)

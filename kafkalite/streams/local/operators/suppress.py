@@ -14,6 +14,8 @@ A row's place in the store is its due time and its key, so the store has the row
 which they leave. Keys and due times are in memory as well; they are read off the store after a
 restart. Rows that come and go within one batch never reach the store.
 
+A join that looks a row up finds the one that was sent last.
+
 Facts  A table whose rows are held knows which row an update replaces: a source gets a store.
        The row that an update replaces is, for those below, the one that they heard of last. Kafka
        Streams names the one before the last update, which those below may never have seen.
@@ -33,9 +35,11 @@ from kafkalite.core.types import Headers
 from kafkalite.serde.serde import Codec, Serde, SerdeContext
 from kafkalite.streams import plan as p
 from kafkalite.streams.changes import ChangeSerde
+from kafkalite.streams.closing import windows_above
 from kafkalite.streams.local.batch import MADE, Batch, Led, Origin
+from kafkalite.streams.local.operators.getters import Getter, Rows, getter_needs, getter_of
 from kafkalite.streams.local.operators.keys import store_keys
-from kafkalite.streams.local.runtime import Runtime
+from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.state.ordered import OrderedStore, Row
 
 DUE: Final = Struct(">q")
@@ -166,12 +170,20 @@ class Buffer:
             yield key, row
 
     def _held(self, key: bytes) -> Row:
-        row = self.store.get(self._place(key))
+        row = self._fresh.get(key) or self.store.get(self._place(key))
         assert row is not None, f"store {self.store.name!r}: a held row of {key!r} is gone"
         return row
 
     def _place(self, key: bytes) -> bytes:
         return DUE.pack(self._due[key]) + key
+
+    def sent(self, keys: Sequence[Any], rows: Rows) -> Rows:
+        """The rows that those below have, given those of the table above."""
+        values, stamps = list(rows.values), list(rows.stamps)
+        for index, key in enumerate(keys):
+            if key in self._due:
+                values[index], stamps[index] = self._held(key).value[0], NEVER
+        return Rows(values, stamps)
 
     def passes(self, row: Any) -> bool:
         """Whether a row goes on; one that does not is gone."""
@@ -259,7 +271,7 @@ class FinalBuffer(Buffer):
         self._runtime = runtime
         self._lag_ms = node.lag_ms
         self._idle_ms = node.idle_ms
-        self._windows = p.windows_above(node.parent)
+        self._windows = windows_above(node.parent)
         self._active_ms: int | None = None  # the wall clock at the last update
 
     def process(self, batch: Batch) -> None:
@@ -284,3 +296,21 @@ class FinalBuffer(Buffer):
         if now_ms - self._active_ms >= self._idle_ms:
             times = (self._runtime.stateful[each].stream_time() for each in self._windows)
             self.advance(min((time for time in times if time is not None), default=NEVER))
+
+
+@getter_of.register
+def _(node: p.Suppress, runtime: Runtime) -> Getter:
+    above = getter_of(node.parent, runtime)
+
+    def get(batch: Batch) -> Rows:
+        buffer = runtime.stateful[node]
+        assert isinstance(buffer, Buffer)
+        assert batch.raw_keys is not None
+        return buffer.sent(batch.raw_keys, above(batch))
+
+    return get
+
+
+@getter_needs.register
+def _(node: p.Suppress, runtime: Runtime) -> Needs:
+    return getter_needs(node.parent, runtime)

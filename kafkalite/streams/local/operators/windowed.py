@@ -54,6 +54,7 @@ class WindowedAggregate:
         assert isinstance(node.window, TimeWindow)
         self.runtime = runtime
         self.window: TimeWindow = node.window
+        self.is_timed = runtime.is_told_time(node)
         self.rows = Rows(node, runtime)
         self.store = self.rows.store
         self.forward_final = port_of(node, p.Port.FINAL, runtime)
@@ -100,7 +101,7 @@ class WindowedAggregate:
             assert there.values is not None
             self._note_starts([min(row[0] for row in there.values)])
         self.rows.after(batch)
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             self.time = max(self.time, greatest(batch.timestamps))
             self._close_windows(batch)
 
@@ -116,7 +117,7 @@ class WindowedAggregate:
 
         The caller folds a run before it asks for the next end.
         """
-        window, is_timed = self.window, self.runtime.is_timed
+        window, is_timed = self.window, self.is_timed
         timestamps = batch.timestamps
         assert batch.raw_keys is not None
         judged: Iterable[int] = timestamps
@@ -148,7 +149,7 @@ class WindowedAggregate:
             starts = self._fold_segments(whole, batch)
         self._note_starts(starts)
         self.rows.after(batch, is_part=True)
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             self._close_windows(batch)
 
     def _note_starts(self, starts: Sequence[int]) -> None:
@@ -180,7 +181,7 @@ class WindowedAggregate:
         self._note_starts(groups.starts)
         if len(updates):
             self.rows.forward(updates)
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             self._close_windows(batch)
         return True
 
@@ -189,13 +190,13 @@ class WindowedAggregate:
         if not self.rows.may_fold(whole):
             return None
         times = batch.times
-        if times is None and self.runtime.is_timed:  # updates of a table
+        if times is None and self.is_timed:  # updates of a table
             times = [self.time] * len(batch)
         return group(self.window, whole.keys, whole.timestamps, times, self.time)
 
     def _judged(self, groups: Groups, batch: Batch) -> None:
         """Takes over how far time has come, and which records were late."""
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             self.time = max(self.time, groups.newest)
         self._report_late(batch, groups.late, groups.missed)
 
@@ -259,7 +260,7 @@ class WindowedAggregate:
         timestamps, window, before = batch.timestamps, self.window, self.time
         oldest = timestamps[0] if ascending else min(timestamps)
         first_close = window.close_time(window.first_start(oldest))
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             newest = timestamps[-1] if ascending else max(timestamps)
             self.time = max(before, newest)
             times = islice(accumulate(timestamps, max, initial=before), 1, None)
@@ -338,7 +339,7 @@ class WindowedAggregate:
     def resume(self, stream_time: int) -> None:
         """Goes on after a restart: what was closed stays closed."""
         self.time = max(self.time, stream_time)
-        if not self.runtime.is_timed:
+        if not self.is_timed:
             self.time = max(self.time, self.store.newest)
         for start in list(self.store.buckets):
             if self.window.close_time(start) <= self.time:
