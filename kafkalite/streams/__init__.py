@@ -37,7 +37,7 @@ from kafkalite.streams.expressions.expression import (
 )
 from kafkalite.streams.expressions.sides import left, right
 from kafkalite.streams.global_table import GlobalTable
-from kafkalite.streams.groups import Grouped
+from kafkalite.streams.groups import Cogrouped, Grouped
 from kafkalite.streams.processors import (
     KeyValueStore,
     Processor,
@@ -53,6 +53,7 @@ from kafkalite.streams.windows import hopping, session, sliding, tumbling, unlim
 
 __all__ = [
     "Aggregate",
+    "Cogrouped",
     "Columns",
     "Expression",
     "GlobalTable",

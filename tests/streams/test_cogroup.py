@@ -20,6 +20,7 @@ from kafkalite.streams import (
     json,
     msgpack,
     session,
+    sliding,
     string,
     tumbling,
 )
@@ -37,6 +38,7 @@ items_of = st.lists(
     ),
     max_size=25,
 )
+WINDOWS = [tumbling(10), hopping(10, 4, grace=3), session(4, grace=2), sliding(5, grace=3)]
 cuts = st.lists(st.integers(0, 25), max_size=4)
 windows = st.sampled_from([None, (10, 10, 0), (10, 10, 5), (10, 4, 3)])
 
@@ -121,7 +123,7 @@ def test_in_batches_with_restarts(
     assert found == {key: (row, time) for key, row, time in wanted}
 
 
-@given(items_of, st.sampled_from([tumbling(10), hopping(10, 4, grace=3), session(4, grace=2)]))
+@given(items_of, st.sampled_from(WINDOWS))
 @settings(max_examples=100, deadline=None)
 def test_one_input_is_as_any_aggregate(batch_run: Any, items: list[Item], window: Any) -> None:
     app = app_of()

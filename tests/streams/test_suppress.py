@@ -24,6 +24,7 @@ from kafkalite.streams import (
     json,
     msgpack,
     session,
+    sliding,
     string,
     sum_,
     tumbling,
@@ -269,7 +270,13 @@ def test_final_below_a_filter_sends_each_window_once(
     assert sorted(run.rows("out")) == wanted
 
 
-@given(updates, st.sampled_from([tumbling(5), hopping(10, 4, grace=3), session(4, grace=2)]), cuts)
+@given(
+    updates,
+    st.sampled_from(
+        [tumbling(5), hopping(10, 4, grace=3), session(4, grace=2), sliding(5, grace=2)]
+    ),
+    cuts,
+)
 @settings(max_examples=120, deadline=None)
 def test_final_below_a_filter_that_all_pass_is_final(
     batch_run: Any, items: list[Row], window: Any, restarts: list[int]

@@ -7,6 +7,7 @@ from typing import Any, TypedDict, assert_type
 
 from kafkalite.streams import (
     Aggregate,
+    Cogrouped,
     Columns,
     GlobalTable,
     Grouped,
@@ -21,6 +22,7 @@ from kafkalite.streams import (
     TopologyTestDriver,
     Windowed,
     WindowStore,
+    approx_distinct,
     avro,
     col,
     collect,
@@ -32,6 +34,7 @@ from kafkalite.streams import (
     left,
     max_,
     mean,
+    quantiles,
     reduce_,
     right,
     session,
@@ -214,6 +217,20 @@ assert_type(orders.group_by("user", key=string()), Grouped[str, Order])
 assert_type(orders.group_by(lambda k, o: (k, o["id"]), with_key=True),
             Grouped[tuple[str, int], Order])  # fmt: skip
 assert_type(by_user.count(), Table[str, int])
+assert_type(by_user.count().suppress("1m", max_records=9), Table[str, int])
+
+
+def add_order(total: float, order: Order) -> float:
+    return total + order["amount"]
+
+
+bills = by_user.cogroup(add_order).cogroup(amounts.group_by_key(), lambda total, x: total - x)
+assert_type(bills, Cogrouped[str, float])
+assert_type(bills.aggregate(0.0), Table[str, float])
+assert_type(bills.window(session("1m")).aggregate(float, merge=max),
+            Table[Windowed[str], float])  # fmt: skip
+assert_type(by_user.aggregate(approx_distinct(lambda o: o["id"])), Table[str, int])
+assert_type(by_user.aggregate(quantiles(lambda o: o["amount"])), Table[str, list[float]])
 per_minute = by_user.window(tumbling("1m", grace="5s"))
 assert_type(per_minute, Grouped[Windowed[str], Order])
 assert_type(by_user.window(session("30m", grace="1m")), Grouped[Windowed[str], Order])

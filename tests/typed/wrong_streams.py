@@ -80,6 +80,8 @@ groups.reduce(lambda a, v: v["id"])  # E: incompatible type "Callable[
 ints.group_by_key().reduce(lambda a, v: str(a + v))  # E: expected "int"
 groups.count(value=string())  # E: expected "Serializer[int] | None"
 groups.count().final()  # E: Invalid self argument "Table[str, int]"
+groups.cogroup(lambda n, v: n + v["usr"])  # E: TypedDict "Order" has no key "usr"
+groups.count().suppress(name=3)  # E: Missing positional argument "limit"
 windows = groups.window(tumbling("1m"))
 windows.count().filter(lambda k, n: k.upper(), with_key=True)  # E: No overload variant of "filter"
 windows.count().to_stream().to("out", key=int64())  # E: expected "Serializer[Windowed[str]]
