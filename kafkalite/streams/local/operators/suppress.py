@@ -112,6 +112,7 @@ class Buffer:
         assert batch.raw_keys is not None
         assert batch.values is not None
         leaving: list[Leaving] = []
+        queue, rows_max, lifts_time = self._queue, self.rows_max, self.goes_by_records
         columns = zip(
             batch.raw_keys,
             batch.values,
@@ -124,9 +125,10 @@ class Buffer:
         for index, (key, value, old, stamp, headers, due) in enumerate(columns):
             assert key is not None, f"{self.node.name}: a table has no row of a null key"
             self._hold(key, value, old, stamp, headers, due)
-            if self.goes_by_records:
-                self.time = max(self.time, stamp)
-            leaving += ((index, key, row) for key, row in self._let_go())
+            if lifts_time and stamp > self.time:
+                self.time = stamp
+            if queue[0][0] <= self.time or (rows_max is not None and len(queue) > rows_max):
+                leaving += [(index, key, row) for key, row in self._let_go()]
         for key, row in self._fresh.items():
             self.store.put(self._place(key), *row)
         self._fresh.clear()
