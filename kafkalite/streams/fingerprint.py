@@ -188,7 +188,8 @@ def _window(store: Store) -> str | None:
 
 
 def _field(node: p.Node) -> str | None:
-    return getattr(getattr(node, "function", None), "known", None)
+    function = node.select if isinstance(node, p.Reference) else getattr(node, "function", None)
+    return getattr(function, "known", None)
 
 
 def _asked_partitions(subs: Iterable[SubTopology], topic: str) -> int | None:

@@ -16,6 +16,7 @@ from kafkalite.errors import ProcessingError, SerdeError, TopologyError
 from kafkalite.serde import SerdeContext
 from kafkalite.streams import Streams, TopologyTestDriver, count, int64, json, string, windowed
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.fingerprint import Fingerprint, compare, fingerprint
 from kafkalite.streams.foreign import Answer, AnswerSerde, Asked, AskedSerde, What
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.state.directory import StateDirectory
@@ -311,6 +312,18 @@ def test_a_description_shows_the_steps_and_their_topics() -> None:
     )
     assert "topic: app-left-join-response-repartition; key string(), value answer(json())" in text
     assert "foreign_join: left-join (left: pair)" in text
+
+
+def test_state_does_not_survive_another_foreign_key_but_another_function() -> None:
+    def printed(key: str, function: Any) -> Fingerprint:
+        app = StreamsBuilder("app", key=string(), value=json())
+        app.table("left").join(app.table("right"), function, foreign_key=key).to_stream().to("out")
+        return fingerprint(app.plan(), compile_topology(app.plan()))
+
+    same = compare(printed("to", pair), printed("to", max))
+    assert (same.refusals, same.notes) == ((), ())
+    (refusal,) = compare(printed("to", pair), printed("of", pair)).refusals
+    assert "left-join-subscription': its key was 'to' and is 'of' now" in refusal
 
 
 def test_what_is_no_asked_or_answer_is_refused() -> None:
