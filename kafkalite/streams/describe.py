@@ -65,6 +65,11 @@ def detail(node: p.Node) -> str:
             return f"{node.how}: {node.function}"
         case p.MapBatch():
             return _name(node.function)
+        case p.Pattern():
+            steps = ", ".join(f"{word}={function}" for word, function in node.steps)
+            without = f", not_between={node.without}" if node.without is not None else ""
+            grace = f", grace={spell(node.grace_ms)}" if node.grace_ms else ""
+            return f"{steps}{without}, within={spell(node.within_ms)}{grace}"
         case p.Process():
             stores = f"; stores: {', '.join(map(str, node.stores))}" if node.stores else ""
             return f"{_name(node.make)}{stores}"

@@ -36,6 +36,7 @@ ANCHORS: Final = (
     p.SelectKey, p.MapPairs, p.MapBatch, p.GroupBy, p.TableGroupBy, p.Repartition,
     p.Source, p.Aggregate, p.ToTable, p.Process, p.JoinOfStreams,
     p.Suppress, p.FinalRows, p.Cogroup,
+    p.Pattern,
     p.StreamTableJoin, p.TableJoin, p.ForeignJoin,
 )  # fmt: skip
 ON_ERROR: Final = ("fail", "skip", "dlq")

@@ -168,6 +168,8 @@ def _rows(store: Store) -> dict[str, str]:
         return {"": "times of inputs"}
     if isinstance(node, p.Suppress | p.FinalRows):
         return {"": "held back"}
+    if isinstance(node, p.Pattern):
+        return {word: "matched" for word, _ in node.steps}
     if not isinstance(node, p.Aggregate):
         return {"": "latest"}
     names = node.fields or ("",)

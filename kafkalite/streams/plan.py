@@ -18,64 +18,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, ClassVar, Literal
 
 from kafkalite.serde.serde import Serde
 from kafkalite.streams.aggregates import Aggregate as Aggregator
 from kafkalite.streams.call_limits import CallLimits
 from kafkalite.streams.functions import CallableFunction, Function
+from kafkalite.streams.nodes import Node as Node
+from kafkalite.streams.nodes import OnError as OnError
+from kafkalite.streams.nodes import Port as Port
+from kafkalite.streams.nodes import Table as Table
 from kafkalite.streams.processors import StoreSpec
 from kafkalite.streams.windows import Window
 
-OnError = Literal["fail", "skip", "dlq"]
 Partitioner = Callable[[Any, Any, int], int]  # key, value, number of partitions -> partition
 TopicPattern = re.Pattern[str]
 How = Literal["inner", "left", "outer"]
-
-
-class Port(Enum):
-    """An output of a node, in the order in which one record leaves by several."""
-
-    LATE = "records that it dropped as late"
-    RECORDS = "the records or rows that it makes"
-    FINAL = "the rows of windows that are closed"
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Node:
-    """A step of a topology. Nodes are compared by identity; names are unique within a plan."""
-
-    reads: ClassVar[Port] = Port.RECORDS  # which output of its parents
-    changes_key: ClassVar[bool] = False  # equal keys may be in several partitions below
-    changes_value: ClassVar[bool] = False  # nothing is known of the serde of values below
-    pushes_often: ClassVar[bool] = False  # several batches for one that came, the later ones last
-    gathers: ClassVar[bool] = False  # takes the records of several inputs better together
-    joins: ClassVar[bool] = False  # equal keys of all its parents come to one task
-    begins_runs: ClassVar[bool] = False  # what leaves it comes later than the run that led to it
-
-    name: str
-    parents: tuple[Node, ...] = ()
-    on_error: OnError | None = None  # None: as the application says
-    made_at: str = ""  # the user's file and line, for errors
-
-    @property
-    def takes_null_keys(self) -> bool:
-        """Whether it makes something of a record without a key, where its input is repartitioned:
-        left joins do."""
-        return False
-
-    @property
-    def parent(self) -> Node:
-        """The only parent."""
-        (parent,) = self.parents
-        return parent
-
-
-class Table:
-    """Mixed into the nodes whose output is a table: of a key's records the last one counts."""
-
-    __slots__ = ()
 
 
 # Streams
@@ -565,6 +523,28 @@ class Match(Node):
     def takes_null_keys(self) -> bool:
         """A row of a left join that refers to nothing is joined with None."""
         return self.how == "left"
+
+
+# Patterns
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Pattern(Node):
+    """One record for each sequence of records of a key that meet `steps` in turn, within a time and
+    with none between for which `without` is true. Owns a store.
+
+    `key`, `value`: the serdes of the internal topic, where the key has changed.
+    """
+
+    changes_value: ClassVar[bool] = True
+    pushes_often: ClassVar[bool] = True
+
+    steps: tuple[tuple[str, Function], ...]
+    without: Function | None
+    within_ms: int
+    grace_ms: int
+    key: Serde | None = None
+    value: Serde | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic
 
 from kafkalite.core.generics import K_co, V_co
@@ -27,4 +27,13 @@ class Record(Generic[K_co, V_co]):
 
     def replace(self, **changes: Any) -> Record:
         """A copy with some fields changed: `record.replace(value=…)`."""
-        return replace(self, **changes)
+        fields: dict[str, Any] = {
+            "key": self.key,
+            "value": self.value,
+            "timestamp": self.timestamp,
+            "headers": self.headers,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+        }
+        return Record(**(fields | changes))

@@ -237,7 +237,7 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
             out.image[node] = repartition(
                 node, grouped, key=node.key, value=node.value, changes=True
             )
-        elif isinstance(node, p.ToTable) and parent is not None and changed[parent]:
+        elif isinstance(node, p.ToTable | p.Pattern) and parent is not None and changed[parent]:
             through = repartition(node, parent, key=node.key, value=node.value)
             out.image[node] = note(out.add(replace(node, parents=(through,))))
         elif isinstance(node, p.JoinOfStreams):

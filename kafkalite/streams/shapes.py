@@ -82,6 +82,9 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
         case p.FlatMap():
             made = _made_by(node.function, above[0])
             return Shape(made.of if isinstance(made, ListType) else ANY, above[0].key)
+        case p.Pattern():
+            values = dict.fromkeys((word for word, _ in node.steps), above[0].value)
+            return Shape(struct_of(values), above[0].key)
         case p.ProcessValues():
             return Shape(ANY, above[0].key)
         case p.MapPairs() | p.MapBatch() | p.Process():

@@ -100,6 +100,11 @@ def _(node: p.JoinOfStreams, around: Surroundings) -> tuple[Part, ...]:
 
 
 @parts_of.register
+def _(node: p.Pattern, around: Surroundings) -> tuple[Part, ...]:
+    return (Part(around.schemas[node].key, msgpack()),)
+
+
+@parts_of.register
 def _(node: p.Process, around: Surroundings) -> tuple[Part, ...]:
     return tuple(Part(spec.key, spec.value, spec=spec) for spec in node.stores)
 

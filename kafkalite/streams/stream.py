@@ -42,6 +42,7 @@ from kafkalite.streams.functions import (
     topic_of,
 )
 from kafkalite.streams.joining import Joining
+from kafkalite.streams.matching import Matching
 from kafkalite.streams.options import (
     Grouping,
     Named,
@@ -68,6 +69,7 @@ class Stream(
     Asynchronous[K_co, V_co],
     Joining[K_co, V_co],
     Processing[K_co, V_co],
+    Matching[K_co, V_co],
     Fields["Stream[K_co, dict[str, Any]]"],
     NotBuilt,
     Generic[K_co, V_co],

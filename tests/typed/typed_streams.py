@@ -289,6 +289,11 @@ assert_type(by_id, Grouped[int, Order])
 assert_type(users.group_by(lambda o: o["id"], "amount", key=int64()).count(), Table[int, int])
 assert_type(users.select("id"), Table[str, dict[str, Any]])
 
+assert_type(
+    orders.match(first="user", then=lambda o: o["id"] > 3, not_between=col("id") < 0, within="1m"),
+    Stream[str, dict[str, Any]],
+)
+
 # Processors
 TOTALS = store("totals", key=string(), value=int64())
 RECENT = store("recent", key=string(), value=int64(), retention="1h")

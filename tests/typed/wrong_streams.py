@@ -91,6 +91,7 @@ groups.count().join(groups.count(), lambda a, b: a.x)  # E: "int" has no attribu
 table: Table[int, int] = groups.count()  # E: variable has type "Table[int, int]"
 app.table("t", value=string()).group_by(lambda v: v.x)  # E: "str" has no attribute "x"
 groups.aggregate(count()).to_stream().map(lambda n: n.x)  # E: "int" has no attribute "x"
+orders.match(a="x", b=lambda o: o["usr"], within=1)  # E: TypedDict "Order" has no key "usr"
 
 # Processors
 COUNTS = store("counts", key=string(), value=int64())

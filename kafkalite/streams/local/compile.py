@@ -22,6 +22,7 @@ from kafkalite.streams.local.operators import (
     asynchronous,
     foreign_joins,
     global_joins,
+    patterns,
     processors,
     sinks,
     stateless,
@@ -47,7 +48,7 @@ __all__ = [
 # Imported for what they register.
 OPERATORS: Final = (
     stateless, asynchronous, sinks, tables, aggregates, stream_joins, as_of, processors,
-    global_joins, table_joins, foreign_joins,
+    global_joins, table_joins, foreign_joins, patterns,
 )  # fmt: skip
 
 
@@ -82,6 +83,7 @@ def _least_grace(sub: SubTopology) -> int | None:
     """
     windows = [node.window for node in sub.nodes if isinstance(node, p.Aggregate)]
     graces = [window.grace_ms for window in windows if window is not None]
+    graces += [node.grace_ms for node in sub.nodes if isinstance(node, p.Pattern)]
     joins = [node for node in sub.nodes if isinstance(node, p.StreamJoin)]
     graces += [node.grace_ms for node in sub.nodes if isinstance(node, p.AsOfJoin)]
     graces += [max(0, min(node.before_ms, node.after_ms) + node.grace_ms) for node in joins]
