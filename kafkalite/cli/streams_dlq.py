@@ -174,7 +174,9 @@ def _lines(application_id: str, done: Replayed, *, executed: bool) -> list[str]:
     if done.failed_again:
         lines.append(f"  {done.failed_again} failed again three times: --force replays them")
     if done.cut:
-        lines.append(f"  {done.cut} have neither key nor value: their records did not fit")
+        lines.append(
+            f"  {done.cut} are without their record: it did not fit, or the letter is foreign"
+        )
     if not executed:
         lines.append("Nothing has been sent. --execute does it.")
     return lines

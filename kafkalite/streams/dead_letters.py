@@ -58,12 +58,12 @@ class Letter:
     @property
     def partition(self) -> int:
         """Its partition there."""
-        return int(self.story.get("partition", "-1"))
+        return _number(self.story.get("partition", ""))
 
     @property
     def offset(self) -> int:
         """Its offset there."""
-        return int(self.story.get("offset", "-1"))
+        return _number(self.story.get("offset", ""))
 
     @property
     def error(self) -> str:
@@ -78,14 +78,18 @@ class Letter:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the record did not fit into the letter: its key and value are not here."""
-        return self.key is None and self.value is None
+        """Whether the record is not here: it did not fit into the letter, or no worker wrote it."""
+        return (self.key is None and self.value is None) or not self.topic
 
     def again(self) -> Columns:
         """The record as it was, one replay more."""
         kept = tuple(header for header in self.headers if header[0] != REPLAYS)
         headers = (*kept, (REPLAYS, str(self.replays + 1).encode()))
         return Columns([self.key], [self.value], [self.timestamp], None, [headers])
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else -1
 
 
 def topic_of(plan: Plan) -> str:
@@ -185,7 +189,7 @@ class Replayed:
 
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     failed_again: int = 0  # too often
-    cut: int = 0  # without key and value
+    cut: int = 0  # without their record
     done_before: int = 0
 
 

@@ -128,6 +128,21 @@ class TestReplay:
 
         asyncio.run(scenario())
 
+    def test_letters_without_their_record_stay(self, address: str) -> None:
+        async def scenario() -> None:
+            await send(address)
+            async with Producer(address) as producer:
+                strange = (("__streams.errors.offset", b"?"),)
+                columns = Columns([b"k", None], [b"v", None], [1, 2], None, [strange, ()])
+                await producer.send_columns("dl-dead", columns, partition=0)
+            async with Client(address) as client:
+                found = [letter async for letter in letters(client, "dl-dead")]
+                assert [(each.offset, each.topic) for each in found] == [(-1, ""), (-1, "")]
+                done = await replay(client, application().plan(), execute=True)
+            assert (dict(done.sent), done.cut) == ({}, 2)
+
+        asyncio.run(scenario())
+
     def test_the_commands(self, address: str, tmp_path: Path) -> None:
         def dlq(*words: str) -> subprocess.CompletedProcess[str]:
             (tmp_path / "app.py").write_text(FILE)
