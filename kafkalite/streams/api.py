@@ -28,7 +28,7 @@ from kafkalite.serde.serde import Serde
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.describe import Format, describe
-from kafkalite.streams.draft import Draft, Faces, NotBuilt, refuse_history, serde_or_none, topics_of
+from kafkalite.streams.draft import Draft, Faces, NotBuilt, history_ms, serde_or_none, topics_of
 from kafkalite.streams.drawing import draw
 from kafkalite.streams.durations import Duration, not_negative
 from kafkalite.streams.expressions.check import Shape
@@ -189,7 +189,6 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
     ) -> Table:
         """A topic as a table: the latest value per key; a null value deletes. Named: a store."""
         operator = f"table({topic!r})"
-        refuse_history(history, operator)
         source = p.TableSource(
             name=self._draft.name(topic, p.TableSource, None, name),
             on_error=self._draft.policy(on_error, operator),
@@ -197,6 +196,7 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
             key=serde_or_none(key, "key=", operator) or self._key or bytes_(),
             value=serde_or_none(value, "value=", operator) or self._value or bytes_(),
             named=name is not None,
+            history_ms=history_ms(history, operator),
         )
         return Table(self._draft, self._draft.read(source, operator))
 

@@ -35,7 +35,7 @@ def detail(node: p.Node) -> str:
     match node:
         case p.Source():
             read = ", ".join(node.topics) or f"/{node.pattern.pattern if node.pattern else ''}/"
-            return f"topics: {read}; key {node.key!r}, value {node.value!r}"
+            return f"topics: {read}; key {node.key!r}, value {node.value!r}{_history(node)}"
         case p.MapAsync():
             order = "ordered" if node.ordered else "ordered by key"
             return f"{node.function}; {node.limits}, {order}"
@@ -61,7 +61,12 @@ def detail(node: p.Node) -> str:
             return f"{node.how}: {node.function}, {within(node)}"
         case p.Reference():
             return str(node.select)
-        case p.StreamTableJoin() | p.TableJoin() | p.ForeignJoin():
+        case p.ToTable():
+            return _history(node).removeprefix("; ")
+        case p.StreamTableJoin():
+            grace = "" if node.grace_ms is None else f", grace {spell(node.grace_ms)}"
+            return f"{node.how}: {node.function}{grace}"
+        case p.TableJoin() | p.ForeignJoin():
             return f"{node.how}: {node.function}"
         case p.MapBatch():
             return _name(node.function)
@@ -90,6 +95,11 @@ def within(node: p.JoinOfStreams) -> str:
         case _:
             raise AssertionError(node)
     return words + (f", grace={spell(node.grace_ms)}" if node.grace_ms else "")
+
+
+def _history(node: p.Node) -> str:
+    its = getattr(node, "history_ms", None)
+    return "" if its is None else f"; history {spell(its)}"
 
 
 def kind(node: p.Node) -> str:

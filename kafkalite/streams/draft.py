@@ -17,7 +17,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.blame import line_of_caller
-from kafkalite.streams.durations import Duration
+from kafkalite.streams.durations import Duration, positive
 from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.hints import no_such
@@ -201,10 +201,9 @@ def topics_of(topics: object, operator: str) -> tuple[str, ...]:
     return tuple(check_name(topic, f"{operator}: topic") for topic in listed)
 
 
-def refuse_history(history: Duration | None, operator: str) -> None:
-    """Versioned tables are not built."""
-    if history is not None:
-        raise TopologyError(f"{operator}: versioned tables (history=) are not supported yet")
+def history_ms(history: Duration | None, operator: str) -> int | None:
+    """How far back a table is versioned."""
+    return None if history is None else positive(history, f"{operator}: history")
 
 
 def _identity(source: p.Source) -> tuple[Any, ...]:

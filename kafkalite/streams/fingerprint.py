@@ -170,6 +170,10 @@ def _rows(store: Store) -> dict[str, str]:
         return {"": "held back"}
     if isinstance(node, p.Pattern):
         return {word: "matched" for word, _ in node.steps}
+    if isinstance(node, p.StreamTableJoin):
+        return {"": "waiting records"}
+    if isinstance(node, p.TableSource | p.ToTable) and node.history_ms is not None:
+        return {"": "versions"}
     if not isinstance(node, p.Aggregate):
         return {"": "latest"}
     names = node.fields or ("",)

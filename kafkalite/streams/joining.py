@@ -15,7 +15,7 @@ from kafkalite.core.generics import K, K_co, R, V, V_co
 from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, how_of, operator_of, serde_or_none
-from kafkalite.streams.durations import Duration, milliseconds, not_negative
+from kafkalite.streams.durations import Duration, milliseconds, not_negative, spell
 from kafkalite.streams.expressions.check import UNKNOWN, Shape
 from kafkalite.streams.functions import (
     Function,
@@ -211,8 +211,7 @@ class Joining(Generic[K_co, V_co]):
     ) -> Stream:
         check_options(operator, options, JoinOptions)
         self._check_side(other, operator)
-        if grace is not None:
-            raise TopologyError(f"{operator}: grace= of a join with a table is not supported yet")
+        grace_ms = grace_of(grace, other._node, operator)
         node = self._draft.below(
             "join",
             p.StreamTableJoin,
@@ -222,6 +221,7 @@ class Joining(Generic[K_co, V_co]):
             others=(other._node,),
             function=join_function(function, operator, with_key=with_key),
             how=how_of(how, ("inner", "left"), operator),
+            grace_ms=grace_ms,
             key=serde_or_none(options.get("key_serde"), "key_serde=", operator),
             left=serde_or_none(options.get("left_serde"), "left_serde=", operator),
         )
@@ -357,6 +357,24 @@ class Joining(Generic[K_co, V_co]):
     def _check_side(self, other: Joining | Table | GlobalTable, operator: str) -> None:
         if other._draft is not self._draft:
             raise TopologyError(f"{operator}: {other._node.name!r} is of another application")
+
+
+def grace_of(grace: Duration | None, table: p.Node, operator: str) -> int | None:
+    """How long records wait for a versioned table; None for not at all."""
+    if grace is None:
+        return None
+    grace_ms, history_ms = not_negative(grace, f"{operator}: grace"), p.history_of(table)
+    if history_ms is None:
+        raise TopologyError(
+            f"{operator}: with grace= records find the row as of their time, which "
+            f'{table.name!r} does not know: give it history=, as in app.table(topic, history="1h")'
+        )
+    if grace_ms > history_ms:
+        raise TopologyError(
+            f"{operator}: after a grace of {spell(grace_ms)} {table.name!r} has forgotten what was "
+            f"there: its history is {spell(history_ms)}"
+        )
+    return grace_ms or None
 
 
 def window_of(within: object, operator: str) -> tuple[int, int]:

@@ -246,9 +246,13 @@ class Late(Node):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TableSource(Source, Table):
-    """One topic as a table. Owns a store when it is `named` or a table below needs old rows."""
+    """One topic as a table. Owns a store when it is `named` or a table below needs old rows.
+
+    `history_ms`: the store has versions, that far back.
+    """
 
     named: bool = False
+    history_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -256,6 +260,7 @@ class ToTable(Node, Table):
     """A stream as a table: the latest value per key. Owns a store as TableSource does."""
 
     named: bool = False
+    history_ms: int | None = None
     key: Serde | None = None
     value: Serde | None = None
 
@@ -356,7 +361,9 @@ class JoinOfStreams(Node):
 class StreamTableJoin(Node):
     """Each record of a stream, the first parent, with the row that a table has of its key.
 
-    The serdes are those of the stream's repartition topic.
+    With `grace_ms` records wait that long in stream time, in a store, and find the row that a
+    versioned table had at their time. The serdes are those of the stream's repartition topic and
+    of the store.
     """
 
     changes_value: ClassVar[bool] = True
@@ -364,6 +371,7 @@ class StreamTableJoin(Node):
 
     function: Function
     how: How
+    grace_ms: int | None = None
     key: Serde | None = None
     left: Serde | None = None
 
@@ -371,6 +379,13 @@ class StreamTableJoin(Node):
     def takes_null_keys(self) -> bool:
         """A record of a left join is joined with None."""
         return self.how != "inner"
+
+
+def history_of(node: Node) -> int | None:
+    """How far back in ms a table knows its rows; None where it knows the latest ones alone."""
+    while isinstance(node, TableFilter | TableMap) and not node.named:
+        node = node.parent
+    return node.history_ms if isinstance(node, TableSource | ToTable) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

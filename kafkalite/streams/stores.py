@@ -113,7 +113,8 @@ def _(node: p.Process, around: Surroundings) -> tuple[Part, ...]:
 @parts_of.register(p.ToTable)
 def _(node: p.TableSource | p.ToTable, around: Surroundings) -> tuple[Part, ...]:
     children = around.children
-    is_needed = node.named or _olds_required(node, children) or _rows_read(node, children)
+    is_needed = node.named or node.history_ms is not None
+    is_needed = is_needed or _olds_required(node, children) or _rows_read(node, children)
     return _whole(node, around) if is_needed else ()
 
 
@@ -137,6 +138,14 @@ def _(node: p.Cogroup, around: Surroundings) -> tuple[Part, ...]:
 @parts_of.register
 def _(node: p.FinalRows, around: Surroundings) -> tuple[Part, ...]:
     return _whole(node, around)
+
+
+@parts_of.register
+def _(node: p.StreamTableJoin, around: Surroundings) -> tuple[Part, ...]:
+    if node.grace_ms is None:
+        return ()
+    stream = around.schemas[node.parents[0]]
+    return (Part(around.schemas[node].key, node.left or stream.value),)
 
 
 @parts_of.register

@@ -23,7 +23,7 @@ from kafkalite.serde.serde import Serializer
 from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.asynchronous import Asynchronous
-from kafkalite.streams.draft import Draft, NotBuilt, operator_of, refuse_history, serde_or_none
+from kafkalite.streams.draft import Draft, NotBuilt, history_ms, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration
 from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.expressions.expression import Expression
@@ -375,13 +375,13 @@ class Stream(
     ) -> Table[K_co, V_co]:
         """The latest value per key; a null value deletes. Named: with a store to look into."""
         operator = self._operator("to_table", name)
-        refuse_history(history, operator)
         node = self._then(
             "to_table",
             p.ToTable,
             name,
             None,
             named=name is not None,
+            history_ms=history_ms(history, operator),
             key=serde_or_none(key, "key=", operator),
             value=serde_or_none(value, "value=", operator),
         )._node

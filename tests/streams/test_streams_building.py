@@ -183,7 +183,6 @@ class TestMistakes:
             (lambda s: s.filter("x", on_error="ignore"), "on_error is one of"),
             (lambda s: s.filter("x", on_error="dlq"), "needs a dead_letter_topic= of the applic"),
             (lambda s: s.map_batch(3), "map_batch of 'in': expected a function, got int"),
-            (lambda s: s.to_table(history="1d"), "versioned tables"),
             (lambda s: s.join("in", max), "join of 'in': expected a stream or a table"),
             (lambda s: s.join(s.to_table(), max, how="outer"), "how is one of .'inner', 'left'"),
             (lambda s: s.join(s.to_table(), len), "called with the left and the right value"),
@@ -264,7 +263,7 @@ class TestMistakes:
                 lambda: StreamsBuilder("app").stream("a", timestamp=3),
                 "expected a function, a field",
             ),
-            (lambda: StreamsBuilder("app").table("a", history="1h"), "versioned tables"),
+            (lambda: StreamsBuilder("app").table("a", history="x"), "history"),
             (lambda: StreamsBuilder("app").describe("png"), "describe: expected one of text, m"),
         ],
     )

@@ -166,6 +166,8 @@ class Batch:
 
     `olds`: of a table's updates, the rows they replace. `headers` None: no record has any.
     `times`: the stream time by which each record is judged; None: that of whoever judges.
+    `latest`: of a versioned table's updates, whether no newer one of their key came before; None:
+    all are.
     """
 
     timestamps: Sequence[int]
@@ -177,6 +179,7 @@ class Batch:
     olds: Sequence[Any] | None = None
     headers: Sequence[Headers] | None = None
     times: Sequence[int] | None = None
+    latest: Sequence[bool] | None = None
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -213,7 +216,13 @@ class Batch:
         headers = None if self.headers is None else change(self.headers)
         timestamps = change(self.timestamps)
         times = None if self.times is None else change(self.times)
-        return Batch(timestamps, origin, keys, raw_keys, values, raw_values, olds, headers, times)
+        latest = None if self.latest is None else change(self.latest)
+        return Batch(timestamps, origin, keys, raw_keys, values, raw_values, olds, headers, times,
+                     latest)  # fmt: skip
+
+    def latest_ones(self) -> Batch:
+        """The updates that are the latest of their keys."""
+        return self if self.latest is None else self.where(self.latest)
 
     def nulls(self) -> Sequence[Any]:
         """A column that is None where the value is: the objects, or else the bytes."""

@@ -28,6 +28,7 @@ class Reason(Enum):
     EXPIRED = "times too late for one of several windows"
     EXPIRED_ROW = "too old to be kept for later records of the other side"
     PAST_RETENTION = "older than the retention of a store that they were put into"
+    NOT_LATEST = "of a versioned table that came after a newer one of their key"
     NULL_KEY = "without a key"
     NULL_VALUE = "without a value"
 

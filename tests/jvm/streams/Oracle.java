@@ -150,6 +150,20 @@ public class Oracle {
             case "stream_join": made = joinStreams(stream, (KStream<Object, Long>) nodes.get(w[3]), w); break;
             case "to_stream": made = table.toStream(); break;
             case "join_table": made = joinTable(stream, (KTable<Object, Long>) nodes.get(w[3]), w[4], keys(size)); break;
+            case "versioned":
+                made = builder.table(w[2], Consumed.with(STRING, LONG), ((Materialized) Materialized.as(
+                    Stores.persistentVersionedKeyValueStore(id, Duration.ofMillis(Long.parseLong(w[3])))))
+                    .withKeySerde(STRING).withValueSerde((Serde) LONG));
+                break;
+            case "join_grace": {
+                Joined<Object, Long, Long> joined = Joined.with((Serde) STRING, LONG, LONG)
+                    .withGracePeriod(Duration.ofMillis(Long.parseLong(w[5])));
+                KTable<Object, Long> right = (KTable<Object, Long>) nodes.get(w[3]);
+                made = w[4].equals("left")
+                    ? stream.leftJoin(right, (l, r) -> both(l, r), joined)
+                    : stream.join(right, (l, r) -> both(l, r), joined);
+                break;
+            }
             case "table_join": made = joinTables(table, (KTable<Object, Long>) nodes.get(w[3]), w, keys(size)); break;
             case "final":
                 made = ((KTable) above)

@@ -71,3 +71,58 @@ class PlainTableJoin:
         needs = {"inner": left is None or right is None, "left": left is None}
         is_none = needs.get(self.how, left is None and right is None)
         return None if is_none else pair(left, right)
+
+
+@dataclass
+class PlainVersions:
+    """A stream joined with a versioned table: at once, or after `grace`."""
+
+    how: str
+    history: int
+    grace: int = 0
+    puts: list[tuple[Any, Any, int]] = field(default_factory=list)  # the later of one time counts
+    waiting: list[Result] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    updates: list[Result] = field(default_factory=list)
+    time: int = -1
+    newest: int = -1
+    dropped: int = 0
+
+    def table(self, key: Any, value: Any, stamp: int) -> None:
+        if key is None:
+            self.dropped += 1
+            return
+        self.newest = max(self.newest, stamp)
+        if stamp < self.newest - self.history:
+            self.dropped += 1
+            return
+        self.puts.append((key, value, stamp))
+        self.updates.append((key, value, stamp))
+
+    def at(self, key: Any, stamp: int) -> Any:
+        versions = {when: value for its, value, when in self.puts if its == key}
+        seen = [when for when in versions if when <= stamp]
+        if not seen:
+            return None
+        is_latest = max(seen) == max(versions)
+        is_known = is_latest or stamp >= self.newest - self.history
+        return versions[max(seen)] if is_known else None
+
+    def stream(self, key: Any, value: Any, stamp: int) -> None:
+        self.time = max(self.time, stamp)
+        if value is None or (key is None and self.how == "inner"):
+            self.dropped += 1
+            return
+        if stamp < self.time - self.grace:
+            self.join(key, value, stamp)
+        else:
+            self.waiting.append((key, value, stamp))
+        due = [each for each in self.waiting if each[2] <= self.time - self.grace]
+        self.waiting = [each for each in self.waiting if each not in due]
+        for each in sorted(due, key=lambda each: (each[2], each[0] is not None, each[0] or "")):
+            self.join(*each)
+
+    def join(self, key: Any, value: Any, stamp: int) -> None:
+        found = self.at(key, stamp)
+        if found is not None or self.how == "left":
+            self.results.append((key, pair(value, found), stamp))

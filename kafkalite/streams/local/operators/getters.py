@@ -26,6 +26,7 @@ from kafkalite.errors import UnsupportedOnBackend
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.calling import RowCaller, function_needs, row_caller
+from kafkalite.streams.local.operators.versioned import VersionsGetter
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.sharing import copies
 from kafkalite.streams.local.state import NO_WINDOW, START, Bucket, StateStore
@@ -42,8 +43,9 @@ Getter = Callable[[Batch], Rows]  # by `raw_keys`; functions that take the key g
 
 
 @singledispatch
-def getter_of(node: p.Node, runtime: Runtime) -> Getter:
-    """Gives rows of the table that `node` makes."""
+def getter_of(node: p.Node, runtime: Runtime, *, as_of: bool = False) -> Getter:
+    """Gives rows of the table that `node` makes; of a versioned one with `as_of` those that there
+    were at the timestamps of the batch."""
     raise UnsupportedOnBackend(f"{node.name!r}: rows of {type(node).__name__} cannot be looked up")
 
 
@@ -105,18 +107,25 @@ def _windowed_rows(store: StateStore, keys: Sequence[bytes]) -> Rows:
     return Rows(values, stamps)
 
 
-@getter_of.register(p.TableSource)
-@getter_of.register(p.ToTable)
-@getter_of.register(p.Aggregate)
-def _(node: p.TableSource | p.ToTable | p.Aggregate, runtime: Runtime) -> Getter:
+@getter_of.register
+def _(node: p.Aggregate, runtime: Runtime, *, as_of: bool = False) -> Getter:
     return StoreGetter(node, runtime)
 
 
+@getter_of.register(p.TableSource)
+@getter_of.register(p.ToTable)
+def _(node: p.TableSource | p.ToTable, runtime: Runtime, *, as_of: bool = False) -> Getter:
+    if node.history_ms is None:
+        return StoreGetter(node, runtime)
+    versions = VersionsGetter(node, runtime, as_of=as_of)
+    return lambda batch: Rows(*versions.rows(batch))
+
+
 @getter_of.register
-def _(node: p.TableFilter, runtime: Runtime) -> Getter:
+def _(node: p.TableFilter, runtime: Runtime, *, as_of: bool = False) -> Getter:
     if node.named:
         return StoreGetter(node, runtime)
-    above = getter_of(node.parent, runtime)
+    above = getter_of(node.parent, runtime, as_of=as_of)
     call = row_caller(node, node.function, runtime.failures, lambda f: lambda *x: bool(f(*x)))
 
     def get(batch: Batch) -> Rows:
@@ -134,10 +143,10 @@ def _(node: p.TableFilter, runtime: Runtime) -> Getter:
 
 
 @getter_of.register
-def _(node: p.TableMap, runtime: Runtime) -> Getter:
+def _(node: p.TableMap, runtime: Runtime, *, as_of: bool = False) -> Getter:
     if node.named:
         return StoreGetter(node, runtime)
-    above = getter_of(node.parent, runtime)
+    above = getter_of(node.parent, runtime, as_of=as_of)
     own = copies if runtime.must_copy(node, node.function) else None
     call: RowCaller = row_caller(node, node.function, runtime.failures, own=own)
 

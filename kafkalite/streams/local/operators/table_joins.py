@@ -38,6 +38,8 @@ from kafkalite.core.columns import has_nulls, objects
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.local.batch import Batch, Push
+from kafkalite.streams.local.drops import Reason
+from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.changed import with_values
 from kafkalite.streams.local.operators.getters import (
     Getter,
@@ -49,6 +51,7 @@ from kafkalite.streams.local.operators.getters import (
 from kafkalite.streams.local.operators.keys import store_key_needs, store_keys, without_nulls
 from kafkalite.streams.local.operators.tables import LatestRows, as_update
 from kafkalite.streams.local.operators.waiting import Waiting
+from kafkalite.streams.local.operators.waiting_records import WaitingRecords
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
 from kafkalite.streams.local.sharing import copies
 
@@ -85,20 +88,35 @@ def join_caller(
 def _(node: p.StreamTableJoin, below: Needs, runtime: Runtime) -> tuple[Needs, Needs]:
     needs = Needs(below.key or node.function.takes_key, below.raw_key, value=True)
     needs |= store_key_needs(node, runtime) | getter_needs(node.parents[1], runtime)
+    if node.grace_ms is not None:
+        needs |= Needs(raw_key=True)
     return needs, Needs()
 
 
 @compile_node.register
 def _(node: p.StreamTableJoin, runtime: Runtime) -> tuple[Push, Push]:
+    keys, process = store_keys(node, runtime), _lookup(node, runtime)
+    is_inner = node.how == "inner"
+    if node.grace_ms is not None:
+        runtime.stateful[node] = waiting = WaitingRecords(node, runtime, process)
+        return (lambda batch: waiting.process(keys(batch))), _ignore
+
+    def run(batch: Batch) -> None:
+        batch = without_nulls(keys(batch), node, runtime, keys=is_inner, values=True)
+        if len(batch):
+            process(batch)
+
+    return run, _ignore
+
+
+def _lookup(node: p.StreamTableJoin, runtime: Runtime) -> Push:
+    """Joins records that have what they need, now."""
     forward = runtime.forward(node)
-    keys, get = store_keys(node, runtime), getter_of(node.parents[1], runtime)
+    get = getter_of(node.parents[1], runtime, as_of=True)
     call = join_caller(node, runtime)
     is_inner = node.how == "inner"
 
     def process(batch: Batch) -> None:
-        batch = without_nulls(keys(batch), node, runtime, keys=is_inner, values=True)
-        if not len(batch):
-            return
         rows = _rows_by_key(get, batch)
         if is_inner:
             mask = [row is not None for row in rows]
@@ -110,7 +128,7 @@ def _(node: p.StreamTableJoin, runtime: Runtime) -> tuple[Push, Push]:
         if len(batch):
             forward(with_values(batch, results))
 
-    return process, _ignore
+    return process
 
 
 def _ignore(batch: Batch) -> None:
@@ -137,6 +155,7 @@ class TableJoin:
 
     def __init__(self, node: p.TableJoin, runtime: Runtime) -> None:
         self.node = node
+        self.runtime = runtime
         self.getters = [getter_of(parent, runtime) for parent in node.parents]
         self.store = None if runtime.store_of(node) is None else LatestRows(node, runtime)
         self.call = join_caller(node, runtime)
@@ -146,15 +165,25 @@ class TableJoin:
 
     def left(self, batch: Batch) -> None:
         """Updates of the left table."""
+        batch = self._latest(batch)
         rows = self.getters[1](batch)
         mask = _found(batch, rows, or_own=self.node.how != "inner")
         self._update(batch, rows, mask, lambda own, others: (own, others), is_left=True)
 
     def right(self, batch: Batch) -> None:
         """Updates of the right table."""
+        batch = self._latest(batch)
         rows = self.getters[0](batch)
         mask = _found(batch, rows, or_own=self.node.how == "outer")
         self._update(batch, rows, mask, lambda own, others: (others, own), is_left=False)
+
+    def _latest(self, batch: Batch) -> Batch:
+        """Without updates of a versioned table that are not the latest: they count as dropped."""
+        latest = batch.latest_ones()
+        if dropped := len(batch) - len(latest):
+            self.runtime.metrics[DROPPED] += dropped
+            self.runtime.drops.add(Reason.NOT_LATEST, self.node.name, dropped)
+        return latest
 
     def _update(
         self,
@@ -277,7 +306,7 @@ def _(node: p.TableJoin, runtime: Runtime) -> tuple[Push, Push]:
 
 
 @getter_of.register
-def _(node: p.TableJoin, runtime: Runtime) -> Getter:
+def _(node: p.TableJoin, runtime: Runtime, *, as_of: bool = False) -> Getter:
     if node.named:
         return StoreGetter(node, runtime)
     left, right = (getter_of(parent, runtime) for parent in node.parents)

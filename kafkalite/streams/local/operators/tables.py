@@ -27,6 +27,7 @@ from kafkalite.streams.local.operators.keys import (
     store_keys,
     without_nulls,
 )
+from kafkalite.streams.local.operators.versioned import VersionedRows
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
 from kafkalite.streams.local.sharing import copies
 from kafkalite.streams.local.state import NO_WINDOW, Layout
@@ -101,13 +102,23 @@ def _(node: p.TableSource | p.ToTable, below: Needs, runtime: Runtime) -> Needs:
 @compile_node.register(p.ToTable)
 def _(node: p.TableSource | p.ToTable, runtime: Runtime) -> Push:
     forward = runtime.forward(node)
-    rows = None if runtime.store_of(node) is None else LatestRows(node, runtime)
+    rows: LatestRows | None = None
+    versions = None if node.history_ms is None else VersionedRows(node, runtime)
+    keys = store_keys(node, runtime)
+    has_store = runtime.store_of(node) is not None
+    if has_store and versions is None:
+        rows = LatestRows(node, runtime)
 
     def run(batch: Batch) -> None:
-        if rows is not None:
-            batch = rows.keys(batch)
+        if has_store:
+            batch = keys(batch)
         batch = without_nulls(batch, node, runtime, values=False)
         if not len(batch):
+            return
+        if versions is not None:
+            batch = versions.put(batch)
+            if len(batch):
+                forward(batch)
             return
         assert batch.values is not None
         olds = None if rows is None else rows.put(batch, batch.values)
@@ -145,7 +156,7 @@ def _(node: p.TableFilter, runtime: Runtime) -> Push:
             batch = _through(passing, batch, with_olds=True)
         else:
             batch = store.through(passing, batch)
-        if batch.olds is not None:
+        if batch.olds is not None and batch.latest is None:
             assert batch.values is not None
             both = zip(batch.values, batch.olds, strict=True)
             batch = batch.where([new is not None or old is not None for new, old in both])
@@ -197,6 +208,7 @@ def as_update(batch: Batch, values: Sequence[Any], olds: Sequence[Any] | None) -
         olds,
         batch.headers,
         batch.times,
+        batch.latest,
     )
 
 
@@ -242,6 +254,7 @@ def _(node: p.TableGroupBy, runtime: Runtime) -> Push:
         return zip(groups, rows, strict=True)
 
     def run(batch: Batch) -> None:
+        batch = batch.latest_ones()
         assert batch.values is not None
         assert batch.olds is not None
         news = grouped(batch, batch.values)
