@@ -57,6 +57,9 @@ TESTS = {
         (f"kafkalite-streams dlq {word}" for word in ("list", "show", "replay")),
         "test_cli_streams.py::test_dead_letters_are_counted_shown_and_replayed",
     ),
+    "kafkalite-streams status": (
+        "test_cli_streams.py::test_the_status_of_an_application_tells_its_tasks_and_lags"
+    ),
     "kafkalite-streams reset": "test_cli_streams.py::test_an_application_begins_anew",
     # As far as it goes without a JVM; tests/examples runs the rest, in the whole suite.
     "kafkalite-spark load": "test_cli_spark.py::test_a_topic_that_is_not_there_is_named",

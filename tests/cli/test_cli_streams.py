@@ -112,6 +112,21 @@ def test_an_application_begins_anew(
     assert kafkalite_streams(*run).json["records"] == 1
 
 
+def test_the_status_of_an_application_tells_its_tasks_and_lags(
+    kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
+) -> None:
+    made = make_topic(2)
+    path = tmp_path / "app.py"
+    path.write_text(GOOD.replace('"a"', f'"app-of-{made}"').replace('"in"', f'"{made}"'))
+    kafkalite("produce", made, stdin=b"one\ntwo\nthree\n")
+    assert kafkalite_streams("status", str(path)).lines[0] == f"app-of-{made} does not run; lag 3"
+    status = kafkalite_streams("status", str(path), "--json").json
+    assert (status["lag"], status["workers"]) == (3, [])
+    assert [task["task"] for task in status["tasks"]] == ["0_0", "0_1"]
+    assert sum(task["lag"] for task in status["tasks"]) == 3
+    assert {task["worker"] for task in status["tasks"]} == {None}
+
+
 def test_dead_letters_are_counted_shown_and_replayed(
     kafkalite: Run, kafkalite_streams: Run, make_topic: Run, tmp_path: Path
 ) -> None:

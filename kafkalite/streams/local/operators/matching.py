@@ -8,16 +8,21 @@ Owns   the choice, made once at import.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 INTERFACE: Final = 1  # what the native module and this one agree on
 
-try:
-    from kafkalite.streams.local.operators._matching import INTERFACE as BUILT
-    from kafkalite.streams.local.operators._matching import match
-
-    NATIVE = BUILT == INTERFACE
-except ImportError:
-    NATIVE = False
-
 __all__ = ["INTERFACE", "NATIVE", "match"]
+
+NATIVE = False
+if TYPE_CHECKING:
+    from kafkalite.streams.local.operators._matching import match
+else:
+    match = None
+    try:
+        from kafkalite.streams.local.operators import _matching
+
+        if _matching.INTERFACE == INTERFACE:
+            NATIVE, match = True, _matching.match
+    except ImportError:
+        pass
