@@ -88,7 +88,7 @@ $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) -e '.[registry,arrow,state,spark,examples,clients,dev]'
+	$(PIP) -e '.[registry,arrow,sketches,state,spark,examples,clients,dev]'
 	@touch $@ $(VENV)/.demo
 
 clean:

@@ -39,11 +39,6 @@ def test_a_setting_that_there_is_not() -> None:
         Streams("app", threads=3)  # type: ignore[call-arg]
 
 
-def test_a_running_applications_stores_are_not_supported_yet() -> None:
-    with pytest.raises(TopologyError, match=r"Streams.store is not supported yet"):
-        Streams("app").store("counts")
-
-
 @pytest.mark.slow
 def test_settings_of_the_application_are_those_of_its_runs(tmp_path: Path) -> None:
     app = Streams(

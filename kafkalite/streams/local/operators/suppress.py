@@ -301,8 +301,8 @@ class FinalBuffer(Buffer):
 
 
 @getter_of.register
-def _(node: p.Suppress, runtime: Runtime) -> Getter:
-    above = getter_of(node.parent, runtime)
+def _(node: p.Suppress, runtime: Runtime, *, as_of: bool = False) -> Getter:
+    above = getter_of(node.parent, runtime, as_of=as_of)
 
     def get(batch: Batch) -> Rows:
         buffer = runtime.stateful[node]
