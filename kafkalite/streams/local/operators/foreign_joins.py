@@ -319,5 +319,5 @@ def _ignore(batch: Batch) -> None:
 
 
 @getter_of.register
-def _(node: p.ForeignJoin, runtime: Runtime) -> Getter:
+def _(node: p.ForeignJoin, runtime: Runtime, *, as_of: bool = False) -> Getter:
     return StoreGetter(node, runtime)
