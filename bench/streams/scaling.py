@@ -34,9 +34,15 @@ def run(name: str, ours: Ours, peer: Peer | None, report: Report) -> None:
     """One round: one worker, then two."""
     topology = name.removeprefix("scaling-")
     rates = [ours_with(ours, topology, count)["records_per_second"] for count in (1, 2)]
-    report.add(name, OURS, {"one": rates[0], "two": rates[1], "speedup": rates[1] / rates[0]})
+    report.add(name, OURS, scaling_figures(*rates))
     if peer is not None and topology == "json":
         rates = [
             peer.measure(SOURCE, topology, threads=count)["records_per_second"] for count in (1, 2)
         ]
-        report.add(name, PEER, {"one": rates[0], "two": rates[1], "speedup": rates[1] / rates[0]})
+        report.add(name, PEER, scaling_figures(*rates))
+
+
+def scaling_figures(one: float | None, two: float | None) -> Figures:
+    """The rates, and how many times the second is the first. So few records that workers have read
+    all of them at one look have no rate."""
+    return {"one": one, "two": two, "speedup": two / one if one and two else None}

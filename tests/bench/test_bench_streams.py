@@ -12,6 +12,7 @@ import pytest
 from bench.streams import throughput
 from bench.streams.rates import rate, together
 from bench.streams.report import OURS, PEER, Report
+from bench.streams.scaling import scaling_figures
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 3_000
@@ -79,3 +80,8 @@ def test_of_several_rounds_the_best_counts(capsys: pytest.CaptureFixture[str]) -
         "worker_cpu_s_per_million": 0.5,
         "records_per_second, the peer's second half": 2.0,
     }
+
+
+def test_records_that_all_come_within_one_look_have_no_speedup() -> None:
+    assert scaling_figures(100.0, 150.0)["speedup"] == 1.5
+    assert scaling_figures(100.0, None) == {"one": 100.0, "two": None, "speedup": None}

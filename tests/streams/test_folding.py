@@ -134,7 +134,7 @@ class Run:
         return commit
 
     def told(self, commit: TaskCommit) -> Any:
-        """A commit; the deletions of a closed window's rows may come in any order."""
+        """A commit by topics; the deletions of a closed window come in any order."""
         changes = [
             (list(c.keys), list(c.values), list(c.timestamps), c.headers)
             for c in (change.columns for change in commit.changelog)
@@ -150,7 +150,7 @@ class Run:
         outputs = [
             (o.topic, list(o.columns.keys), list(o.columns.values), list(o.columns.timestamps),
              o.columns.headers and list(o.columns.headers))
-            for o in commit.outputs
+            for o in sorted(commit.outputs, key=lambda output: output.topic)
         ]  # fmt: skip
         metrics = sorted(self.task.metrics.items())
         drops = sorted(map(repr, self.drops.document()))
