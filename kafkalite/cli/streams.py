@@ -21,7 +21,7 @@ import typer
 
 from kafkalite.cli import run_command, say_which_codec
 from kafkalite.cli.completing import SERVERS_VARIABLE
-from kafkalite.cli.options import examples, program
+from kafkalite.cli.options import AsJson, Bootstrap, examples, program
 from kafkalite.cli.output import emit, print_json
 from kafkalite.cli.streams_dlq import (
     ErrorType,
@@ -40,7 +40,7 @@ from kafkalite.cli.streams_reset import (
     To,
     reset_application,
 )
-from kafkalite.cli.streams_status import Interval, Servers, Watch, show_status
+from kafkalite.cli.streams_status import Interval, Watch, show_status
 from kafkalite.errors import KafkaliteError, TopologyError
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def reset(
     to: To = None,
     state_dir: StateDir = None,
     execute: Execute = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Let an application begin anew.
 
@@ -300,7 +300,7 @@ def reset(
 )
 def status(
     app: AppFile,
-    bootstrap_servers: Servers,
+    bootstrap_servers: Bootstrap,
     watch: Watch = False,
     interval: Interval = 2.0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document a look.")] = False,
@@ -315,8 +315,8 @@ def status(
 @dlq.command("list", epilog=examples("kafkalite-streams dlq list app.py -b 127.0.0.1:9092"))
 def dlq_list(
     app: AppFile,
-    bootstrap_servers: Servers,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    bootstrap_servers: Bootstrap,
+    json: AsJson = False,
 ) -> None:
     """Count dead letters by topic, operator and error."""
     list_letters(load(app), bootstrap_servers, json=json)
@@ -326,8 +326,8 @@ def dlq_list(
 def dlq_show(
     app: AppFile,
     letter: Where,
-    bootstrap_servers: Servers,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    bootstrap_servers: Bootstrap,
+    json: AsJson = False,
 ) -> None:
     """Show one dead letter, decoded, with its error and traceback."""
     show_letter(load(app), bootstrap_servers, letter, json=json)
@@ -342,12 +342,12 @@ def dlq_show(
 )
 def dlq_replay(
     app: AppFile,
-    bootstrap_servers: Servers,
+    bootstrap_servers: Bootstrap,
     topic: Topic = None,
     error: ErrorType = None,
     force: Force = False,
     execute: Execute = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Send the records of dead letters to where they were read.
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafkalite.cli.completing import SERVERS_VARIABLE
 from kafkalite.cli.output import counted, emit, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
     from kafkalite.streams.status import Status
 
 CLEAR: Final = "\x1b[2J\x1b[H"
-Servers = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-servers",
-        "-b",
-        help="HOST:PORT[,…] of the broker that the workers use.",
-        envvar=SERVERS_VARIABLE,
-    ),
-]
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
 Interval = Annotated[
     float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")

@@ -23,6 +23,7 @@ Source Kafka Streams' Processor, ProcessorContext, KeyValueStore, WindowStore.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
@@ -200,9 +201,9 @@ class Processor(Protocol[K_contra, V_contra, K2_co, V2_co]):
     def init(self, context: ProcessorContext[K2_co, V2_co]) -> None:
         """The task starts, with its stores as the last commit left them."""
 
+    @abstractmethod
     def process(self, record: Record[K_contra, V_contra]) -> None:
         """Takes a record."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """The task ends, after its last commit or after a failure. Nothing can be sent on."""

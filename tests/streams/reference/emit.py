@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ class Update:
         return self.key, self.new, self.time
 
 
-class Held:
+class Held(ABC):
     """Updates that wait; the time is the highest of those that came."""
 
     def __init__(self) -> None:
@@ -43,8 +44,9 @@ class Held:
             gone.append(latest)
         return [update for update in gone if self.passes(update)]
 
+    @abstractmethod
     def due(self, update: Update) -> int:
-        raise NotImplementedError
+        """The stream time at which the update leaves."""
 
     def is_full(self) -> bool:
         return False
