@@ -48,7 +48,7 @@ from kafkalite.streams.sizes import Size, size_in_bytes
 from kafkalite.streams.workers import Orders, Supervisor, own_command, seat_of
 
 if TYPE_CHECKING:
-    from kafkalite.streams.web_server import WorkerServer
+    from kafkalite.streams.web.server import WorkerServer
 
 DATA_DIR = Path("kafkalite-data")  # an embedded broker's log, if no other place is given
 STATE_MEMORY: Final = "256MiB"  # of a worker with a state directory
@@ -340,7 +340,7 @@ def check_settings(application_id: str, settings: Settings) -> None:
 
 def serving_at(http: str, number: int) -> WorkerServer:
     """The HTTP server of a worker, bound: the first one's at HOST:PORT, others' behind it."""
-    from kafkalite.streams.web_server import WorkerServer
+    from kafkalite.streams.web.server import WorkerServer
 
     wanted = parse_address(http)
     port = wanted.port + number - 1 if wanted.port else 0

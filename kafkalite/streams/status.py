@@ -25,7 +25,7 @@ from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.peers import Peer, Peers
 from kafkalite.streams.local.topics import external_topics
 from kafkalite.streams.plan import Plan
-from kafkalite.streams.web_client import get
+from kafkalite.streams.web.client import get
 
 ANSWER_SECONDS: Final = 2.0
 

@@ -27,7 +27,7 @@ try:
     import uvicorn
 
     from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
-    from kafkalite.streams.web import LookUp, WorkerApp
+    from kafkalite.streams.web.application import LookUp, WorkerApp
 except ModuleNotFoundError as error:
     raise ConfigError(f"--http needs {error.name}: pip install 'kafkalite[registry]'") from error
 

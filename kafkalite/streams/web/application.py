@@ -46,8 +46,8 @@ from kafkalite.streams.local.overview import Overview
 from kafkalite.streams.local.peers import Peer
 from kafkalite.streams.local.queries import Home, Queries, StoreUnavailable
 from kafkalite.streams.plan import Plan
-from kafkalite.streams.web_client import get
-from kafkalite.streams.web_metrics import PAGE_TYPE, page
+from kafkalite.streams.web.client import get
+from kafkalite.streams.web.metrics import PAGE_TYPE, page
 
 log: Final = logging.getLogger(__name__)
 
