@@ -40,12 +40,13 @@ test-external: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-# docs/protocol.md, from the handlers and the definitions of messages.
-# The site, from docs/ and docstrings.
+# The site, from docs/, docstrings and the pictures that the engine's results draw.
 docs: $(VENV)/.dev
+	cd docs && ../$(BIN)/python -m pictures
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --site-dir build/site
 	@echo "build/site/index.html"
 
+# docs/protocol.md, from the handlers and the definitions of messages.
 protocol-page: $(VENV)/.dev
 	$(BIN)/python -m kafkalite.core.handlers.protocol_page > docs/protocol.md
 
