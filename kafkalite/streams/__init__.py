@@ -38,6 +38,7 @@ from kafkalite.streams.expressions.expression import (
 from kafkalite.streams.expressions.sides import left, right
 from kafkalite.streams.global_table import GlobalTable
 from kafkalite.streams.groups import Cogrouped, Grouped
+from kafkalite.streams.matching import repeated
 from kafkalite.streams.processors import (
     KeyValueStore,
     Processor,
@@ -93,6 +94,7 @@ __all__ = [
     "msgpack",
     "quantiles",
     "reduce_",
+    "repeated",
     "right",
     "session",
     "sliding",

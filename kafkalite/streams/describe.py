@@ -71,7 +71,7 @@ def detail(node: p.Node) -> str:
         case p.MapBatch():
             return _name(node.function)
         case p.Pattern():
-            steps = ", ".join(f"{word}={function}" for word, function in node.steps)
+            steps = ", ".join(map(_step, node.steps))
             without = f", not_between={node.without}" if node.without is not None else ""
             grace = f", grace={spell(node.grace_ms)}" if node.grace_ms else ""
             return f"{steps}{without}, within={spell(node.within_ms)}{grace}"
@@ -83,6 +83,12 @@ def detail(node: p.Node) -> str:
             return f"{node.how} join with global table {node.table}{by}: {node.function}"
     function = getattr(node, "function", None)
     return str(function) if isinstance(function, Function) else ""
+
+
+def _step(step: p.PatternStep) -> str:
+    if not step.repeats:
+        return f"{step.name}={step.condition}"
+    return f"{step.name}=repeated({step.condition}, {step.at_least} to {step.at_most})"
 
 
 def within(node: p.JoinOfStreams) -> str:

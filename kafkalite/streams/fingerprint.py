@@ -169,7 +169,7 @@ def _rows(store: Store) -> dict[str, str]:
     if isinstance(node, p.Suppress | p.FinalRows):
         return {"": "held back"}
     if isinstance(node, p.Pattern):
-        return {word: "matched" for word, _ in node.steps}
+        return {s.name: "matched in a list" if s.repeats else "matched" for s in node.steps}
     if isinstance(node, p.StreamTableJoin):
         return {"": "waiting records"}
     if isinstance(node, p.TableSource | p.ToTable) and node.history_ms is not None:

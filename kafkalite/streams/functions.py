@@ -52,6 +52,7 @@ class Passes(Enum):
     RECORD = "the record"
     SIDES = "the left and the right value"
     KEY_AND_SIDES = "the key, the left and the right value"
+    VALUE_AND_MATCHED = "the value and what matched so far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class CallableFunction:
     @property
     def takes_key(self) -> bool:
         """Whether the key has to be decoded for it."""
-        return self.passes not in (Passes.VALUE, Passes.SIDES)
+        return self.passes in (Passes.KEY_AND_VALUE, Passes.RECORD, Passes.KEY_AND_SIDES)
 
     @property
     def takes_value(self) -> bool:

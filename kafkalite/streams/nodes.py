@@ -16,6 +16,7 @@ class Port(Enum):
     """An output of a node, in the order in which one record leaves by several."""
 
     LATE = "records that it dropped as late"
+    UNFINISHED = "sequences that were not completed in time"
     RECORDS = "the records or rows that it makes"
     FINAL = "the rows of windows that are closed"
 

@@ -28,6 +28,9 @@ from kafkalite.streams.nodes import Node as Node
 from kafkalite.streams.nodes import OnError as OnError
 from kafkalite.streams.nodes import Port as Port
 from kafkalite.streams.nodes import Table as Table
+from kafkalite.streams.patterns import Pattern as Pattern
+from kafkalite.streams.patterns import PatternStep as PatternStep
+from kafkalite.streams.patterns import Unfinished as Unfinished
 from kafkalite.streams.processors import StoreSpec
 from kafkalite.streams.windows import Window
 
@@ -538,28 +541,6 @@ class Match(Node):
     def takes_null_keys(self) -> bool:
         """A row of a left join that refers to nothing is joined with None."""
         return self.how == "left"
-
-
-# Patterns
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pattern(Node):
-    """One record for each sequence of records of a key that meet `steps` in turn, within a time and
-    with none between for which `without` is true. Owns a store.
-
-    `key`, `value`: the serdes of the internal topic, where the key has changed.
-    """
-
-    changes_value: ClassVar[bool] = True
-    pushes_often: ClassVar[bool] = True
-
-    steps: tuple[tuple[str, Function], ...]
-    without: Function | None
-    within_ms: int
-    grace_ms: int
-    key: Serde | None = None
-    value: Serde | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

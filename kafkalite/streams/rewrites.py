@@ -294,7 +294,7 @@ def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
 
 
 def _inputs(node: p.Node, image: Mapping[p.Node, p.Node]) -> list[p.Node]:
-    """The nodes whose output `node` passes on: late records are those the aggregate was given.
+    """The nodes whose output `node` passes on: late records are those the operator was given.
 
     A join has the keys of its table, a join of tables those of the left one.
     """

@@ -83,8 +83,11 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
             made = _made_by(node.function, above[0])
             return Shape(made.of if isinstance(made, ListType) else ANY, above[0].key)
         case p.Pattern():
-            values = dict.fromkeys((word for word, _ in node.steps), above[0].value)
+            value = above[0].value
+            values = {s.name: list_of(value) if s.repeats else value for s in node.steps}
             return Shape(struct_of(values), above[0].key)
+        case p.Unfinished():
+            return Shape(ANY, above[0].key)
         case p.ProcessValues():
             return Shape(ANY, above[0].key)
         case p.MapPairs() | p.MapBatch() | p.Process():

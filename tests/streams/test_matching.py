@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.matching import in_time, matches
+from reference.matching import Step, in_time, matches
 from test_state_stores import Durably
 
 from kafkalite.errors import ProcessingError, TopologyError
@@ -19,6 +20,7 @@ from kafkalite.streams import (
     col,
     int64,
     json,
+    repeated,
     string,
     timestamp,
     value,
@@ -44,15 +46,32 @@ ascending = records.map(lambda rs: sorted(rs, key=lambda r: r[2]))
 cuts = st.lists(st.tuples(st.integers(1, 29), st.booleans()), max_size=4)
 
 
+@st.composite
+def patterns(draw: Any) -> list[Step]:
+    """Two to four conditions, some of them repeated, the inner ones perhaps left out."""
+    words = draw(st.sampled_from(["ab", "abc", "aab", "bc", "abac"]))
+    steps = []
+    for index, word in enumerate(words):
+        met = CONDITIONS[word]
+        if draw(st.integers(0, 2)):
+            steps.append(Step(lambda v, _, met=met: met(v)))
+            continue
+        least = draw(st.integers(0 if 0 < index < len(words) - 1 else 1, 2))
+        most = draw(st.integers(max(1, least), 3))
+        steps.append(Step(lambda v, _, met=met: met(v), least, most, repeats=True))
+    named = zip(words, steps, strict=True)
+    return [replace(step, name=f"{word}{i}") for i, (word, step) in enumerate(named)]
+
+
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 @given(
     rows=st.one_of(records, ascending),
     at=cuts,
-    words=st.sampled_from(["ab", "abc", "aab", "bc"]),
+    steps=patterns(),
     without=st.booleans(),
     within=st.sampled_from([0, 3, 10, 100]),
     grace=st.sampled_from([0, 0, 5, 15]),
-    forms=st.sampled_from([CONDITIONS, EXPRESSIONS]),
+    forms=st.sampled_from(["functions", "expressions", "with_matched"]),
 )
 @settings(max_examples=150, deadline=None)
 def test_matches_are_those_of_the_reference(
@@ -60,18 +79,27 @@ def test_matches_are_those_of_the_reference(
     kind: str,
     rows: Any,
     at: Any,
-    words: str,
+    steps: list[Step],
     without: bool,
     within: int,
     grace: int,
-    forms: dict[str, Any],
+    forms: str,
 ) -> None:
+    if forms == "with_matched":  # the second condition wants a value that is not yet there
+        second = steps[1].condition
+        steps[1] = replace(
+            steps[1], condition=lambda v, so_far: second(v, so_far) and v not in flat(so_far)
+        )
     app = StreamsBuilder("app", key=string(), value=int64())
-    steps = {f"{word}{index}": forms[word] for index, word in enumerate(words)}
     options: dict[str, Any] = {"not_between": lambda v: v == 5} if without else {}
-    app.stream("in").match(within=within, grace=grace, **options, **steps).map(
-        lambda v: list(v.values())
-    ).to("out", value=json())
+    if forms == "with_matched":
+        options = {"not_between": lambda v, _: v == 5} if without else {}
+        options["with_matched"] = True
+    made_of = {step.name: built(step, forms) for step in steps}
+    matched = app.stream("in").match(within=within, grace=grace, **options, **made_of)
+    matched.map(lambda v: list(v.values())).to("out", value=json())
+    matched.unfinished().map(lambda v: list(v.values())).to("over", value=json())
+    matched.late().to("late")
     made = batch_run if kind == "memory" else type("DurableRun", (Durably, batch_run), {})
     run = made(app, cached=True)
     first = dropped = 0
@@ -85,15 +113,35 @@ def test_matches_are_those_of_the_reference(
             run.restart()
     dropped += run.total("dropped-records-total")
     kept, late = in_time(rows, grace)
-    expected = []
+    until = max((row[2] for row in rows), default=0) - grace
+    expected, unfinished = [], []
     for key in ("x", "y"):
         own = [row for row in kept if row[0] == key]
-        expected += matches(
-            own, [CONDITIONS[w] for w in words], lambda v: without and v == 5, within
-        )
-    assert sorted(run.rows("out")) == sorted(expected)
+        found, over = matches(own, steps, lambda v, _: without and v == 5, within, until)
+        expected += found
+        unfinished += over
+    assert sorted(run.rows("out"), key=str) == sorted(expected, key=str)
     assert [row[2] for row in run.rows("out")] == sorted(row[2] for row in expected)
-    assert dropped == late
+    assert sorted(run.rows("over"), key=str) == sorted(unfinished, key=str)
+    assert [row[2] for row in run.rows("over")] == sorted(row[2] for row in unfinished)
+    assert dropped == len(late)
+    assert run.rows("late") == late
+
+
+def built(step: Step, forms: str) -> Any:
+    """The condition of a step as a user writes it."""
+    word = step.name[0]
+    condition: Any = EXPRESSIONS[word] if forms == "expressions" else CONDITIONS[word]
+    if forms == "with_matched":
+        condition = lambda v, so_far: step.condition(v, list(so_far.values()))  # noqa: E731
+    if not step.repeats:
+        return condition
+    return repeated(condition, at_least=step.least, at_most=step.most)
+
+
+def flat(so_far: list[Any]) -> list[Any]:
+    """All values that matched."""
+    return [v for entry in so_far for v in (entry if isinstance(entry, list) else [entry])]
 
 
 def payments(**options: Any) -> Streams:
@@ -196,6 +244,52 @@ class TestMatch:
                 driver.pipe("in", 2, key="k", timestamp=time)
             assert [r.value for r in driver.read("out")] == [{"a": 2, "b": 2}]
 
+    def test_repeated_conditions_give_lists_and_functions_see_what_matched(self) -> None:
+        app = Streams("app", key=string(), value=int64())
+        app.stream("prices").match(
+            top=lambda price, so_far: price > 100,
+            falling=repeated(
+                lambda price, so_far: price < (so_far.get("falling") or [so_far["top"]])[-1],
+                at_least=2,
+            ),
+            up=lambda price, so_far: price > so_far["falling"][-1],
+            within="1h",
+            with_matched=True,
+        ).to("valleys", value=json())
+        with TopologyTestDriver(app) as driver:
+            for minute, price in enumerate([101, 99, 102, 98, 97, 103, 96]):
+                driver.pipe("prices", price, key="k", timestamp=minute * 60_000)
+            (valley,) = driver.read("valleys")
+            # 102 is above the one falling price before it, and no second one: it changes nothing.
+            assert valley.value == {"top": 101, "falling": [99, 98, 97], "up": 103}
+        assert "falling=repeated(<lambda>, 2 to 1000)" in app.describe()
+
+    def test_one_condition_may_do_if_it_repeats(self) -> None:
+        app = Streams("app", key=string(), value=string())
+        failed = repeated(value() == "failed", at_least=3)
+        app.stream("logins").match(failures=failed, within="1m").to("locked", value=json())
+        with TopologyTestDriver(app) as driver:
+            for second, word in enumerate(["failed", "failed", "ok", "failed", "failed"]):
+                driver.pipe("logins", word, key="k", timestamp=second * 1_000)
+            (locked,) = driver.read("locked")
+            assert (locked.value, locked.timestamp) == ({"failures": ["failed"] * 3}, 3_000)
+
+    def test_unfinished_and_late_streams(self) -> None:
+        app = Streams("app", key=string(), value=string())
+        paid = app.stream("orders").match(
+            ordered=value() == "ordered", paid=value() == "paid", within="10m", name="paid"
+        )
+        paid.unfinished().to("unpaid", value=json())
+        paid.late().to("late")
+        with TopologyTestDriver(app) as driver:
+            driver.pipe("orders", "ordered", key="a", timestamp=0)
+            driver.pipe("orders", "ordered", key="b", timestamp=1)
+            driver.pipe("orders", "paid", key="b", timestamp=600_001, headers=[("n", b"1")])
+            assert driver.read("unpaid") == [Record("a", {"ordered": "ordered"}, 600_000)]
+            driver.pipe("orders", "paid", key="a", timestamp=5)
+            assert driver.read("late") == [Record("a", "paid", 5)]
+            assert driver.metrics()["dropped-records-total"] == 1
+
     def test_describe_and_fingerprint(self) -> None:
         text = payments(grace="1m").describe()
         assert "pattern: probe (small=" in text
@@ -215,9 +309,37 @@ class TestMatch:
             ({"a": len, "b": len, "within": -1}, "within: expected 0 or more"),
             ({"a": len, "b": len, "grace": "x"}, "grace: expected a timedelta"),
             ({"a": len, "b": max, "not_between": 3}, "expected a function, a field name or an"),
+            ({"a": repeated(len)}, r"expected at least two conditions, got \['a'\]"),
+            ({"a": repeated(len, at_least=0), "b": len}, "a: the first and the last condition"),
+            ({"a": len, "b": repeated(len, at_least=0)}, "b: the first and the last condition"),
+            ({"a": len, "b": repeated(3)}, "expected a function, a field name or an"),
+            ({"a": str, "b": len, "with_matched": True}, r"len\(.*the value and what matched so"),
         ],
     )
     def test_what_cannot_be_built(self, options: dict[str, Any], told: str) -> None:
         app = Streams("app", key=string(), value=int64())
         with pytest.raises(TopologyError, match=f"^match of 'in': {told}"):
             app.stream("in").match(**{"within": "1m"} | options)
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            (
+                {"at_least": -1},
+                "expected 0 <= at_least <= at_most and at_most > 0, got -1 and 1000",
+            ),
+            ({"at_least": 3, "at_most": 2}, "expected 0 <= at_least <= at_most"),
+            ({"at_least": 0, "at_most": 0}, "expected 0 <= at_least <= at_most"),
+            ({"at_least": "1"}, "at_least: expected an int, got '1'"),
+        ],
+    )
+    def test_what_repeated_refuses(self, options: dict[str, Any], told: str) -> None:
+        with pytest.raises(TopologyError, match=f"^repeated: {told}"):
+            repeated(len, **options)
+
+    def test_only_a_match_has_late_and_unfinished_records(self) -> None:
+        stream = Streams("app", key=string(), value=int64()).stream("in")
+        with pytest.raises(TopologyError, match="^late of 'in': this is no match: call it on"):
+            stream.late()
+        with pytest.raises(TopologyError, match="^unfinished of 'in': this is no match"):
+            stream.unfinished()

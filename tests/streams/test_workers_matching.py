@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from reference.matching import Row, matches
+from reference.matching import Row, Step, matches
 from test_workers_processors import CONFIG, read
 
 from kafkalite.clients.admin.client import Admin, NewTopic
@@ -44,8 +44,8 @@ def expected(made: list[list[Row]]) -> list[str]:
     found = []
     for key in range(4):
         own = [(f"k{key}", value, time) for _, value, time in rows if value // 10 == key]
-        steps = [lambda v: v % 10 < 3, lambda v: 3 <= v % 10 < 6]
-        found += matches(own, steps, lambda v: v % 10 == 9, WITHIN)
+        steps = [Step(lambda v, _: v % 10 < 3), Step(lambda v, _: 3 <= v % 10 < 6)]
+        found += matches(own, steps, lambda v, _: v % 10 == 9, WITHIN)[0]
     return [str(row) for row in found]
 
 

@@ -36,6 +36,7 @@ from kafkalite.streams import (
     mean,
     quantiles,
     reduce_,
+    repeated,
     right,
     session,
     sliding,
@@ -293,6 +294,13 @@ assert_type(
     orders.match(first="user", then=lambda o: o["id"] > 3, not_between=col("id") < 0, within="1m"),
     Stream[str, dict[str, Any]],
 )
+MATCHES = orders.match(
+    first=repeated("id", at_least=2),
+    then=lambda order, so_far: order["id"] > so_far["first"][-1]["id"],
+    with_matched=True,
+    within="1m",
+)
+assert_type(MATCHES.unfinished(), Stream[str, dict[str, Any]])
 
 # Processors
 TOTALS = store("totals", key=string(), value=int64())

@@ -92,6 +92,7 @@ table: Table[int, int] = groups.count()  # E: variable has type "Table[int, int]
 app.table("t", value=string()).group_by(lambda v: v.x)  # E: "str" has no attribute "x"
 groups.aggregate(count()).to_stream().map(lambda n: n.x)  # E: "int" has no attribute "x"
 orders.match(a="x", b=lambda o: o["usr"], within=1)  # E: TypedDict "Order" has no key "usr"
+orders.match(a="x", b=lambda o, m: o, within=1)  # E: incompatible type "Callable[[Any, Any]
 
 # Processors
 COUNTS = store("counts", key=string(), value=int64())

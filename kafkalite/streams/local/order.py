@@ -46,8 +46,8 @@ ANY_TOPIC: Final = object()  # where sinks meet whose topics a function chooses
 # Nodes that see nothing of other inputs than their own, so that these may run ahead a little.
 LOCAL: Final = (
     p.Source, p.Filter, p.Map, p.FlatMap, p.SelectKey, p.MapPairs, p.MapBatch, p.Peek, p.Branch,
-    p.BranchArm, p.Merge, p.Sink, p.Aggregate, p.Final, p.Late, p.ToTable, p.TableFilter,
-    p.TableMap, p.TableGroupBy, p.ToStream, p.JoinOfStreams,
+    p.BranchArm, p.Merge, p.Sink, p.Aggregate, p.Final, p.Late, p.Unfinished, p.ToTable,
+    p.TableFilter, p.TableMap, p.TableGroupBy, p.ToStream, p.JoinOfStreams,
 )  # fmt: skip
 FIELD_BITS: Final = 64
 ARM_BITS: Final = 16  # of a fork's field; the rest is the index
