@@ -8,6 +8,10 @@ The kit is a folder outside this project with `broker.sh` and StreamsBench; `lab
 `setup.sh kafka streams` put jars and classes. Each side runs on a broker of its own. A line of JSON
 is printed for every run and for the ratios, ours ÷ Kafka Streams', and a table at the end.
 
+One case alone, in half a minute; `throughput` lists them:
+
+    python -m bench.streams --ours --only stream-join,stream-join-expressions --records 300000
+
 A JVM needs half a minute to be at its best, so the rate of its second half stands beside that of
 the whole run. Rates vary by two to three times on a shared machine; CPU seconds vary less.
 """

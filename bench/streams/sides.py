@@ -22,7 +22,7 @@ from kafkalite.clients.sync import Admin
 from kafkalite.serde.registry_log import LogRegistry
 
 from .flights import FLIGHTS, load_flights
-from .inputs import chunks_of, create, fill
+from .inputs import create, fill, input_of
 from .rates import rate, together
 from .worker import Job
 
@@ -30,6 +30,8 @@ ROOT: Final = Path(__file__).parents[2]
 RUN_SECONDS_MAX: Final = 900
 SERVE_SECONDS_MAX: Final = 300
 TARGET: Final = "target"  # its name begins with this
+OPERATORS_JAVA: Final = Path(__file__).with_name("java") / "Operators.java"
+OPERATORS: Final = {"stream-join", "table-join", "session-count", "sliding-mean", "foreign-join"}
 
 Figures = dict[str, Any]
 
@@ -48,17 +50,23 @@ class Streams(ABC):
         """Where its broker listens."""
         return f"127.0.0.1:{self.broker.port}"
 
-    def input(self, topic: str) -> str:
-        """The topic, filled."""
-        if topic not in self.sizes:
-            if topic == FLIGHTS:
-                self.sizes[topic] = load_flights(self.address)
-            else:
-                with self._registry() as registry:
-                    make_chunk = chunks_of(topic, self.records, registry)
-                    fill(self.address, topic, self.records, make_chunk)
-                self.sizes[topic] = self.records
-        return topic
+    def input(self, source: str) -> str:
+        """The topic, filled, or all of them: `orders,payments`."""
+        topics = source.split(",")
+        for topic in topics:
+            if topic not in self.sizes:
+                self.sizes[topic] = self._filled(topic)
+        self.sizes[source] = sum(self.sizes[topic] for topic in topics)
+        return source
+
+    def _filled(self, topic: str) -> int:
+        """How many records it has."""
+        if topic == FLIGHTS:
+            return load_flights(self.address)
+        with self._registry() as registry:
+            filled = input_of(topic, self.records, registry)
+            fill(self.address, topic, filled)
+        return filled.records
 
     @contextmanager
     def _registry(self) -> Iterator[LogRegistry | None]:
@@ -148,12 +156,12 @@ def figures_of(workers: Sequence[Figures], records: int) -> Figures:
 
 @dataclass
 class Peer(Streams):
-    """Kafka Streams. Its program is the kit's StreamsBench."""
+    """Kafka Streams. Its program is the kit's StreamsBench, or our own Operators."""
 
     lab: Path = Path()
 
     def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
-        """The kit's program; `options` are its arguments."""
+        """A program over the input to its end; `options` are its arguments."""
         with self.state(target) as state:
             given = {"in": source, "out": target, "app": target, "topo": topology, "dir": state}
             said = self.call(given | {"n": self.sizes[source], "wipe": 1} | options)
@@ -180,9 +188,21 @@ class Peer(Streams):
 
     def command(self, arguments: Mapping[str, Any]) -> list[str]:
         """What runs the program, with the heap that the kit gives it."""
-        places = [f"{self.lab}/k4/*", f"{self.lab}/avro/lib/*", f"{self.lab}/streams/classes"]
-        java = ["java", "-Xms512M", "-Xmx2G", "-cp", ":".join(places), "StreamsBench"]
+        is_ours = arguments["topo"] in OPERATORS
+        classes = self._compiled() if is_ours else self.lab / "streams" / "classes"
+        places = [f"{self.lab}/k4/*", f"{self.lab}/avro/lib/*", str(classes)]
+        java = ["java", "-Xms512M", "-Xmx2G", "-cp", ":".join(places)]
+        java.append(OPERATORS_JAVA.stem if is_ours else "StreamsBench")
         return [*java, f"boot={self.address}", *(f"{k}={v}" for k, v in arguments.items())]
+
+    def _compiled(self) -> Path:
+        """Where the classes of our own program are, compiled once."""
+        classes = self.broker.directory / "classes"
+        if not classes.exists():
+            jars = f"{self.lab}/k4/*"
+            command = ["javac", "-cp", jars, "-d", str(classes), str(OPERATORS_JAVA)]
+            subprocess.run(command, check=True)
+        return classes
 
     def serving(self, source: str, target: str, topology: str, **options: Any) -> list[str]:
         """The command of a worker that runs until it is killed."""

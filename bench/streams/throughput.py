@@ -1,11 +1,15 @@
 """A whole input through one topology, one worker process of one thread on either side.
 
-At least once on both sides, unless the case's name ends with `-eos`: exactly once on both.
+At least once on both sides, unless the case's name ends with `-eos`: exactly once on both. State is
+in memory here and in RocksDB in Kafka Streams, the default of each. One case alone:
+
+    python -m bench.streams --ours --only stream-join --records 300000
+    python -m bench.streams --kit DIR --lab DIR --only stream-join,stream-join-expressions
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .flights import FLIGHTS
@@ -21,6 +25,7 @@ class Case:
 
     source: str
     peer: dict[str, Any] | None  # None: it has no such program
+    settings: dict[str, Any] = field(default_factory=dict)  # of our application
 
 
 CASES: Final = {
@@ -32,6 +37,13 @@ CASES: Final = {
     "avro-aggregate": Case("events", {"topology": "avroagg"}),
     "count": Case("keyed", {"topology": "count"}),
     "count-every-update": Case("keyed", {"topology": "count", "cache": 0}),
+    "stream-join": Case("orders,payments", {"topology": "stream-join"}),
+    "stream-join-expressions": Case("orders,payments", {"topology": "stream-join"}),
+    "table-join": Case("visits,users", {"topology": "table-join"}),
+    "session-count": Case("visits", {"topology": "session-count"}),
+    "sliding-mean": Case("visits", {"topology": "sliding-mean"}),
+    "sliding-mean-expressions": Case("visits", {"topology": "sliding-mean"}),
+    "foreign-join": Case("purchases,users", {"topology": "foreign-join", "cache": 0}, {"cache": 0}),
     "flights": Case(FLIGHTS, None),
     "flights-expressions": Case(FLIGHTS, None),
 }
@@ -47,7 +59,8 @@ def run(name: str, ours: Ours, peer: Peer | None, report: Report) -> None:
     is_exact = name.endswith(EXACTLY_ONCE)
     topology = name.removesuffix(EXACTLY_ONCE)
     guarantee = "exactly_once" if is_exact else "at_least_once"
-    report.add(name, OURS, ours.measure(case.source, topology, processing_guarantee=guarantee))
+    settings = case.settings | {"processing_guarantee": guarantee}
+    report.add(name, OURS, ours.measure(case.source, topology, **settings))
     if peer is not None and case.peer is not None:
         figures = peer.measure(case.source, **case.peer, eos=int(is_exact))
         report.add(name, PEER, figures)

@@ -1,6 +1,7 @@
 """What is measured: each topology computes what the case of the same name of Kafka Streams does.
 
 `make(name, source, target)` gives the application, not yet run. Keys are text; windows are 60 s.
+Joins, sessions and sliding windows are in `operators`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from kafkalite.streams import (
 )
 from kafkalite.streams import struct as fields
 
-from . import flights
+from . import flights, operators
 
 STORE: Final = "st"
 HASHES: Final = 20  # some 10 us
@@ -136,6 +137,7 @@ MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "latest": latest,
     "latest-every-update": latest_every_update,
     "hashes": hashes,
+    **operators.MAKERS,
     "flights": flights.functions,
     "flights-expressions": flights.expressions,
 }

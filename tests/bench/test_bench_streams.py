@@ -37,6 +37,12 @@ def test_every_topology_reads_its_input_to_the_end() -> None:
     assert out["json"] == out["json-expressions"] == out["bytes-eos"] == kept
     assert out["avro"] == out["avro-expressions"]
     assert out["count-every-update"] == RECORDS
+    assert out["stream-join"] == out["stream-join-expressions"] == RECORDS  # each order is paid
+    assert out["table-join"] == RECORDS
+    assert 0 < out["session-count"] < RECORDS
+    assert out["sliding-mean"] > RECORDS
+    # Each purchase goes to the user's task, and an answer comes back unless it was changed again.
+    assert out["foreign-join"] > 2 * RECORDS
 
 
 @pytest.mark.slow
