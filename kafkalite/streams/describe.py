@@ -76,7 +76,8 @@ def detail(node: p.Node) -> str:
             grace = f", grace={spell(node.grace_ms)}" if node.grace_ms else ""
             return f"{steps}{without}, within={spell(node.within_ms)}{grace}"
         case p.Process():
-            stores = f"; stores: {', '.join(map(str, node.stores))}" if node.stores else ""
+            listed = (*map(str, node.stores), *(table.name for table in node.tables))
+            stores = f"; stores: {', '.join(listed)}" if listed else ""
             return f"{_name(node.make)}{stores}"
         case p.GlobalJoin():
             by = "" if node.select is None else f" by {node.select}"

@@ -443,7 +443,8 @@ class AsOfJoin(JoinOfStreams):
 class Process(Node):
     """Records through an object of the user's. `make` gives one for each task.
 
-    It forwards what it likes; its `stores` may belong to other processors, too.
+    It forwards what it likes; its `stores` may belong to other processors, too. The first parent is
+    the stream, the others are tables into which it looks.
     """
 
     changes_key: ClassVar[bool] = True
@@ -452,6 +453,11 @@ class Process(Node):
 
     make: Callable[[], Any]
     stores: tuple[StoreSpec, ...] = ()
+
+    @property
+    def tables(self) -> tuple[Node, ...]:
+        """The tables into which it looks."""
+        return self.parents[1:]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -7,7 +7,7 @@ Source Kafka Streams' KStream.process, KStream.processValues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from kafkalite.core.generics import K, K_co, V, V_co
 from kafkalite.core.nearest import did_you_mean
@@ -19,8 +19,10 @@ from kafkalite.streams.processors import Processor, StoreSpec
 
 if TYPE_CHECKING:
     from kafkalite.streams.stream import Stream
+    from kafkalite.streams.table import Table
 
-Stores = Iterable[StoreSpec | str]
+Stores = Iterable["StoreSpec | Table | str"]
+OWNERS: Final = (p.Aggregate, p.TableSource, p.ToTable)  # tables that have a store when it is read
 
 
 class Processing(Generic[K_co, V_co]):
@@ -39,8 +41,10 @@ class Processing(Generic[K_co, V_co]):
     ) -> Stream[K, V]:
         """Records through a processor: a class, or a function that makes one for each task.
 
-        `stores` are those that it asks its context for: what `store()` returns, or the name of one
-        that another processor brought in. The key counts as changed.
+        `stores` are those that it asks its context for: what `store()` returns, the name of one
+        that another processor brought in, or a table, by itself or its name, to look into. Where
+        the key has changed, records go to the rows of their keys through a topic then. The key of
+        what leaves counts as changed.
         """
         return self._process("process", p.Process, processor, stores, name, on_error)
 
@@ -69,9 +73,9 @@ class Processing(Generic[K_co, V_co]):
     ) -> Stream:
         operator = operator_of(word, name, self._node)
         _check_processor(processor, operator)
-        specs = _connected(stores, self._draft.stores, operator)
+        specs, tables = _connected(stores, self._draft, operator)
         node = self._draft.below(
-            word, kind, self._node, name, on_error, make=processor, stores=specs
+            word, kind, self._node, name, on_error, others=tables, make=processor, stores=specs
         )
         return self._draft.stream(node)
 
@@ -95,22 +99,48 @@ def _check_processor(processor: object, operator: str) -> None:
     check_arguments(processor, 0, operator, "nothing")
 
 
-def _connected(stores: Stores, known: dict[str, StoreSpec], operator: str) -> tuple[StoreSpec, ...]:
-    """The stores of one processor, once they are known to be of one mind with those of others."""
+def _connected(
+    stores: Stores, draft: Draft, operator: str
+) -> tuple[tuple[StoreSpec, ...], tuple[p.Node, ...]]:
+    """The stores of one processor, and the tables into which it looks."""
     if isinstance(stores, str | StoreSpec) or not isinstance(stores, Iterable):
         raise TopologyError(f"{operator}: stores= expected a list of stores, got {stores!r}")
     specs: dict[str, StoreSpec] = {}
+    tables: dict[str, p.Node] = {}
     for given in stores:
-        spec = known.get(given) if isinstance(given, str) else given
-        if spec is None:
-            hint = did_you_mean(str(given), known) or f"; there are {sorted(known) or 'none yet'}"
-            raise TopologyError(f"{operator}: no processor above has a store {given!r}{hint}")
-        if not isinstance(spec, StoreSpec):
-            raise TopologyError(f"{operator}: stores= expected store(…) or a name, got {spec!r}")
-        if known.setdefault(spec.name, spec) != spec:
-            raise TopologyError(
-                f"{operator}: store {spec.name!r} is described in another way already: use one "
-                "store(…) for all its processors, or name it"
-            )
-        specs[spec.name] = spec
-    return tuple(specs.values())
+        if isinstance(given, StoreSpec):
+            specs[given.name] = _agreed(given, draft.stores, operator)
+        elif isinstance(given, str) and given in draft.stores:
+            specs[given] = draft.stores[given]
+        else:
+            table = _table(given, draft, operator)
+            tables[table.name] = table
+    if twice := sorted(specs.keys() & tables.keys()):
+        raise TopologyError(f"{operator}: {twice[0]!r} is a store and a table: rename one")
+    return tuple(specs.values()), tuple(tables.values())
+
+
+def _agreed(spec: StoreSpec, known: dict[str, StoreSpec], operator: str) -> StoreSpec:
+    """A store, once it is known to be described as other processors describe it."""
+    if known.setdefault(spec.name, spec) != spec:
+        raise TopologyError(
+            f"{operator}: store {spec.name!r} is described in another way already: use one "
+            "store(…) for all its processors, or name it"
+        )
+    return spec
+
+
+def _table(given: object, draft: Draft, operator: str) -> p.Node:
+    """A table with a store, which was given by itself or by its name."""
+    tables = {node.name: node for node in draft.nodes if isinstance(node, p.Table)}
+    node = tables.get(given) if isinstance(given, str) else getattr(given, "_node", None)
+    if isinstance(given, str) and node is None:
+        known = sorted({*draft.stores, *tables})
+        hint = did_you_mean(given, known) or f"; there are {known or 'none yet'}"
+        raise TopologyError(f"{operator}: there is no store and no table {given!r} above{hint}")
+    if not isinstance(node, p.Node) or node not in tables.values():
+        raise TopologyError(f"{operator}: stores= expected store(…), a table or a name of one, got "
+                            f"{given!r}")  # fmt: skip
+    if not isinstance(node, OWNERS) and not getattr(node, "named", False):
+        raise TopologyError(f"{operator}: the table {node.name!r} has no store: give it a name=")
+    return node

@@ -246,6 +246,10 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
             through = repartition(node, parent, key=node.key, value=node.left)
             table = out.image[node.parents[1]]
             out.image[node] = note(out.add(replace(node, parents=(through, table))))
+        elif isinstance(node, p.Process) and node.tables and parent is not None and changed[parent]:
+            through = repartition(node, parent)
+            tables = (out.image[each] for each in node.tables)
+            out.image[node] = note(out.add(replace(node, parents=(through, *tables))))
         elif isinstance(node, p.ForeignJoin):
             for step in steps_of(node, *(out.image[each] for each in node.parents)):
                 out.image[node] = note(out.add(step))
@@ -301,7 +305,7 @@ def _inputs(node: p.Node, image: Mapping[p.Node, p.Node]) -> list[p.Node]:
     parents = [image[parent] for parent in node.parents]
     if isinstance(node, p.StreamTableJoin):
         return parents[1:]
-    if isinstance(node, p.TableJoin):
+    if isinstance(node, p.TableJoin | p.Process):
         return parents[:1]
     return [parents[0].parent] if isinstance(node, p.Late) else parents
 
@@ -454,7 +458,8 @@ def _leads_to_left_join(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]
 
 def _looks_up(node: p.Node, above: p.Node) -> bool:
     """Whether `node` gets no records of `above`, but looks into it."""
-    return isinstance(node, p.StreamTableJoin) and above is not node.parents[0]
+    looks = isinstance(node, p.StreamTableJoin | p.Process)
+    return looks and above is not node.parents[0]
 
 
 def _combining(

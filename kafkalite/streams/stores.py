@@ -197,6 +197,7 @@ def _rows_read(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> boo
     return any(
         isinstance(child, p.TableJoin)
         or (isinstance(child, p.StreamTableJoin | p.Match) and child.parents[1] is node)
+        or (isinstance(child, p.Process) and node in child.tables)
         or (isinstance(child, p.ForeignJoin) and child.parents[0] is node)
         or (_reads_through(child) and _rows_read(child, children))
         for child in children[node]

@@ -498,8 +498,8 @@ class Bare(Processor[str, int, str, int]):
         ((Takes,), "called with nothing"),
         ((Async,), "process is async"),
         ((processor(), "n"), "stores= expected a list of stores, got 'n'"),
-        ((processor(), ["n"]), "no processor above has a store 'n'"),
-        ((processor(), [3]), r"stores= expected store\(…\) or a name, got 3"),
+        ((processor(), ["n"]), "there is no store and no table 'n' above; there are none yet"),
+        ((processor(), [3]), r"stores= expected store\(…\), a table or a name of one, got 3"),
         ((processor(), [N, store("n")]), "store 'n' is described in another way already"),
     ],
 )

@@ -120,6 +120,10 @@ def test_joined_topics_of_different_widths_are_named() -> None:
     with pytest.raises(TopologyError, match=r"'j' joins .* \('t' has 4, 'u' has 3\)"):
         resolve(app, Admin(t=4, u=3))
     app = Streams("app")
+    app.stream("s").process(object, stores=[app.table("t", name="j")], name="p").to("out")
+    with pytest.raises(TopologyError, match=r"'p' joins .* \('s' has 4, 't' has 3\): put a repart"):
+        resolve(app, Admin(s=4, t=3))
+    app = Streams("app")
     app.stream("s").repartition(5, name="r").join(app.table("t"), max, name="j").to("out")
     with pytest.raises(TopologyError, match=r"\('t' has 3, 'app-r-repartition' has 5\)"):
         resolve(app, Admin(s=4, t=3))

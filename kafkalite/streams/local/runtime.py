@@ -397,9 +397,9 @@ class Runtime:
 
     def input_schema(self, node: p.Node) -> Schema:
         """What is known of the input of `node`; of several inputs nothing."""
-        if len(node.parents) > 1:
+        if len(node.parents) > 1 and not isinstance(node, p.Process):
             return Schema(None, None)
-        return self.schema(node.parent if node.parents else node)
+        return self.schema(node.parents[0] if node.parents else node)
 
 
 def above_both_sides(nodes: Sequence[p.Node], *, is_cached: bool) -> frozenset[p.Node]:
@@ -411,9 +411,10 @@ def above_both_sides(nodes: Sequence[p.Node], *, is_cached: bool) -> frozenset[p
     for node in nodes:
         above[node] = frozenset({node}).union(*(above[parent] for parent in node.parents))
         merges = isinstance(node, p.TableJoin) and node.cached and is_cached
-        if isinstance(node, p.StreamTableJoin | p.TableJoin) and not merges:
-            left, right = (above[parent] for parent in node.parents)
-            found |= left & right
+        looks = isinstance(node, p.StreamTableJoin | p.TableJoin | p.Process)
+        if looks and len(node.parents) > 1 and not merges:
+            left, *rights = (above[parent] for parent in node.parents)
+            found |= left & frozenset().union(*rights)
     return frozenset(found)
 
 

@@ -19,7 +19,7 @@ from kafkalite.clients.metadata import TopicInfo
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, TopologyError
 from kafkalite.streams.local.compile import SubTopology
-from kafkalite.streams.plan import Node, TopicPattern
+from kafkalite.streams.plan import Node, Process, TopicPattern
 from kafkalite.streams.rewrites import topology_topic
 
 Wanted: TypeAlias = str | TopicPattern  # how a source names what it reads
@@ -70,7 +70,7 @@ def _check_keys_meet(
     Between topics of different partition counts they do not: each topic's would have a row.
     """
     for node in sub.nodes:
-        if node.joins and (told := _widths_above(sub, (node,), read, partitions_of)):
+        if _meets_others(node) and (told := _widths_above(sub, (node,), read, partitions_of)):
             raise TopologyError(
                 f"{node.name!r} joins records of equal keys, but the topics above it differ in "
                 f"their partitions ({told}): put a repartition() between, without a number, or "
@@ -82,6 +82,11 @@ def _check_keys_meet(
                 f"{store.name!r} brings equal keys together, but the topics above it differ in "
                 f"their partitions ({told}): put a repartition() between"
             )
+
+
+def _meets_others(node: Node) -> bool:
+    """Whether equal keys of all that is above a node come to one task."""
+    return node.joins or (isinstance(node, Process) and bool(node.tables))
 
 
 def _widths_above(
@@ -255,7 +260,7 @@ def _widths(
 def _joined(sub: SubTopology, external: Sequence[str]) -> list[list[str]]:
     """The topics above each join of a sub-topology."""
     read = (*external, *(topic.name for topic in sub.repartition_sources))
-    above = [_above(node) for node in sub.nodes if node.joins]
+    above = [_above(node) for node in sub.nodes if _meets_others(node)]
     return [[topic for topic in read if sub.source_of(topic) in nodes] for nodes in above]
 
 

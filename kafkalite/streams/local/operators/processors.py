@@ -28,10 +28,16 @@ from kafkalite.streams.local.calling import check_timestamp, records
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED, reason
 from kafkalite.streams.local.operators.changed import with_values
-from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
+from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs, nowhere
 from kafkalite.streams.local.sharing import copied, copies
 from kafkalite.streams.local.state.ordered import RESERVED_KEY, OrderedStore
-from kafkalite.streams.local.state.user_stores import Keys, KeyValues, KeyValueView, Windows
+from kafkalite.streams.local.state.user_stores import (
+    Keys,
+    KeyValues,
+    KeyValueView,
+    TableRows,
+    Windows,
+)
 from kafkalite.streams.local.timers import SET_LATER, Timer, Timers
 from kafkalite.streams.local.watermarks import NEVER
 from kafkalite.streams.processors import Clock, StoreSpec
@@ -41,21 +47,18 @@ CLOCKS: Final = ("stream_time", "wall_clock")
 
 
 @node_needs.register
-def _(node: p.Process, below: Needs, runtime: Runtime) -> Needs:
-    return Needs(key=True, value=True)
-
-
-@node_needs.register
-def _(node: p.ProcessValues, below: Needs, runtime: Runtime) -> Needs:
-    return Needs(key=True, raw_key=below.raw_key, value=True)
+def _(node: p.Process, below: Needs, runtime: Runtime) -> tuple[Needs, ...]:
+    keeps_key = isinstance(node, p.ProcessValues)
+    needs = Needs(key=True, raw_key=keeps_key and below.raw_key, value=True)
+    return needs, *(Needs() for _ in node.tables)
 
 
 @compile_node.register
-def _(node: p.Process, runtime: Runtime) -> Push:
+def _(node: p.Process, runtime: Runtime) -> tuple[Push, ...]:
     processors = runtime.processors
     if not isinstance(processors, Processors):
         runtime.processors = processors = Processors(runtime)
-    return processors.add(node).run
+    return processors.add(node).run, *(nowhere for _ in node.tables)
 
 
 class Processors:
@@ -310,6 +313,7 @@ class Context:
         self._timers = processors.timers
         self._operator = operator
         self._set_in_init = 0  # timers
+        self._tables = {table.name: table for table in node.tables}
         self._stores = {spec.name: processors.store(spec, self._stamp) for spec in node.stores}
 
     # For the user
@@ -365,12 +369,17 @@ class Context:
             raise
 
     def store(self, store: StoreSpec | str) -> Any:
-        """A store that is connected to the processor, or by its name a global table, to read."""
+        """A store that is connected to the processor; a table of its own or a global one to read,
+        by its name."""
         name = store.name if isinstance(store, StoreSpec) else store
+        if (table := self._tables.get(name)) is not None:
+            owned = self._runtime.store_of(table)
+            assert owned is not None, f"{name!r}: a table that is looked into has a store"
+            return TableRows(self._runtime.stores[owned.name].view())
         if name not in self._stores and name in self._runtime.global_stores:
             return self._runtime.global_stores[name].view()
         if name not in self._stores:
-            there = ", ".join(map(repr, self._stores)) or "none"
+            there = ", ".join(map(repr, (*self._stores, *self._tables))) or "none"
             raise TopologyError(
                 f"store {name!r} is not connected to {self._node.name!r}: stores= has {there}"
             )
