@@ -242,13 +242,12 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
             out.image[node] = note(out.add(replace(node, parents=(through,))))
         elif isinstance(node, p.JoinOfStreams):
             out.image[node] = note(out.add(replace(node, parents=sides(node))))
-        elif isinstance(node, p.StreamTableJoin) and parent is not None and changed[parent]:
-            through = repartition(node, parent, key=node.key, value=node.left)
-            table = out.image[node.parents[1]]
-            out.image[node] = note(out.add(replace(node, parents=(through, table))))
-        elif isinstance(node, p.Process) and node.tables and parent is not None and changed[parent]:
-            through = repartition(node, parent)
-            tables = (out.image[each] for each in node.tables)
+        elif parent is not None and changed[parent] and _tables_of(node):
+            serdes = {}
+            if isinstance(node, p.StreamTableJoin):
+                serdes = {"key": node.key, "value": node.left}
+            through = repartition(node, parent, **serdes)
+            tables = (out.image[each] for each in _tables_of(node))
             out.image[node] = note(out.add(replace(node, parents=(through, *tables))))
         elif isinstance(node, p.ForeignJoin):
             for step in steps_of(node, *(out.image[each] for each in node.parents)):
@@ -256,6 +255,11 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
         else:
             note(out.keep(node))
     return out.result()
+
+
+def _tables_of(node: p.Node) -> tuple[p.Node, ...]:
+    """The tables into which an operator of a stream looks."""
+    return node.parents[1:] if isinstance(node, p.StreamTableJoin | p.Process) else ()
 
 
 def resolve_serdes(plan: p.Plan) -> tuple[p.Plan, dict[p.Node, Schema]]:
@@ -458,8 +462,7 @@ def _leads_to_left_join(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]
 
 def _looks_up(node: p.Node, above: p.Node) -> bool:
     """Whether `node` gets no records of `above`, but looks into it."""
-    looks = isinstance(node, p.StreamTableJoin | p.Process)
-    return looks and above is not node.parents[0]
+    return bool(_tables_of(node)) and above is not node.parents[0]
 
 
 def _combining(

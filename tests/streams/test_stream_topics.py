@@ -120,7 +120,7 @@ def test_joined_topics_of_different_widths_are_named() -> None:
     with pytest.raises(TopologyError, match=r"'j' joins .* \('t' has 4, 'u' has 3\)"):
         resolve(app, Admin(t=4, u=3))
     app = Streams("app")
-    app.stream("s").process(object, stores=[app.table("t", name="j")], name="p").to("out")
+    app.stream("s").process(lambda: object(), stores=[app.table("t", name="j")], name="p").to("out")
     with pytest.raises(TopologyError, match=r"'p' joins .* \('s' has 4, 't' has 3\): put a repart"):
         resolve(app, Admin(s=4, t=3))
     app = Streams("app")
