@@ -237,24 +237,31 @@ def insert_repartitions(plan: p.Plan) -> p.Plan:
             out.image[node] = repartition(
                 node, grouped, key=node.key, value=node.value, changes=True
             )
-        elif isinstance(node, p.ToTable | p.Pattern) and parent is not None and changed[parent]:
-            through = repartition(node, parent, key=node.key, value=node.value)
-            out.image[node] = note(out.add(replace(node, parents=(through,))))
+        elif parent is not None and changed[parent] and (serdes := _own_topic(node)) is not None:
+            through = repartition(node, parent, **serdes)
+            others = (out.image[each] for each in node.parents[1:])
+            out.image[node] = note(out.add(replace(node, parents=(through, *others))))
         elif isinstance(node, p.JoinOfStreams):
             out.image[node] = note(out.add(replace(node, parents=sides(node))))
-        elif parent is not None and changed[parent] and _tables_of(node):
-            serdes = {}
-            if isinstance(node, p.StreamTableJoin):
-                serdes = {"key": node.key, "value": node.left}
-            through = repartition(node, parent, **serdes)
-            tables = (out.image[each] for each in _tables_of(node))
-            out.image[node] = note(out.add(replace(node, parents=(through, *tables))))
         elif isinstance(node, p.ForeignJoin):
             for step in steps_of(node, *(out.image[each] for each in node.parents)):
                 out.image[node] = note(out.add(step))
         else:
             note(out.keep(node))
     return out.result()
+
+
+def _own_topic(node: p.Node) -> dict[str, Serde | None] | None:
+    """The serdes of the topic through which a stream with another key comes to `node`; None: it
+    does not go by the key."""
+    match node:
+        case p.ToTable() | p.Pattern():
+            return {"key": node.key, "value": node.value}
+        case p.StreamTableJoin():
+            return {"key": node.key, "value": node.left}
+        case p.Process() if node.tables:
+            return {}
+    return None
 
 
 def _tables_of(node: p.Node) -> tuple[p.Node, ...]:
