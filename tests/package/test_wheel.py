@@ -38,7 +38,7 @@ NATIVE = {
         "_vectors",
     },
     "kafkalite/streams/local/operators/": {"_folding", "_matching", "_updates"},
-    "kafkalite/streams/local/state/": {"_row_table"},
+    "kafkalite/streams/local/state/": {"_row_table", "_segment_rows"},
 }
 
 

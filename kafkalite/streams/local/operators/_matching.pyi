@@ -2,14 +2,11 @@
 
 from typing import Any
 
+from kafkalite.core.protocol._int64s import Int64s
+from kafkalite.core.protocol._spans import Spans
+
 INTERFACE: int
 
 def match(
-    join: Any,
-    sides: bytes,
-    keys: list[bytes | None],
-    stamps: list[int],
-    values: list[bytes | None],
-    times: list[int] | None,
-    pairs: Any,
-) -> None: ...
+    join: Any, sides: bytes, keys: Spans, stamps: Int64s, values: Spans, times: Int64s | None
+) -> tuple[Int64s, bytes, Int64s, Spans, Spans, Spans, tuple[int, int, int]]: ...

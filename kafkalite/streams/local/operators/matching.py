@@ -1,7 +1,7 @@
 """Which loop joins the records of a run with the rows of the other side.                     [P]
 
-The native loop reads the segments of both sides as they are in memory. Its twin is
-`StreamJoin.record`, record by record, which also reads pages that are on disk alone.
+The native loop reads and adds rows where they lie in memory. Its twin is `StreamJoin.record`,
+record by record.
 
 Owns   the choice, made once at import.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-INTERFACE: Final = 1  # what the native module and this one agree on
+from kafkalite.streams.local.state.segment_rows import NATIVE as ROWS
+
+INTERFACE: Final = 2  # what the native module and this one agree on
 
 __all__ = ["INTERFACE", "NATIVE", "match"]
 
@@ -23,6 +25,6 @@ else:
         from kafkalite.streams.local.operators import _matching
 
         if _matching.INTERFACE == INTERFACE:
-            NATIVE, match = True, _matching.match
+            NATIVE, match = ROWS, _matching.match
     except ImportError:
         pass

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from typing import Any, Final
 
+from kafkalite.core.columns import take
 from kafkalite.core.types import Headers
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
@@ -35,14 +36,17 @@ class Pairs:
     """What a run makes, as columns.
 
     `at` is the record that led to it, None outside a run; `made` says that it follows from rows
-    that waited, whose headers `own_headers` has where they are not those of that record.
+    that waited, whose headers `own_headers` has where they are not those of that record. Native
+    code makes the columns as a whole.
     """
 
-    at: list[int | None] = field(default_factory=list)
-    made: list[bool] = field(default_factory=list)  # from rows alone: null results after a wait
-    keys: list[bytes | None] = field(default_factory=list)
-    stamps: list[int] = field(default_factory=list)
-    values: tuple[list[bytes | None], list[bytes | None]] = field(default_factory=lambda: ([], []))
+    at: Sequence[int | None] = field(default_factory=list)
+    made: Sequence[int] = field(default_factory=list)  # from rows alone: null results after a wait
+    keys: Sequence[bytes | None] = field(default_factory=list)
+    stamps: Sequence[int] = field(default_factory=list)
+    values: tuple[Sequence[bytes | None], Sequence[bytes | None]] = field(
+        default_factory=lambda: ([], [])
+    )
     own_headers: dict[int, Headers] = field(default_factory=dict)
 
     def add(
@@ -56,12 +60,10 @@ class Pairs:
         made: bool = False,
     ) -> None:
         """One result."""
-        self.at.append(at)
-        self.made.append(made)
-        self.keys.append(key)
-        self.stamps.append(stamp)
-        self.values[LEFT].append(left)
-        self.values[RIGHT].append(right)
+        columns = (self.at, self.made, self.keys, self.stamps, *self.values)
+        for column, entry in zip(columns, (at, made, key, stamp, left, right), strict=True):
+            assert isinstance(column, list)
+            column.append(entry)
 
     def alone(
         self, side: int, at: int | None, key: bytes | None, stamp: int, value: bytes, *, made: bool
@@ -76,17 +78,17 @@ class Joined:
     """Where pairs are from: the record that led to each, though a row that waited is not it."""
 
     above: Origin
-    at: Sequence[int]
-    made: Sequence[bool]
+    at: Sequence[Any]  # all of them there
+    made: Sequence[int]
 
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """The record that came; None for a row that waited."""
-        places = self.above.places([self.at[i] for i in indexes])
+        places = self.above.places(take(self.at, indexes))
         return [None if self.made[i] else each for i, each in zip(indexes, places, strict=True)]
 
     def order(self, indexes: Sequence[int]) -> list[int]:
         """At the moment of the record that came."""
-        return self.above.order([self.at[i] for i in indexes])
+        return self.above.order(take(self.at, indexes))
 
 
 class Results:
@@ -106,22 +108,22 @@ class Results:
         self.needs_keys = runtime.needs(node).key or node.function.takes_key
         self.forward = runtime.forward_several(node)
 
-    def drop(self, reason: Reason) -> None:
-        """Counts a record that is left out."""
-        self.runtime.metrics[DROPPED] += 1
-        self.runtime.drops.add(reason, self.node.name)
+    def drop(self, reason: Reason, count: int = 1) -> None:
+        """Counts records that are left out."""
+        if count:
+            self.runtime.metrics[DROPPED] += count
+            self.runtime.drops.add(reason, self.node.name, count)
 
     def send(self, pairs: Pairs, batch: Batch | None) -> None:
         """Calls the function for the results of a run, and sends on what it gives."""
-        if not pairs.stamps:
+        if not len(pairs.stamps):
             return
         keys = None
         if self.needs_keys:
             keys = self.key_codec.deserialize(self.topics[LEFT], pairs.keys)
         origin = MADE
         if batch is not None:
-            at = [each for each in pairs.at if each is not None]
-            origin = Joined(batch.origin, at, pairs.made)
+            origin = Joined(batch.origin, pairs.at, pairs.made)
         headers = _headers(pairs, batch)
         results = Batch(pairs.stamps, origin, keys, pairs.keys, headers=headers)
         results, left, right = self._decode(results, pairs)

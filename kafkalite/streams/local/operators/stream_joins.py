@@ -24,10 +24,12 @@ Source Kafka Streams' KStreamKStreamJoin, and KIP-633. Its null results may come
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import merge
 from itertools import repeat
 from typing import Final
 
+from kafkalite.core.protocol.record_codec import Int64s, Spans
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.drops import Reason
@@ -47,6 +49,7 @@ from kafkalite.streams.local.state import SegmentStore
 from kafkalite.streams.stores import Store
 
 NEVER: Final = -1
+DROPS: Final = (Reason.NULL_KEY, Reason.NULL_VALUE, Reason.EXPIRED_ROW)  # as the loop counts them
 
 
 class StreamJoin:
@@ -80,24 +83,45 @@ class StreamJoin:
         """Joins the records of a run, each of the side that its byte tells."""
         assert batch.raw_keys is not None
         assert batch.raw_values is not None
+        times = batch.times if self.runtime.is_timed else None
+        assert times is not None or not self.runtime.is_timed
+        found = self.natively(sides, batch.raw_keys, batch, batch.raw_values, times)
+        if found is not None:
+            self.results.send(found, batch)
+            return
         pairs = Pairs()
-        keys, stamps = list(batch.raw_keys), list(batch.timestamps)
-        values, times = list(batch.raw_values), None
-        if self.runtime.is_timed:
-            assert batch.times is not None
-            times = list(batch.times)
-        if NATIVE and all(side.is_whole for side in self.sides):
-            match(self, sides, keys, stamps, values, times, pairs)
-        else:
-            for at, (side, key, stamp, value) in enumerate(
-                zip(sides, keys, stamps, values, strict=True)
-            ):
-                if key is None or value is None:
-                    self.incomplete(pairs, side, at, key, stamp, value)
-                else:
-                    time = None if times is None else times[at]
-                    self.record(pairs, side, at, key, stamp, value, time)
+        records = zip(sides, batch.raw_keys, batch.timestamps, batch.raw_values, strict=True)
+        for at, (side, key, stamp, value) in enumerate(records):
+            if key is None or value is None:
+                self.incomplete(pairs, side, at, key, stamp, value)
+            else:
+                time = None if times is None else times[at]
+                self.record(pairs, side, at, key, stamp, value, time)
         self.results.send(pairs, batch)
+
+    def natively(
+        self,
+        sides: bytes,
+        keys: Sequence[bytes | None],
+        batch: Batch,
+        values: Sequence[bytes | None],
+        times: Sequence[int] | None,
+    ) -> Pairs | None:
+        """What the native loop makes of a run; None where there is no such loop."""
+        if not NATIVE:
+            return None
+        key_spans, value_spans = Spans.gathered(keys), Spans.gathered(values)
+        stamps = Int64s.gathered(batch.timestamps)
+        judged = None if times is None else Int64s.gathered(times)
+        assert key_spans is not None
+        assert value_spans is not None
+        assert stamps is not None
+        at, made, made_stamps, made_keys, left, right, dropped = match(
+            self, sides, key_spans, stamps, value_spans, judged
+        )
+        for reason, count in zip(DROPS, dropped, strict=True):
+            self.results.drop(reason, count)
+        return Pairs(at, made, made_keys, made_stamps, (left, right))
 
     def incomplete(
         self, pairs: Pairs, side: int, at: int, key: bytes | None, stamp: int, value: bytes | None
@@ -140,8 +164,8 @@ class StreamJoin:
         """A record is the newest of its side: the rows that it puts out of reach are over."""
         own = self.sides[side]
         own.newest = newest
-        for row in own.expire(newest - self.keeps_ms):
-            pairs.alone(side, at, row.key, row.stamp, row.value, made=True)
+        for stamp, key, value in own.expire(newest - self.keeps_ms):
+            pairs.alone(side, at, key, stamp, value, made=True)
 
     def refuse(
         self, pairs: Pairs, side: int, at: int, key: bytes, stamp: int, value: bytes, has_met: bool
@@ -164,9 +188,9 @@ class StreamJoin:
         self.time = max(self.time, stream_time)
         limit, pairs = self.time - self.keeps_ms, Pairs()
         over = [zip(self.sides[side].expire(limit), repeat(side)) for side in (RIGHT, LEFT)]
-        in_time = merge(*over, key=lambda each: (each[0].stamp, LEFT - each[1], each[0].key))
-        for row, side in in_time:
-            pairs.alone(side, None, row.key, row.stamp, row.value, made=True)
+        in_time = merge(*over, key=lambda each: (each[0][0], LEFT - each[1], each[0][1]))
+        for (stamp, key, value), side in in_time:
+            pairs.alone(side, None, key, stamp, value, made=True)
         self.results.send(pairs, None)
 
     def stream_time(self) -> int | None:

@@ -1,9 +1,10 @@
 """Rows by key and time, in segments of time: what a side of a join keeps.                     [P]
 
-A segment holds the rows of `width_ms` by their keys, as bytes and in the order of their arrival. A
-lookup reads the few segments that its range touches, and a segment that is over leaves as a whole.
+A segment holds the rows of `width_ms` by their keys, as bytes and in the order of their arrival
+(segment_rows.py). A lookup reads the few segments that its range touches, and a segment that is
+over leaves as a whole.
 
-    segments     0 ── 30s ── 60s ── 90s          rows ── key ── [(timestamp, value), …]
+    segments     0 ── 30s ── 60s ── 90s          rows ── key ── (timestamp, value) …
     piece     what a commit adds to a page: rows, and which rows have met a partner meanwhile
     page      the rows of a segment whose keys have one hash: the fold of its pieces, in order
 
@@ -13,12 +14,12 @@ for many rows, and one deletion for each piece of a segment that is over.
     key       start of the segment Int64 · hash of the keys UInt8 · number of the piece Int64
     value     msgpack: [version, keys, timestamps, values, kinds]
 
-Without a state directory all pages are objects. With one, a page is read when a key of it is
+Without a state directory all pages are in memory. With one, a page is read when a key of it is
 looked for, and `shrink` lets go of segments that are on disk as they are here.
 
 A row that waits has not met a partner yet. `expire` gives the waiting rows that are over.
 
-Owns   the rows, and what the changelog has not seen yet.
+Owns   the segments, and what the changelog has not seen yet.
 Fails  with SerdeError for a record that is no piece, ProcessingError for a piece on disk.
 Source Kafka Streams' AbstractRocksDBSegmentedBytesStore, TimeOrderedKeyAndJoinSide.
 """
@@ -26,14 +27,11 @@ Source Kafka Streams' AbstractRocksDBSegmentedBytesStore, TimeOrderedKeyAndJoinS
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import heapify, heappop, heappush
 from itertools import groupby
 from operator import itemgetter
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
-
-import msgpack
 
 from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, SerdeError, TopologyError
@@ -41,42 +39,32 @@ from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY
 from kafkalite.streams.local.state.kept import Kept
 from kafkalite.streams.local.state.memory import MemoryBackend
+from kafkalite.streams.local.state.segment_rows import (
+    MET,
+    PAGES,
+    WAITS,
+    Expired,
+    Row,
+    SegmentRows,
+    decode_piece,
+)
 
 PIECE_KEY: Final = Struct(">qBq")
-PIECE_VERSION: Final = 1
 PIECE_BYTES: Final = 1 << 18  # of a piece; a larger row is a piece of its own
-PAGES: Final = 64  # of a segment, so that few rows are read for a key
-ROW_BYTES: Final = 200  # about what a row takes besides key and value
 READ_PIECES: Final = 100  # that are decoded at a time
 NEVER: Final = -1
-NOT_SOON: Final = 1 << 63
-PLAIN, WAITS, MET = range(3)  # kinds of events: a row, a row that waits, rows that wait no more
-
-Row = tuple[int, bytes]  # timestamp, value
-Event = tuple[bytes, int, bytes | None, int]  # key, timestamp, value, kind
-
-
-class Expired(NamedTuple):
-    """A row that has waited in vain. They sort by time, key, arrival."""
-
-    stamp: int
-    key: bytes
-    number: int
-    value: bytes
+NOT_SOON: Final = 1 << 62
 
 
 class Segment:
     """The rows of one segment."""
 
-    __slots__ = ("bytes", "count", "events", "missing", "pieces", "rows", "waiting")
+    __slots__ = ("missing", "pieces", "rows")
 
-    def __init__(self) -> None:
-        self.rows: dict[bytes, list[Row]] = {}
-        self.waiting: dict[bytes, list[Expired]] = {}
-        self.events: list[Event] = []  # that the changelog has not seen
-        self.pieces: list[bytes] = []  # their keys in the changelog
-        self.missing: set[int] = set()  # pages that are on disk alone
-        self.count = self.bytes = 0
+    def __init__(self, pieces: list[bytes] | None = None) -> None:
+        self.rows = SegmentRows()
+        self.pieces = pieces or []  # their keys in the changelog
+        self.missing = {PIECE_KEY.unpack(piece)[1] for piece in self.pieces}  # pages on disk alone
 
 
 class SegmentStore:
@@ -99,31 +87,18 @@ class SegmentStore:
         self.newest = NEVER  # of the rows that ever were
         self.due = NOT_SOON  # the first time at which `expire` has something to do
         self.segments: dict[int, Segment] = {}
-        self._heap: list[Expired] = []  # rows that wait, and some that did
         self._gone: list[tuple[bytes, int]] = []  # pieces to delete, with timestamps
-        self._arrivals = 0
         self._last_piece = 0
         self._note: bytes | None = None
         self._is_note_logged = True
 
     # Rows
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows are in memory."""
-        return not (self.kept.is_durable and any(each.missing for each in self.segments.values()))
-
     def matches(self, key: bytes, low: int, high: int) -> list[Row]:
         """The rows of `key` with low <= timestamp <= high, oldest first, then as they arrived."""
         found: list[Row] = []
-        width = self.width_ms
-        for number in range(max(0, low) // width, high // width + 1):
-            if (segment := self.segments.get(number)) is None:
-                continue
-            if segment.missing:
-                self._load_page(number, segment, key)
-            if rows := segment.rows.get(key):
-                found += [row for row in rows if low <= row[0] <= high]
+        for segment in self._segments_of(key, low, high):
+            found += segment.rows.matches(key, low, high)
         if len(found) > 1:
             found.sort(key=itemgetter(0))
         return found
@@ -131,90 +106,83 @@ class SegmentStore:
     def put(self, key: bytes, stamp: int, value: bytes, *, waits: bool = False) -> None:
         """Adds a row."""
         number = stamp // self.width_ms
-        if (segment := self.segments.get(number)) is None:
-            segment = self.segments[number] = Segment()
-            self.due = min(self.due, (number + 1) * self.width_ms - 1)
+        segment = self.segments.get(number) or self.add(number)
         if segment.missing:
-            self._load_page(number, segment, key)
-        self._add(segment, key, stamp, value, waits=waits)
-        segment.events.append((key, stamp, value, WAITS if waits else PLAIN))
+            self.load_page(number, key)
+        segment.rows.put(key, stamp, value, waits)
+        self.newest = max(self.newest, stamp)
+        if waits:
+            self.due = min(self.due, stamp)
 
     def meet(self, key: bytes, low: int, high: int) -> None:
         """The rows that `matches` gives for this have met a partner."""
-        width = self.width_ms
-        for number in range(max(0, low) // width, high // width + 1):
-            segment = self.segments.get(number)
-            if segment is None or not (waiting := segment.waiting.get(key)):
-                continue
-            for stamp in {row.stamp for row in waiting if low <= row.stamp <= high}:
-                self._meet(segment, key, stamp)
-                segment.events.append((key, stamp, None, MET))
+        for segment in self._segments_of(key, low, high):
+            segment.rows.meet(key, low, high)
 
     def expire(self, limit: int) -> list[Expired]:
         """Rows up to `limit` are over: those of them that waited, in order. Spans leave whole."""
         found: list[Expired] = []
         if limit < self.due:
             return found
-        for number, segment in sorted(self.segments.items()):
-            if segment.missing and number * self.width_ms <= limit and self.waits:
-                self._load(number, segment, range(PAGES))
-        while self._heap and self._heap[0].stamp <= limit:
-            row = heappop(self._heap)
-            segment = self.segments[row.stamp // self.width_ms]
-            if row in segment.waiting.get(row.key, ()):
-                segment.waiting[row.key].remove(row)
-                segment.events.append((row.key, row.stamp, None, MET))
-                found.append(row)
-        for number in [n for n in self.segments if (n + 1) * self.width_ms - 1 <= limit]:
-            self._drop(number)
-        self._reckon()
+        for number in sorted(self.segments):
+            if number * self.width_ms > limit:
+                break
+            if self.waits:
+                self.load(number)
+                found += self.segments[number].rows.expire(limit)
+            if (number + 1) * self.width_ms - 1 <= limit:
+                self.drop(number)
+        self.reckon()
         return found
 
-    def _add(self, segment: Segment, key: bytes, stamp: int, value: bytes, *, waits: bool) -> None:
-        if (rows := segment.rows.get(key)) is None:
-            segment.rows[key] = [(stamp, value)]
-        else:
-            rows.append((stamp, value))
-        self.newest = max(self.newest, stamp)
-        if waits:
-            self._arrivals += 1
-            row = Expired(stamp, key, self._arrivals, value)
-            segment.waiting.setdefault(key, []).append(row)
-            heappush(self._heap, row)
-            self.due = min(self.due, stamp)
+    def _segments_of(self, key: bytes, low: int, high: int) -> Iterator[Segment]:
+        """The segments of a span of time, with the page of `key` in memory."""
+        width = self.width_ms
+        for number in range(max(0, low) // width, high // width + 1):
+            if (segment := self.segments.get(number)) is not None:
+                if segment.missing:
+                    self.load_page(number, key)
+                yield segment
 
-    @staticmethod
-    def _meet(segment: Segment, key: bytes, stamp: int) -> None:
-        """The rows of a key and time wait no more."""
-        waiting = [row for row in segment.waiting.pop(key, ()) if row.stamp != stamp]
-        if waiting:
-            segment.waiting[key] = waiting
+    # Segments
 
-    def _drop(self, number: int) -> None:
+    def add(self, number: int) -> Segment:
+        """A segment begins."""
+        segment = self.segments[number] = Segment()
+        self.due = min(self.due, (number + 1) * self.width_ms - 1)
+        return segment
+
+    def drop(self, number: int) -> None:
         """A segment is over."""
         segment = self.segments.pop(number)
         last = (number + 1) * self.width_ms - 1
         self._gone += [(piece, last) for piece in segment.pieces]
 
-    def _reckon(self) -> None:
-        """When `expire` has to do something next."""
-        ends = ((number + 1) * self.width_ms - 1 for number in self.segments)
-        unread = (n * self.width_ms for n, segment in self.segments.items() if segment.missing)
-        self.due = min(
-            min(ends, default=NOT_SOON),
-            min(unread, default=NOT_SOON) if self.waits else NOT_SOON,
-            self._heap[0].stamp if self._heap else NOT_SOON,
-        )
+    def reckon(self) -> None:
+        """When `expire` has to do something next: with the first segment."""
+        self.due = NOT_SOON
+        if self.segments:
+            number = min(self.segments)
+            first = self.segments[number]
+            self.due = (number + 1) * self.width_ms - 1
+            if first.missing and self.waits:
+                self.due = number * self.width_ms
+            elif (wait := first.rows.next_wait) is not None:
+                self.due = min(self.due, wait)
 
     # Pages
 
-    def _load_page(self, number: int, segment: Segment, key: bytes) -> None:
-        page = crc32(key) % PAGES
-        if page in segment.missing:
-            self._load(number, segment, [page])
+    def load_page(self, number: int, key: bytes) -> None:
+        """Reads the page of a key, if it is on disk alone."""
+        self._load(number, [crc32(key) % PAGES])
 
-    def _load(self, number: int, segment: Segment, pages: Iterable[int]) -> None:
-        """Makes objects of pages that are on disk."""
+    def load(self, number: int) -> None:
+        """Reads the pages of a segment that are on disk alone."""
+        if self.segments[number].missing:
+            self._load(number, range(PAGES))
+
+    def _load(self, number: int, pages: Iterable[int]) -> None:
+        segment = self.segments[number]
         for page in pages:
             if page in segment.missing:
                 segment.missing.discard(page)
@@ -222,7 +190,6 @@ class SegmentStore:
                 low, high = PIECE_KEY.pack(start, page, 0), PIECE_KEY.pack(start, page + 1, 0)
                 for _, value in self._pieces(self.kept.keys_between(low, high)):
                     self._fold(segment, value)
-                    segment.bytes += len(value)
 
     def _pieces(self, keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Pieces as they are kept, by their keys."""
@@ -240,13 +207,14 @@ class SegmentStore:
                 f"store {self.name!r}: a piece of {self.changelog_topic!r} cannot be read: "
                 f"{error.words}"
             ) from error
-        segment.count += len(events)
+        rows = segment.rows
         for key, stamp, value, kind in events:
             if kind == MET:
-                self._meet(segment, key, stamp)
+                rows.meet(key, stamp, stamp, True)
             else:
                 assert value is not None
-                self._add(segment, key, stamp, value, waits=kind == WAITS)
+                rows.put(key, stamp, value, kind == WAITS, True)
+                self.newest = max(self.newest, stamp)
 
     # The changelog
 
@@ -267,17 +235,11 @@ class SegmentStore:
         """What changed since the last call; None for nothing."""
         columns = Columns([], [], [])
         for number, segment in self.segments.items():
-            if not segment.events:
-                continue
-            for page, events in _by_page(segment.events):
-                for piece, stamp in pieces_of(events):
-                    self._last_piece += 1
-                    key = PIECE_KEY.pack(number * self.width_ms, page, self._last_piece)
-                    segment.pieces.append(key)
-                    segment.bytes += len(piece)
-                    _append(columns, key, piece, stamp)
-            segment.count += len(segment.events)
-            segment.events.clear()
+            for page, piece, stamp in segment.rows.take_news(PIECE_BYTES):
+                self._last_piece += 1
+                key = PIECE_KEY.pack(number * self.width_ms, page, self._last_piece)
+                segment.pieces.append(key)
+                _append(columns, key, piece, stamp)
         for key, stamp in self._gone:
             _append(columns, key, None, stamp)
         self._gone.clear()
@@ -327,18 +289,15 @@ class SegmentStore:
             segment.missing |= {PIECE_KEY.unpack(key)[1] for key in new}
             self._last_piece = max(self._last_piece, *(PIECE_KEY.unpack(key)[2] for key in pieces))
             if not self.kept.is_durable:
-                self._load(number, segment, range(PAGES))
-        self._reckon()
+                self.load(number)
+        self.reckon()
 
     # Memory
 
     @property
     def object_bytes(self) -> int:
-        """About how many bytes the rows take that are objects."""
-        return sum(
-            (segment.count + len(segment.events)) * ROW_BYTES + segment.bytes
-            for segment in self.segments.values()
-        )
+        """About how many bytes the rows take in memory."""
+        return sum(segment.rows.bytes_held for segment in self.segments.values())
 
     def shrink(self, bytes_max: int) -> None:
         """Lets go of segments that are on disk as they are here, until the rest fits."""
@@ -347,54 +306,14 @@ class SegmentStore:
         for number, segment in sorted(self.segments.items()):
             if excess <= 0:
                 break
-            if segment.events or not segment.count:
-                continue
-            excess -= segment.count * ROW_BYTES + segment.bytes
-            left = self.segments[number] = Segment()
-            left.pieces = segment.pieces
-            left.missing = {PIECE_KEY.unpack(key)[1] for key in segment.pieces}
-            if segment.waiting:
-                self._heap = [e for e in self._heap if e.stamp // self.width_ms != number]
-                heapify(self._heap)
-        self._reckon()
+            if len(segment.rows) and not segment.rows.has_news:
+                excess -= segment.rows.bytes_held
+                self.segments[number] = Segment(segment.pieces)
+        self.reckon()
 
     def view(self) -> Any:
         """Sides of joins have nothing for users to look at."""
         raise TopologyError(f"store {self.name!r} has no rows for users to look at")
-
-
-# Pieces
-
-
-def pieces_of(events: list[Event]) -> Iterator[tuple[bytes, int]]:
-    """Events as values of the changelog, each with its newest timestamp."""
-    columns = list(zip(*events, strict=True))
-    piece: bytes = msgpack.packb([PIECE_VERSION, *columns])
-    if len(piece) <= PIECE_BYTES or len(events) == 1:
-        yield piece, max(columns[1])
-        return
-    half = len(events) // 2
-    yield from pieces_of(events[:half])
-    yield from pieces_of(events[half:])
-
-
-def decode_piece(piece: bytes) -> list[Event]:
-    """The events of a value of the changelog. SerdeError for anything else."""
-    try:
-        version, *columns = msgpack.unpackb(piece, use_list=False)
-        if version != PIECE_VERSION or len(columns) != len(Event.__args__):  # type: ignore[attr-defined]
-            raise ValueError(f"version {version!r}, expected {PIECE_VERSION}")
-        return list(zip(*columns, strict=True))
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise SerdeError(f"no rows of a join: {error}") from None
-
-
-def _by_page(events: list[Event]) -> Iterator[tuple[int, list[Event]]]:
-    """The events of each page, in their order."""
-    pages: list[list[Event]] = [[] for _ in range(PAGES)]
-    for event in events:
-        pages[crc32(event[0]) % PAGES].append(event)
-    return ((page, some) for page, some in enumerate(pages) if some)
 
 
 def _append(columns: Columns, key: bytes, value: bytes | None, stamp: int) -> None:
