@@ -1,4 +1,4 @@
-"""The Python of the guide's pages: the blocks of a page run one after the other."""
+"""The Python of the pages: the blocks of a page run one after the other."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite import EmbeddedBroker
 from kafkalite.streams.expressions.catalog import INFIX, PREFIX, RULES
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 OF_FILES = ("quickstart.md", "testing.md")  # their blocks are files: test_pages_of_files.py
-PAGES = sorted(page for page in GUIDE.glob("*.md") if page.name not in OF_FILES)
+DOCS = GUIDE.parent
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.name not in OF_FILES)
+README = DOCS.parent / "README.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -25,8 +28,27 @@ def test_the_blocks_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where a page keeps a broker's data
-    text = page.read_text()
-    names: dict[str, object] = {"__name__": "guide"}
+    run_blocks(page, page.read_text(), {})
+
+
+def test_the_blocks_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = []
+
+    def record(*args: object) -> None:
+        printed.append(args)
+        raise KeyboardInterrupt  # the page's consumer reads until somebody stops it
+
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        text = README.read_text().replace("127.0.0.1:9092", broker.bootstrap_servers)
+        with pytest.raises(KeyboardInterrupt):
+            run_blocks(README, text, {"print": record})
+    ((partition, values),) = printed
+    assert (str(partition), list(values)) == ("orders-0", [b"shipped"])
+
+
+def run_blocks(page: Path, text: str, given: dict[str, object]) -> None:
+    names: dict[str, object] = {"__name__": "guide", **given}
     for block in BLOCK.finditer(text):
         before = text.count("\n", 0, block.start(1))  # so that an error names the page's line
         exec(compile("\n" * before + block[1], str(page), "exec"), names)

@@ -1,0 +1,142 @@
+"""The commands of the pages run as they stand, and print the output that the pages show."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+from console import SECONDS_MAX, commands, shell, write_files
+
+from kafkalite import EmbeddedBroker
+from kafkalite.clients import NewTopic
+from kafkalite.clients.sync import Admin, Producer
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide"
+INSTALLS = re.compile(r"^(pip install|python3 -m venv)")
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        yield broker.bootstrap_servers
+
+
+PORTS = count(20_000 + os.getpid() % 10_000)  # below those that the system gives to connections
+
+
+def free_ports(number: int = 1) -> int:
+    """The first of so many free ports in a row."""
+    for _ in range(100):
+        ports = list(islice(PORTS, number))
+        with ExitStack() as held, suppress(OSError):
+            for port in ports:
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return ports[0]
+    raise AssertionError("no free ports")
+
+
+def without_numbers(lines: list[str]) -> list[str]:
+    return [re.sub(r"\d+", "N", line) for line in lines]
+
+
+def follow(page: Path, folder: Path, places: dict[str, str], begin: int = 0) -> int:
+    """Runs the commands of a page from the given one on, and returns their number."""
+    todo = [(c, out) for c, out in commands(page.read_text()) if not INSTALLS.match(c)][begin:]
+    with shell(folder, places) as ours:
+        for command, expected in todo:
+            deadline = time.monotonic() + SECONDS_MAX
+            printed = ours.run(command)
+            while expected and without_numbers(printed) != without_numbers(expected):
+                assert time.monotonic() < deadline, f"$ {command}\n{printed}\n{ours.said()}"
+                printed = ours.run(command)  # results of workers come a moment later
+    return len(todo)
+
+
+def produce(address: str, topic: str, values: list[str], partitions: int = 1) -> None:
+    with Admin(address) as admin:
+        admin.create_topics([NewTopic(topic, partitions)])
+    with Producer(address) as producer:
+        for value in values:
+            producer.send(topic, value.encode(), key=value[:1].encode())
+
+
+def test_the_quickstart(tmp_path: Path) -> None:
+    page = GUIDE / "quickstart.md"
+    write_files(page.read_text(), tmp_path)
+    broker, http = free_ports(), free_ports(2)
+    places = {
+        "9092": str(broker),
+        "127.0.0.1:8080": f"127.0.0.1:{http}",
+        "localhost:8080": f"localhost:{http}",
+    }
+    places["127.0.0.1:9092"] = f"127.0.0.1:{broker}"
+    assert follow(page, tmp_path, places) == 11
+
+
+def test_dead_letters(tmp_path: Path, address: str) -> None:
+    page = GUIDE / "errors.md"
+    write_files(page.read_text(), tmp_path)
+    produce(address, "numbers", ["5", "0"])
+    with shell(tmp_path, {"127.0.0.1:9092": address}) as ours:
+        ours.run("kafkalite topics create quotients divide-dead")
+        ours.run("kafkalite-streams run app.py -b 127.0.0.1:9092 --until-caught-up")
+    assert follow(page, tmp_path, {"127.0.0.1:9092": address}) == 4
+
+
+def test_the_reset_of_an_application(tmp_path: Path, address: str) -> None:
+    page = GUIDE / "changing.md"
+    write_files(page.read_text(), tmp_path)
+    produce(address, "orders", [f'{{"n": {n}}}' for n in range(40)], partitions=2)
+    with shell(tmp_path, {"127.0.0.1:9092": address}) as ours:
+        ours.run("kafkalite-streams run app.py -b 127.0.0.1:9092 --until-caught-up")
+    assert follow(page, tmp_path, {"kafka-1:9092": address}) == 1
+
+
+def test_queries_over_http(tmp_path: Path, address: str) -> None:
+    page = GUIDE / "queries.md"
+    write_files(page.read_text(), tmp_path)
+    produce(address, "words-in", ["apple", "bean", "apple"])
+    port = free_ports()
+    places = {
+        "127.0.0.1:9092": address,
+        "127.0.0.1:8080": f"127.0.0.1:{port}",
+        "localhost:8080": f"localhost:{port}",
+    }
+    assert follow(page, tmp_path, places) >= 4
+
+
+def test_running_by_command(tmp_path: Path, address: str) -> None:
+    page = GUIDE / "running.md"
+    write_files(page.read_text(), tmp_path)
+    produce(address, "lines", ["To be", "or not to be"])
+    assert follow(page, tmp_path, {"kafka-1:9092": address, "127.0.0.1:9092": address}) == 3
+
+
+def test_the_broker_of_the_readme(tmp_path: Path) -> None:
+    page = ROOT / "README.md"
+    first = [command for command, _ in commands(page.read_text())].index(
+        "kafkalite server start --data-dir data --listen 127.0.0.1:9092 --registry 127.0.0.1:8081 &"
+    )
+    broker = f"127.0.0.1:{free_ports()}"
+    places = {"127.0.0.1:9092": broker, "127.0.0.1:8081": "127.0.0.1:0"}
+    assert follow(page, tmp_path, places, begin=first) == 6
+
+
+def test_the_registry(tmp_path: Path) -> None:
+    broker = f"127.0.0.1:{free_ports()}"
+    places = {
+        "127.0.0.1:9092": broker,
+        "127.0.0.1:8081": "127.0.0.1:0",
+        "127.0.0.1:8082": "127.0.0.1:0",
+    }
+    assert follow(ROOT / "docs" / "registry.md", tmp_path, places) == 2
