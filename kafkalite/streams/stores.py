@@ -114,7 +114,7 @@ def _(node: p.Process, around: Surroundings) -> tuple[Part, ...]:
 def _(node: p.TableSource | p.ToTable, around: Surroundings) -> tuple[Part, ...]:
     children = around.children
     is_needed = node.named or node.history_ms is not None
-    is_needed = is_needed or _olds_required(node, children) or _rows_read(node, children)
+    is_needed = is_needed or _olds_required(node, children) or rows_read(node, children)
     return _whole(node, around) if is_needed else ()
 
 
@@ -157,7 +157,7 @@ def _(node: p.TableJoin, around: Surroundings) -> tuple[Part, ...]:
 @parts_of.register
 def _(node: p.ForeignJoin, around: Surroundings) -> tuple[Part, ...]:
     children = around.children
-    is_needed = node.named or _olds_used(node, children) or _rows_read(node, children)
+    is_needed = node.named or _olds_used(node, children) or rows_read(node, children)
     return _whole(node, around) if is_needed else ()
 
 
@@ -192,21 +192,22 @@ def _olds_used(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> boo
     )
 
 
-def _rows_read(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
+def rows_read(node: p.Node, children: Mapping[p.Node, Iterable[p.Node]]) -> bool:
     """Whether something below looks up rows of `node`, a table."""
     return any(
         isinstance(child, p.TableJoin)
         or (isinstance(child, p.StreamTableJoin | p.Match) and child.parents[1] is node)
         or (isinstance(child, p.Process) and node in child.tables)
         or (isinstance(child, p.ForeignJoin) and child.parents[0] is node)
-        or (_reads_through(child) and _rows_read(child, children))
+        or (_reads_through(child) and rows_read(child, children))
         for child in children[node]
     )
 
 
 def _reads_through(node: p.Node) -> bool:
     """Whether `node` has no rows of its own, but makes them of those above."""
-    return isinstance(node, p.TableFilter | p.TableMap) and not node.named
+    is_view = isinstance(node, p.TableFilter | p.TableMap) and not node.named
+    return is_view or isinstance(node, p.Suppress)
 
 
 def _side_reads_olds(join: p.TableJoin, side: p.Node) -> bool:

@@ -358,6 +358,17 @@ def test_a_join_finds_the_row_that_was_sent_last() -> None:
     assert found == [(0, None), (10, 2), (11, 2), (30, 4)]
 
 
+def test_a_join_finds_the_row_that_the_last_of_several_has_sent() -> None:
+    app = app_of()
+    table = app.stream("rows").group_by_key().reduce(max).suppress(5).suppress(20)
+    app.stream("in").join(table, lambda v, row: [v, row]).to("out")
+    driver = TopologyTestDriver(app)
+    for key, row, time in [("a", 1, 0), ("b", 2, 30), ("b", 3, 40), ("a", 4, 50), ("b", 5, 60)]:
+        driver.pipe("rows", row, key=key, timestamp=time)
+    driver.pipe("in", 0, key="a", timestamp=60)
+    assert [tuple(r.value) for r in driver.read("out")] == [(0, 1)]
+
+
 def test_it_is_described_and_owns_a_store() -> None:
     app = app_of()
     app.table("in").suppress("10s", max_records=5, name="calm").to_stream().to("out")

@@ -93,6 +93,34 @@ def test_in_batches_too_a_record_finds_nothing_of_later_ones(batch_run: Any, cac
     assert [value for _, value, _ in run.rows("counted")] == counted
 
 
+@pytest.mark.parametrize("way", ["merge", "cogroup", "cogroup of two", "join of streams"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_record_finds_what_it_led_to_through_a_place_where_records_wait_for_others(
+    batch_run: Any, way: str, cached: bool
+) -> None:
+    app = app_of()
+    stream, other = app.stream("s"), app.stream("o")
+    grouped = stream.group_by_key().cogroup(lambda _, v: v)
+    tables: dict[str, Any] = {
+        "merge": lambda: stream.merge(other).to_table(),
+        "cogroup": lambda: grouped.aggregate(None),
+        "cogroup of two": lambda: grouped.cogroup(other.group_by_key(), max).aggregate(None),
+        "join of streams": lambda: stream.join(stream, lambda a, b: b, within=5).to_table(),
+    }
+    stream.join(tables[way](), lambda s, t: [s, t], how="left").to("out")
+    run = batch_run(app, cached=cached)
+    run.feed("s", [("a", 1, 0), ("a", 2, 1), ("b", 3, 2), ("a", 4, 3)])
+    assert [value for _, value, _ in run.rows("out")] == [[1, 1], [2, 2], [3, 3], [4, 4]]
+
+
+def test_two_tables_of_which_one_waits_for_others_are_joined_in_order() -> None:
+    app = app_of()
+    stream = app.stream("s")
+    counts = stream.group_by_key().cogroup(lambda n, v: n + 1).aggregate(0)
+    counts.join(stream.to_table(), lambda n, v: [n, v], how="left").to_stream().to("out")
+    assert rows(piped(app, ("s", "a", 5, 0))) == [("a", [1, None], 0), ("a", [1, 5], 0)]
+
+
 def test_a_stream_with_another_key_comes_through_a_topic_with_the_tables_key() -> None:
     app = StreamsBuilder("app", key=string(), value=msgpack())
     table = app.table("t", key=int64())

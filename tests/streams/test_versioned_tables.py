@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reference.tables import PlainVersions
 
 from kafkalite.errors import TopologyError
-from kafkalite.streams import TopologyTestDriver, count, msgpack, string
+from kafkalite.streams import TopologyTestDriver, count, msgpack, string, tumbling
 from kafkalite.streams.api import StreamsBuilder
 
 Event = tuple[str, Any, Any, int]  # topic, key, value, timestamp
@@ -74,6 +74,15 @@ def test_records_wait_for_the_grace_and_leave_in_order() -> None:
     assert found == [
         ("a", [4, None], 9), (None, [3, None], 20), ("a", [2, "x"], 20), ("b", [1, None], 20),
     ]  # fmt: skip
+
+
+def test_each_record_that_waited_goes_all_its_way_before_the_next() -> None:
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    table = app.table("u", history=50)
+    waited = app.stream("t").join(table, lambda s, t: s, how="left", grace=10)
+    waited.group_by_key().window(tumbling(100)).count().to_stream().to("out")
+    driver = piped(app, ("t", "a", 1, 20), ("t", "a", 2, 21), ("t", "b", 3, 40))
+    assert [(r.key.key, r.value) for r in driver.read("out")] == [("a", 1), ("a", 2)]
 
 
 def test_groups_and_tables_take_the_latest_updates_alone() -> None:

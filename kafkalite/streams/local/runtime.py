@@ -12,7 +12,7 @@ Never  runs anything: operators do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from typing import Any, NamedTuple, Protocol
@@ -53,6 +53,8 @@ PORTABLE = (BytesSerde, StringSerde, Int64Serde, Float64Serde, JsonSerde, Msgpac
 
 
 Trace = Callable[[p.Node, p.Port, Batch], None]
+LOOKS = (p.StreamTableJoin, p.TableJoin, p.Process)  # nodes that look into tables above them
+Above = dict[p.Node, frozenset[p.Node]]  # nodes, each with those above it, itself among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,8 @@ class Runtime:
             for number, parent in enumerate(node.parents):
                 self._edges[parent].append(Edge(node, number))
         children = {node: self.children(node) for node in nodes}
-        self.goes_one_by_one = any(store.others for store in self.sub_topology.stores)
+        shares_stores = any(store.others for store in self.sub_topology.stores)
+        self.goes_one_by_one = shares_stores or waits_above(nodes, is_cached=self.is_cached)
         self.ordering = Ordering(
             nodes, children, is_cached=self.is_cached, is_needed=not self.goes_one_by_one
         )
@@ -259,7 +262,7 @@ class Runtime:
 
     def meeting(self, inputs: Sequence[Push]) -> tuple[Push, ...]:
         """The inputs of a node with several parents, into which records come in order."""
-        if not self.ordering.meets:
+        if not self.ordering.meets or len(inputs) == 1:
             return tuple(inputs)
         meeting = Meeting(inputs)
         self._merges.insert(0, meeting)  # as in `merging`
@@ -406,16 +409,33 @@ def above_both_sides(nodes: Sequence[p.Node], *, is_cached: bool) -> frozenset[p
     """The nodes above both sides of a join that looks up rows: what a record finds there depends
     on which records before it went down the other way. Where the join's updates merge until the
     commit, the last ones count, and those find the rows as they stay."""
+    sides = lookups(nodes, is_cached=is_cached)
+    return frozenset[p.Node]().union(*(left.keys() & right.keys() for left, right in sides))
+
+
+def waits_above(nodes: Sequence[p.Node], *, is_cached: bool) -> bool:
+    """Whether a record may wait on its way to such a join, where its ways meet already above it:
+    then the other way would be ahead, and records go all the way one after the other instead."""
+    for left, right in lookups(nodes, is_cached=is_cached):
+        both = left.keys() & right.keys()
+        for node, above in (left | right).items():
+            waits = len(node.parents) > 1 and not isinstance(node, LOOKS)
+            if waits and node not in both and above & both:
+                return True
+    return False
+
+
+def lookups(nodes: Sequence[p.Node], *, is_cached: bool) -> Iterator[tuple[Above, Above]]:
+    """The joins that look up rows: the nodes above either side, each with those above itself."""
     above: dict[p.Node, frozenset[p.Node]] = {}
-    found: set[p.Node] = set()
     for node in nodes:
         above[node] = frozenset({node}).union(*(above[parent] for parent in node.parents))
         merges = isinstance(node, p.TableJoin) and node.cached and is_cached
-        looks = isinstance(node, p.StreamTableJoin | p.TableJoin | p.Process)
+        looks = isinstance(node, LOOKS)
         if looks and len(node.parents) > 1 and not merges:
             left, *rights = (above[parent] for parent in node.parents)
-            found |= left & frozenset().union(*rights)
-    return frozenset(found)
+            right = frozenset[p.Node]().union(*rights)
+            yield {each: above[each] for each in left}, {each: above[each] for each in right}
 
 
 def _traced(push: Push, trace: Trace, node: p.Node, port: p.Port) -> Push:

@@ -16,6 +16,7 @@ from kafkalite.streams.local.operators.suppress import FinalBuffer, LimitBuffer
 from kafkalite.streams.local.operators.unlimited import UnlimitedAggregate
 from kafkalite.streams.local.operators.windowed import WindowedAggregate
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
+from kafkalite.streams.stores import rows_read
 from kafkalite.streams.windows import SessionWindow, SlidingWindow, UnlimitedWindow
 
 
@@ -38,7 +39,9 @@ def _(node: p.Aggregate, runtime: Runtime) -> Push:
 
 @node_needs.register
 def _(node: p.Suppress, below: Needs, runtime: Runtime) -> Needs:
-    return Needs(value=True, old=below.old) | store_key_needs(node, runtime)
+    children = {each: runtime.children(each) for each in runtime.sub_topology.nodes}
+    old = below.old or rows_read(node, children)  # which is there until the update leaves
+    return Needs(value=True, old=old) | store_key_needs(node, runtime)
 
 
 @compile_node.register

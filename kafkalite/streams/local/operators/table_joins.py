@@ -111,7 +111,8 @@ def _(node: p.StreamTableJoin, runtime: Runtime) -> tuple[Push, Push]:
 
 def _lookup(node: p.StreamTableJoin, runtime: Runtime) -> Push:
     """Joins records that have what they need, now."""
-    forward = runtime.forward(node)
+    is_one_of_one = node.grace_ms is None
+    forward = runtime.forward(node) if is_one_of_one else runtime.forward_several(node)
     get = getter_of(node.parents[1], runtime, as_of=True)
     call = join_caller(node, runtime)
     is_inner = node.how == "inner"
