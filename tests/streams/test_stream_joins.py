@@ -17,6 +17,7 @@ from kafkalite.streams import key as key_of
 from kafkalite.streams import left as left_of
 from kafkalite.streams import right as right_of
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.local.arrows import OnArrow
 from kafkalite.streams.local.operators import stream_joins
 from kafkalite.streams.local.state import segments
 
@@ -461,6 +462,42 @@ class TestExpressions:
             {"id": "a", "sum": 3, "has": True},
             {"id": "b", "sum": None, "has": False},
         ]
+
+    @pytest.mark.parametrize("how", ["inner", "left", "outer"])
+    def test_of_many_records_it_is_computed_by_columns(
+        self, batch_run: Any, monkeypatch: pytest.MonkeyPatch, how: str
+    ) -> None:
+        """With the results that a function has, also where a side is missing."""
+        columns: list[int] = []
+        joined = OnArrow.joined
+
+        def noted(*given: Any) -> Any:
+            form = joined(*given)
+            columns.append(-1 if form is None else len(form))
+            return form
+
+        monkeypatch.setattr(OnArrow, "joined", noted)
+        left = [
+            (f"k{n % 700}", {"n": n, "name": f"ü{n}", "x": None if n % 9 == 0 else n / 3}, n // 100)
+            for n in range(4_000)
+        ]
+        right = [(f"k{n % 900}", {"m": n, "more": "-" * 50}, n // 100) for n in range(4_000)]
+        made = struct(n=left_of("n"), name=left_of("name"), x=left_of("x"), m=right_of("m") + 1)
+
+        def plain(a: Any, b: Any) -> Any:
+            side = a or dict.fromkeys(("n", "name", "x"))
+            return {**{name: side[name] for name in ("n", "name", "x")}, "m": b and b["m"] + 1}
+
+        found = []
+        for function in (made, plain):
+            run = batch_run(self.app(function, how))
+            run.feed_all({"left": left, "right": right})
+            run.feed_all({"left": [("z", left[0][1], 90)], "right": [("y", right[0][1], 90)]})
+            found.append(run.out["out"])
+        assert [(r.key, r.value, r.timestamp) for r in found[0]] == [
+            (r.key, r.value, r.timestamp) for r in found[1]
+        ]
+        assert max(columns) > 2_000
 
     def test_is_told_as_it_is_written(self) -> None:
         text = self.app(left_of("n") + right_of("m")).describe()

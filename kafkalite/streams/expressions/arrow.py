@@ -36,6 +36,8 @@ from kafkalite.streams.expressions.check import Shape, Types, checked
 from kafkalite.streams.expressions.objects import compile_objects
 from kafkalite.streams.expressions.tree import (
     KEY,
+    LEFT,
+    RIGHT,
     TIMESTAMP,
     VALUE,
     Call,
@@ -99,7 +101,7 @@ class ArrowExpression:
 
     def _typed(self, arrays: Sequence[Any]) -> _Typed:
         types = {part: type_of_arrow(array.type) for part, array in self._pairs(arrays)}
-        shape = Shape(types.get(VALUE, ANY), types.get(KEY, ANY))
+        shape = Shape(*(types.get(part, ANY) for part in (VALUE, KEY, LEFT, RIGHT)))
         lowered, type_ = checked(self.tree, shape)
         return _Typed(shape, lowered, Types(shape), type_)
 

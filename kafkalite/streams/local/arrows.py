@@ -3,6 +3,7 @@
     filter, branch    a mask of bytes; the values stay as they are
     map               the fields or the array computed, with the loop over objects as another side
     select_key, …     likewise
+    join              likewise, over the values of both sides
 
 Native code (`VectorExpression`) is asked first, then Arrow, which knows more and costs more. What
 both refuse, a value on which the expression fails among it, the loop over objects does instead, for
@@ -24,7 +25,16 @@ from kafkalite.serde.avro_arrow import column_to_arrow, table_to_arrow
 from kafkalite.serde.vectors import Table, Values, Vector
 from kafkalite.streams.expressions.check import checked
 from kafkalite.streams.expressions.objects import Compiled, compile_objects
-from kafkalite.streams.expressions.tree import KEY, TIMESTAMP, VALUE, Call, Input, inputs_of
+from kafkalite.streams.expressions.tree import (
+    KEY,
+    LEFT,
+    RIGHT,
+    TIMESTAMP,
+    VALUE,
+    Call,
+    Input,
+    inputs_of,
+)
 from kafkalite.streams.expressions.vectors import compile_vectors
 from kafkalite.streams.functions import ExpressionFunction, Function
 from kafkalite.streams.local.batch import Batch
@@ -85,7 +95,18 @@ class OnArrow:
         """The results as an Arrow array."""
         if len(batch) < FEW:
             return None
-        columns = [_column(batch, each) for each in self.inputs]
+        return self._array_of([_column(batch, each) for each in self.inputs])
+
+    def joined(self, batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> ArrowForm | None:
+        """The results for pairs of values, as a column."""
+        if len(batch) < FEW:
+            return None
+        sides = {LEFT: left, RIGHT: right}
+        columns = [sides[each] if each in sides else _column(batch, each) for each in self.inputs]
+        array = self._array_of(columns)
+        return None if array is None else ArrowForm(Results(array, self.loop, columns))
+
+    def _array_of(self, columns: Sequence[Sequence[Any]]) -> pa.Array | None:
         if not any(isinstance(column, ArrowForm) for column in columns):
             return None
         if self.is_strict and any(map(has_nulls, columns)):
@@ -111,6 +132,13 @@ def on_arrow(function: Function | None) -> OnArrow | None:
         return None
     field = Call("field", (VALUE,), (function.field,))
     return OnArrow(ExpressionFunction(field), is_strict=True)
+
+
+def on_sides(function: Function) -> OnArrow | None:
+    """The function of a join as Arrow computes it; None where it is Python's."""
+    if not HAS_ARROW or not isinstance(function, ExpressionFunction):
+        return None
+    return OnArrow(function, is_strict=False) if {LEFT, RIGHT} & set(function.inputs) else None
 
 
 @dataclass(slots=True)

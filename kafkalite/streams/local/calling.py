@@ -10,7 +10,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.expressions.objects import compile_objects
 from kafkalite.streams.expressions.tree import KEY, LEFT, RIGHT, TIMESTAMP, VALUE
 from kafkalite.streams.functions import CallableFunction, ExpressionFunction, Function, Passes
-from kafkalite.streams.local.arrows import OnArrow, on_arrow
+from kafkalite.streams.local.arrows import OnArrow, on_arrow, on_sides
 from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.failures import Applied, Failures
 from kafkalite.streams.local.runtime import Needs
@@ -161,14 +161,20 @@ class Joiner(Protocol):
         """What is left of the batch, and the results."""
 
 
-def joiner(node: p.Node, function: Function, failures: Failures) -> Joiner:
+def joiner(
+    node: p.Node, function: Function, failures: Failures, *, takes_forms: bool = False
+) -> Joiner:
     """Calls the function of a join for each pair of a left and a right value.
 
-    `batch` has what the pairs have in common, the keys if the function takes them.
+    `batch` has what the pairs have in common, the keys if the function takes them. With
+    `takes_forms` the results may be a column that is no list: where the values of a side are one.
     """
     call = applied(function)
+    arrow = on_sides(function) if takes_forms else None
 
     def run(batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> Results:
+        if arrow is not None and (form := arrow.joined(batch, left, right)) is not None:
+            return batch, form
         columns = [left, right]
         if isinstance(function, ExpressionFunction):
             given = {LEFT: left, RIGHT: right, KEY: batch.keys, TIMESTAMP: batch.timestamps}

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from typing import Any, Final
 
-from kafkalite.core.columns import take
+from kafkalite.core.columns import take, where
 from kafkalite.core.types import Headers
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.expressions.tree import Input, paths_of
 from kafkalite.streams.functions import ExpressionFunction, Function
+from kafkalite.streams.local.arrows import on_sides
 from kafkalite.streams.local.batch import MADE, Batch, Origin, Place, Push
 from kafkalite.streams.local.calling import joiner
 from kafkalite.streams.local.drops import Reason
@@ -99,12 +99,19 @@ class Results:
         self.runtime = runtime
         stores = [store_of(node, word, runtime) for word in WORDS]
         self.topics = [store.changelog_topic for store in stores]
+        forms = runtime.needs(node).arrow and on_sides(node.function) is not None
         self.codecs = [
-            runtime.codec(each.value, is_key=False, fields=_fields(node.function, each.word))
+            runtime.codec(
+                each.value,
+                is_key=False,
+                fields=_fields(node.function, each.word),
+                forms=forms,
+                arrow=forms,
+            )
             for each in stores
         ]
         self.key_codec = runtime.codec(stores[LEFT].key, is_key=True)
-        self.join = joiner(node, node.function, runtime.failures)
+        self.join = joiner(node, node.function, runtime.failures, takes_forms=forms)
         self.needs_keys = runtime.needs(node).key or node.function.takes_key
         self.forward = runtime.forward_several(node)
 
@@ -147,7 +154,7 @@ class Results:
         left, right = columns
         if bad:
             keep = [index not in bad for index in range(len(results))]
-            return results.where(keep), list(compress(left, keep)), list(compress(right, keep))
+            return results.where(keep), where(left, keep), where(right, keep)
         return results, left, right
 
 
