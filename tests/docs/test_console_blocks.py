@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
+import json
 import os
 import re
+import shlex
 import socket
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from itertools import count, islice
@@ -22,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
+EXTRAS = re.compile(r"kafkalite\[(\w+(?:,\w+)*)\]'")
 INSTALLS = re.compile(r"^(pip install|python3 -m venv)")
 
 
@@ -130,6 +135,37 @@ def test_the_broker_of_the_readme(tmp_path: Path) -> None:
     broker = f"127.0.0.1:{free_ports()}"
     places = {"127.0.0.1:9092": broker, "127.0.0.1:8081": "127.0.0.1:0"}
     assert follow(page, tmp_path, places, begin=first) == 6
+
+
+def test_the_commands_of_the_service_and_the_container(tmp_path: Path, address: str) -> None:
+    text = (GUIDE / "deploying.md").read_text()
+    write_files(text, tmp_path)
+    write_files((GUIDE / "quickstart.md").read_text(), tmp_path)
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read(tmp_path / "shop.service")
+    docker = dict(re.findall(r"^([A-Z]+) (.*)$", (tmp_path / "Dockerfile").read_text(), re.M))
+    container = shlex.join(json.loads(docker["ENTRYPOINT"]) + json.loads(docker["CMD"]))
+    check = shlex.join(json.loads(docker["HEALTHCHECK"].partition(" CMD ")[2]))
+    with Admin(address) as admin:
+        admin.create_topics([NewTopic("orders", 2)])
+    for command in (unit["Service"]["ExecStart"], container):
+        http = f"127.0.0.1:{free_ports(2)}"
+        places = {"/opt/shop/venv/bin/": "", "/var/lib/shop": str(tmp_path / "state")}
+        places |= dict.fromkeys(["kafka-1:9092,kafka-2:9092", "kafka:9092"], address)
+        places |= dict.fromkeys(["0.0.0.0:8080", "127.0.0.1:8080"], http)
+        with shell(tmp_path, places) as ours:
+            ours.run(command)
+            ours.run(f"for turn in {{1..200}}; do {check} && exit; sleep 0.1; done; exit 1")
+
+
+def test_the_extras_that_pages_install_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    wanted = {word for page in pages for word in EXTRAS.findall(page.read_text())}
+    assert wanted
+    assert {name for names in wanted for name in names.split(",")} <= set(
+        project["optional-dependencies"]
+    )
 
 
 def test_the_registry(tmp_path: Path) -> None:
