@@ -186,3 +186,13 @@ def test_topics_that_functions_choose_interleave_too(batch_run: Any) -> None:
     run = batch_run(app)
     run.feed("in", [("a", value, value) for value in (1, 2, 6, 7, 8)])
     assert [value for _, value, _ in run.rows("far")] == [1, 6, 7, 8]
+
+
+def test_records_of_one_time_come_in_the_order_of_the_topology_whatever_came_first(
+    batch_run: Any,
+) -> None:
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    app.stream("one").merge(app.stream("two")).to("out")
+    run = batch_run(app)
+    run.feed_all({"two": [("a", 2, 0), ("a", 2, 1)], "one": [("a", 1, 0), ("a", 1, 1)]})
+    assert [value for _, value, _ in run.rows("out")] == [1, 2, 1, 2]

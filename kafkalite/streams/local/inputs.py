@@ -204,7 +204,7 @@ class Input:
     def __init__(
         self,
         topic: str,
-        order: int,
+        order: tuple[int, str],
         reader: Reader,
         clock: Clock | None = None,
         *,

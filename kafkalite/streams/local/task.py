@@ -153,7 +153,7 @@ class Task:
             if topic in self._flows
         }
         self._readers = {node: Reader(node, self._runtime) for node in sub_topology.sources}
-        self._inputs: dict[str, Input] = {}
+        self._inputs: dict[str, Input] = {}  # in the order of the topology
         self._clocks: dict[str, list[Any]] = {}  # as restored, of inputs that have not come yet
         self._reached = NEVER
         self._is_begun = False  # processors are there
@@ -228,15 +228,16 @@ class Task:
             clock = Clock((EXTERNAL,), EXTERNAL)
         if clock is not None and topic in self._clocks:
             clock.load(self._clocks[topic])
-        order = len(self._inputs)
         found = self._inputs[topic] = Input(
             topic,
-            order,
+            (self.sub_topology.sources.index(source), topic),
             self._readers[source],
             clock,
             is_internal=topic in self._flows,
             is_timed=is_timed,
         )
+        in_order = sorted(self._inputs.values(), key=lambda each: each.order)
+        self._inputs = {each.topic: each for each in in_order}
         return found
 
     def position(self, topic: str) -> int | None:

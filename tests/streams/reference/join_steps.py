@@ -1,0 +1,172 @@
+"""Joins and patterns as data, as the other operators are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reference import plain
+from reference.foreign_joins import PlainForeignJoin
+from reference.joins import PlainAsOf, PlainJoin
+from reference.machine import Machine
+from reference.steps import Made, Step, given, keyed
+from reference.values import KEYS, TESTS, Value, field, joined, joined_expression, row
+
+
+def function_of(as_expression: bool) -> Any:
+    return joined_expression() if as_expression else joined
+
+
+@dataclass(frozen=True)
+class JoinedStreams(Step):
+    """Two streams joined by time."""
+
+    how: str
+    before: int
+    after: int
+    grace: int
+    as_expression: bool = False
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].join(
+            inputs[1], function_of(self.as_expression), within=(self.before, self.after),
+            how=self.how, grace=self.grace, name=self.name,
+        )  # fmt: skip
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        model = PlainJoin(self.how, self.before, self.after, self.grace)
+        return joined_streams(machine, inputs, model)
+
+
+def joined_streams(machine: Machine, inputs: Sequence[Made], model: PlainJoin | PlainAsOf) -> Made:
+    sides = {each.node: keyed(machine, each) for each in inputs}
+    left, right = (sides[each.node] for each in inputs)
+    return Made(machine.add(plain.StreamsJoin(left, right, model, joined)))
+
+
+@dataclass(frozen=True)
+class JoinedAsOf(Step):
+    """Each left record with the latest right one."""
+
+    how: str
+    tolerance: int
+    grace: int
+    as_expression: bool = False
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].join_as_of(
+            inputs[1], function_of(self.as_expression), tolerance=self.tolerance, how=self.how,
+            grace=self.grace, name=self.name,
+        )  # fmt: skip
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        return joined_streams(machine, inputs, PlainAsOf(self.how, self.tolerance, self.grace))
+
+
+@dataclass(frozen=True)
+class LookedUp(Step):
+    """A stream joined with a table."""
+
+    how: str
+    grace: int | None
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        stream, table = inputs
+        return stream.join(table, joined, how=self.how, grace=self.grace, name=self.name)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        stream, table = keyed(machine, inputs[0]), inputs[1].node
+        return Made(machine.add(plain.TableLookup(stream, table, self.how, joined, self.grace)))
+
+
+@dataclass(frozen=True)
+class LookedUpEverywhere(Step):
+    """A stream joined with a global table."""
+
+    how: str
+    key: str
+    as_expression: bool
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        key = given(KEYS[self.key], self.as_expression)
+        return inputs[0].join(inputs[1], joined, key=key, how=self.how)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        table = inputs[1].node
+        assert isinstance(table, plain.Everywhere)
+        key = KEYS[self.key].function
+        node = plain.GlobalLookup(inputs[0].node, table, self.how, key, joined)
+        return Made(machine.add(node), inputs[0].changed)
+
+
+@dataclass(frozen=True)
+class JoinedTables(Step):
+    """Two tables as one."""
+
+    how: str
+    named: bool
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        name = self.name if self.named else None
+        return inputs[0].join(inputs[1], joined, how=self.how, name=name)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        left, right = (each.node for each in inputs)
+        node = plain.TableJoin(left, right, self.how, joined, named=self.named)
+        return Made(machine.add(node), lag=max(each.lag for each in inputs), maps=None)
+
+
+@dataclass(frozen=True)
+class JoinedByField(Step):
+    """Two tables joined by a foreign key."""
+
+    how: str
+    key: str
+    named: bool
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        name = {"name": self.name} if self.named else {}
+        key = KEYS[self.key].function
+        return inputs[0].join(inputs[1], joined, foreign_key=key, how=self.how, **name)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        left, right = (each.node for each in inputs)
+        model = PlainForeignJoin(self.how, KEYS[self.key].function, joined)
+        asked = machine.through(left, drops_nulls=False)
+        join = machine.add(plain.ForeignJoin(asked, right, model))
+        return Made(machine.add(plain.Answers(machine.through(join), left)))
+
+
+@dataclass(frozen=True)
+class Matched(Step):
+    """Sequences of records of a key."""
+
+    steps: tuple[str, ...]
+    without: bool
+    within: int
+    grace: int
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        steps = {f"s{n}": TESTS[name].function for n, name in enumerate(self.steps)}
+        options: dict[str, Any] = {"not_between": is_five} if self.without else {}
+        found = inputs[0].match(
+            within=self.within, grace=self.grace, name=self.name, **steps, **options
+        )
+        return found.map(lambda v: sequence(list(v.values())))
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        tests = [TESTS[name].function for name in self.steps]
+        without = is_five if self.without else lambda v: False
+        node = plain.Sequences(
+            keyed(machine, inputs[0]), tests, without, self.within, self.grace, sequence
+        )
+        return Made(machine.add(node))
+
+
+def is_five(value: Value) -> bool:
+    return field(value, "n") == 5
+
+
+def sequence(values: list[Any]) -> Value:
+    return row(sum(field(value, "n") or 0 for value in values) % 101, "m")

@@ -1,0 +1,591 @@
+"""The operators of streams and tables as nodes of a machine, each written from its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from kafkalite.core.types import Windowed
+from kafkalite.streams import Record
+from reference.emit import FinalRows, Held
+from reference.emit import Update as HeldUpdate
+from reference.foreign_joins import PlainForeignJoin
+from reference.joins import PlainAsOf, PlainJoin
+from reference.machine import Node, Queue, Update
+from reference.matching import Step, matches
+from reference.processors import PlainKeyValues
+from reference.windows import Row
+
+Predicate = Callable[[Any], object]
+
+
+class Each(Node):
+    """Any number of records for each: filter, map, flat_map and all that change the key."""
+
+    def __init__(
+        self, parent: Node, function: Callable[[Any, Any], Iterable[tuple[Any, Any]]]
+    ) -> None:
+        super().__init__(parent)
+        self.function = function
+
+    def take(self, number: int, update: Update) -> None:
+        for key, value in self.function(update.key, update.value):
+            self.emit(Update(key, value, update.time))
+
+
+class Called(Each):
+    """The same by calls, whose results come when the record has gone all its other ways."""
+
+    def take(self, number: int, update: Update) -> None:
+        assert self.task is not None
+        self.task.called.append((super().take, number, update))
+
+
+class Branch(Node):
+    """Each record into the first arm whose predicate is true: ports "0", "1", …"""
+
+    def __init__(self, parent: Node, predicates: Sequence[Predicate]) -> None:
+        super().__init__(parent)
+        self.predicates = predicates
+
+    def take(self, number: int, update: Update) -> None:
+        arms = (str(n) for n, test in enumerate(self.predicates) if test(update.value))
+        self.emit(update, next(arms, str(len(self.predicates))))
+
+
+class Pass(Node):
+    """Records as they come: merged, or updates of a table as a stream."""
+
+    def take(self, number: int, update: Update) -> None:
+        self.emit(Update(update.key, update.value, update.time))
+
+
+# Tables
+
+
+class Latest(Node):
+    """A topic or a stream as a table."""
+
+    def __init__(self, parent: Node, *, named: bool) -> None:
+        super().__init__(parent)
+        self.named = named
+        self.rows: dict[Any, tuple[Any, int]] = {}
+
+    def begin(self) -> None:
+        self.has_store = self.named or needs_rows(self)
+
+    def take(self, number: int, update: Update) -> None:
+        if update.key is None:
+            self.dropped += 1
+            return
+        old = self.get(update.key)[0] if self.has_store else None
+        self.rows[update.key] = (update.value, update.time)
+        self.emit(Update(update.key, update.value, update.time, old, self.has_store))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        return self.rows.get(key, (None, -1))
+
+
+def needs_rows(node: Node) -> bool:
+    """Whether somebody below looks up rows of a table, or needs those that updates replace."""
+    return any(
+        isinstance(child, TableJoin | Regroup | Holding | ForeignJoin | Queue)
+        or (isinstance(child, TableLookup) and number == 1)
+        or (isinstance(child, Rows) and not child.named and needs_rows(child))
+        for child, number, _ in node.below
+    )
+
+
+class Versions(Node):
+    """A table that knows its rows of the last `history` ms."""
+
+    def __init__(self, parent: Node, history: int) -> None:
+        super().__init__(parent)
+        self.history = history
+        self.newest = -1
+        self.puts: dict[Any, dict[int, Any]] = {}
+
+    def take(self, number: int, update: Update) -> None:
+        key, time = update.key, update.time
+        if key is None:
+            self.dropped += 1
+            return
+        self.newest = max(self.newest, time)
+        if time < self.newest - self.history:
+            self.dropped += 1
+            return
+        versions = self.puts.setdefault(key, {})
+        is_latest = time >= max(versions, default=-1)
+        old = versions[max(versions)] if versions else None
+        versions[time] = update.value
+        self.emit(Update(key, update.value, time, old, knows_old=False, is_latest=is_latest))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        versions = self.puts.get(key)
+        return (versions[max(versions)], max(versions)) if versions else (None, -1)
+
+    def get_at(self, key: Any, time: int) -> Any:
+        versions = self.puts.get(key, {})
+        seen = [when for when in versions if when <= time]
+        if not seen:
+            return None
+        is_known = max(seen) == max(versions) or time >= self.newest - self.history
+        return versions[max(seen)] if is_known else None
+
+
+class Rows(Node):
+    """A table whose rows are made of another's: None for none. `filters`: updates without a row
+    before and after go no further."""
+
+    def __init__(
+        self, parent: Node, function: Callable[[Any, Any], Any], *, filters: bool, named: bool
+    ) -> None:
+        super().__init__(parent)
+        self.function, self.filters, self.named = function, filters, named
+        self.rows: dict[Any, tuple[Any, int]] = {}
+
+    def made(self, key: Any, row: Any) -> Any:
+        return None if row is None else self.function(key, row)
+
+    def take(self, number: int, update: Update) -> None:
+        key, value = update.key, self.made(update.key, update.value)
+        old, knows_old = self.made(key, update.old), update.knows_old
+        if self.named:
+            (old, _), knows_old = self.get(key), not is_versioned(self.parents[0])
+            self.rows[key] = (value, update.time)
+        if self.filters and knows_old and old is None and value is None:
+            return
+        self.emit(Update(key, value, update.time, old, knows_old, update.is_latest))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        if self.named:
+            return self.rows.get(key, (None, -1))
+        row, time = self.parents[0].get(key)
+        return self.made(key, row), time
+
+    def get_at(self, key: Any, time: int) -> Any:
+        return self.get(key)[0] if self.named else self.made(key, self.parents[0].get_at(key, time))
+
+
+def is_versioned(node: Node) -> bool:
+    """Whether a table knows older rows, which is why its updates do not tell the one before."""
+    return isinstance(node, Versions) or (
+        isinstance(node, Rows) and not node.named and is_versioned(node.parents[0])
+    )
+
+
+class Regroup(Node):
+    """Changes of a table as changes of its groups."""
+
+    def __init__(self, parent: Node, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__(parent)
+        self.function = function
+
+    def take(self, number: int, update: Update) -> None:
+        if not update.is_latest:
+            return
+        group, before = (
+            None if row is None else self.function(update.key, row)
+            for row in (update.value, update.old)
+        )
+        if before is not None and before == group:
+            self.emit(Update(group, update.value, update.time, update.old))
+            return
+        if before is not None:
+            self.emit(Update(before, None, update.time, update.old))
+        if group is not None:
+            self.emit(Update(group, update.value, update.time))
+
+
+class Folded(Node):
+    """A table of what is folded of the values of each key; of a table's groups with `subtract`."""
+
+    def __init__(
+        self,
+        parent: Node,
+        init: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        row: Callable[[Any], Any],
+        subtract: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.init, self.add, self.row, self.subtract = init, add, row, subtract
+        self.states: dict[Any, tuple[Any, int]] = {}
+
+    def take(self, number: int, update: Update) -> None:
+        key, value = update.key, update.value
+        if key is None or (value is None and self.subtract is None):
+            self.dropped += 1
+            return
+        state, stamp = self.states.get(key, (self.init(), update.time))
+        old = self.get(key)[0]
+        if update.old is not None and self.subtract is not None:
+            state = self.subtract(state, update.old)
+        if value is not None:
+            state = self.add(state, value)
+        if state is None:
+            self.states.pop(key, None)
+        else:
+            self.states[key] = (state, max(stamp, update.time))
+        row = None if state is None else self.row(state)
+        self.emit(Update(key, row, max(stamp, update.time), old, knows_old=True))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        state, time = self.states.get(key, (None, -1))
+        return None if state is None else self.row(state), time
+
+
+class Windows(Node):
+    """A model of windows as a table: `add` of it leads to updates, final and late records."""
+
+    def __init__(self, parent: Node, model: Any) -> None:
+        super().__init__(parent)
+        self.model = model
+        self.rows: dict[Windowed[Any], tuple[Any, int]] = {}
+
+    def take(self, number: int, update: Update) -> None:
+        model = self.model
+        updates, final, late = len(model.updates), len(model.final), len(model.late)
+        model.add(update.key, update.value, update.time)
+        self.dropped = model.dropped
+        for key, value, time in model.late[late:]:
+            self.emit(Update(key, value, time), "late")
+        for key, value, time in model.updates[updates:]:
+            old = self.get(key)[0]
+            self.rows[key] = (value, time)
+            self.emit(Update(key, value, time, old, knows_old=True))
+        for key, value, time in model.final[final:]:
+            self.emit(Update(key, value, time), "final")
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        return self.rows.get(key, (None, -1))
+
+
+class Together(Node):
+    """Several streams in one table."""
+
+    def __init__(self, *parents: Node, model: Any, row: Callable[[Any], Any]) -> None:
+        super().__init__(*parents)
+        self.model, self.row = model, row
+
+    def begin(self) -> None:
+        self.model.closes = leads_to_final(self)
+
+    def take(self, number: int, update: Update) -> None:
+        before = dict(self.model.rows)
+        for place, folded, time in self.model.take(number, update.key, update.value, update.time):
+            old = self.row(before[place][0]) if place in before else None
+            self.emit(Update(place, self.row(folded), time, old, knows_old=True))
+        self.dropped = self.model.dropped
+        if self.model.closes:
+            for place, folded, time in self.model.over():
+                self.emit(Update(place, self.row(folded), time), "final")
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        folded, time = self.model.rows.get(key, (None, -1))
+        return None if folded is None else self.row(folded), time
+
+
+def leads_to_final(node: Node) -> bool:
+    """Whether somebody below a table of windows wants their final rows."""
+    return any(
+        port == "final"
+        or (isinstance(child, Holding) and isinstance(child.held, FinalRows))
+        or (isinstance(child, Rows | Holding | TableJoin) and leads_to_final(child))
+        for child, _, port in node.below
+    )
+
+
+class Holding(Node):
+    """Rows that are held back: suppressed, or until their windows are over."""
+
+    def __init__(self, parent: Node, held: Held) -> None:
+        super().__init__(parent)
+        self.held = held
+
+    def take(self, number: int, update: Update) -> None:
+        data = key_bytes(update.key)
+        for each in self.held.take(
+            HeldUpdate(update.key, data, update.old, update.value, update.time)
+        ):
+            self.emit(Update(each.key, each.new, each.time, each.old, knows_old=True))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        """The row above, unless that one waits."""
+        if (waits := self.held.waiting.get(key_bytes(key))) is None:
+            return self.parents[0].get(key)
+        return waits[1].old, -1
+
+
+def key_bytes(key: Any) -> bytes:
+    """Keys in the order of what they are written as."""
+    if not isinstance(key, Windowed):
+        return str(key).encode()
+    return str(key.key).encode() + key.end.to_bytes(8, "big") + key.start.to_bytes(8, "big")
+
+
+# Joins
+
+Joined = Callable[[Any, Any], Any]
+
+
+class TableJoin(Node):
+    """Two tables as one."""
+
+    def __init__(self, left: Node, right: Node, how: str, join: Joined, *, named: bool) -> None:
+        super().__init__(left, right)
+        self.how, self.join, self.named = how, join, named
+        self.sent: dict[Any, tuple[Any, int]] = {}
+
+    def row(self, left: Any, right: Any) -> Any:
+        missing = {"inner": left is None or right is None, "left": left is None}
+        is_none = missing.get(self.how, left is None and right is None)
+        return None if is_none else self.join(left, right)
+
+    def take(self, number: int, update: Update) -> None:
+        if update.key is None:
+            self.dropped += 1
+            return
+        if not update.is_latest:
+            self.dropped += 1
+            return
+        other, stamp = self.parents[1 - number].get(update.key)
+        is_alone = other is None
+        sends_alone = self.how == "outer" or (self.how == "left" and number == 0)
+        is_change = update.old is not None or update.value is not None
+        if is_alone and not (sends_alone and is_change):
+            return
+        row = self.row(*((update.value, other) if number == 0 else (other, update.value)))
+        time = update.time if is_alone else max(update.time, stamp)
+        old = self.sent.get(update.key, (None, -1))[0]
+        self.sent[update.key] = (row, time)
+        self.emit(Update(update.key, row, time, old, knows_old=True))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        if self.named:
+            return self.sent.get(key, (None, -1))
+        (left, left_time), (right, right_time) = (side.get(key) for side in self.parents)
+        times = [-1 if left is None else left_time, -1 if right is None else right_time]
+        return self.row(left, right), max(times)
+
+
+class TableLookup(Node):
+    """A stream joined with the rows of a table; with `grace` it waits, and finds the row of its
+    time."""
+
+    def __init__(
+        self, stream: Node, table: Node, how: str, join: Joined, grace: int | None = None
+    ) -> None:
+        super().__init__(stream, table)
+        self.how, self.join, self.grace = how, join, grace
+        self.takes_null_keys = how == "left"
+        self.time = -1
+        self.waiting: list[Update] = []
+
+    def looks_up(self, number: int) -> bool:
+        return number == 1
+
+    def take(self, number: int, update: Update) -> None:
+        if number == 1:
+            return
+        self.time = max(self.time, update.time)
+        if update.value is None or (update.key is None and self.how == "inner"):
+            self.dropped += 1
+            return
+        if not self.grace or update.time < self.time - self.grace:
+            self.join_one(update)
+            if not self.grace:
+                return
+        else:
+            self.waiting.append(update)
+        due = [each for each in self.waiting if each.time <= self.time - (self.grace or 0)]
+        self.waiting = [each for each in self.waiting if each not in due]
+        for each in sorted(due, key=lambda e: (e.time, e.key is not None, e.key or "")):
+            self.join_one(each)
+
+    def join_one(self, update: Update) -> None:
+        found = self.parents[1].get_at(update.key, update.time)
+        if found is not None or self.how == "left":
+            self.emit(Update(update.key, self.join(update.value, found), update.time))
+
+
+class Everywhere(Node):
+    """A global table: there before the records that look into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[Any, Any] = {}
+
+    def take(self, number: int, update: Update) -> None:
+        if update.key is None:
+            self.dropped += 1
+        else:
+            self.rows[update.key] = update.value
+
+
+class GlobalLookup(Node):
+    """A stream joined with a global table by a key that is made of the record."""
+
+    def __init__(
+        self, stream: Node, table: Everywhere, how: str, select: Callable[[Any], Any], join: Joined
+    ) -> None:
+        super().__init__(stream)
+        self.table, self.how, self.select, self.join = table, how, select, join
+        self.takes_null_keys = how == "left"
+
+    def take(self, number: int, update: Update) -> None:
+        wanted = None if update.value is None else self.select(update.value)
+        found = self.table.rows.get(wanted)
+        if update.value is None or (wanted is None and self.how == "inner"):
+            self.dropped += 1
+        elif found is not None or self.how == "left":
+            self.emit(Update(update.key, self.join(update.value, found), update.time))
+
+
+class StreamsJoin(Node):
+    """Two streams joined by time, as the model says."""
+
+    def __init__(self, left: Node, right: Node, model: PlainJoin | PlainAsOf, join: Joined) -> None:
+        super().__init__(left, right)
+        self.model, self.join = model, join
+        self.takes_null_keys = model.how != "inner"
+
+    def take(self, number: int, update: Update) -> None:
+        before = len(self.model.results)
+        self.model.add(number, update.key, update.value, update.time)
+        self.dropped = self.model.dropped
+        for key, (left, right), time in self.model.results[before:]:
+            self.emit(Update(key, self.join(left, right), time))
+
+
+class ForeignJoin(Node):
+    """Two tables joined by a key in the left row: left updates come through a topic."""
+
+    def __init__(self, left: Node, right: Node, model: PlainForeignJoin) -> None:
+        super().__init__(left, right)
+        self.model = model
+        self.takes_null_keys = model.how == "left"
+
+    def take(self, number: int, update: Update) -> None:
+        if not update.is_latest:
+            self.dropped += 1
+            return
+        before = len(self.model.results)
+        side = self.model.left if number == 0 else self.model.right
+        side(update.key, update.value, update.time)
+        self.dropped = self.model.dropped
+        for key, value, time in self.model.results[before:]:
+            self.emit(Update(key, value, time, old=self.model.lefts.get(key)))
+
+
+class Answers(Node):
+    """The results of a join by a foreign key, which come back to the task of its left side."""
+
+    def __init__(self, answers: Node, left: Node) -> None:
+        super().__init__(answers)
+        self.left = left
+        self.sent: dict[Any, tuple[Any, int]] = {}
+
+    def shares(self) -> Iterable[Node]:
+        return (self.left,)
+
+    def take(self, number: int, update: Update) -> None:
+        if update.old != self.left.get(update.key)[0]:
+            return  # it has been asked again
+        old = self.get(update.key)[0]
+        self.sent[update.key] = (update.value, update.time)
+        self.emit(Update(update.key, update.value, update.time, old, knows_old=True))
+
+    def get(self, key: Any) -> tuple[Any, int]:
+        return self.sent.get(key, (None, -1))
+
+
+class Sequences(Node):
+    """Sequences of records of a key that meet conditions in turn."""
+
+    def __init__(
+        self,
+        parent: Node,
+        steps: Sequence[Predicate],
+        without: Predicate,
+        within: int,
+        grace: int,
+        row: Callable[[list[Any]], Any],
+    ) -> None:
+        super().__init__(parent)
+        self.steps = [Step(lambda v, _, test=test: bool(test(v))) for test in steps]
+        self.without = lambda v, _: bool(without(v))
+        self.within, self.grace = within, grace
+        self.row = row
+        self.time = -1
+        self.waiting: list[Row] = []
+        self.seen: dict[Any, list[Row]] = {}
+
+    def take(self, number: int, update: Update) -> None:
+        if update.key is None:
+            self.dropped += 1
+            return
+        self.time = max(self.time, update.time)
+        if update.time < self.time - self.grace:
+            self.dropped += 1
+            return
+        self.waiting.append((update.key, update.value, update.time))
+        due = [row for row in self.waiting if row[2] <= self.time - self.grace]
+        self.waiting = [row for row in self.waiting if row not in due]
+        for row in sorted(due, key=lambda each: each[2]):
+            self.see(row)
+
+    def see(self, row: Row) -> None:
+        rows = self.seen.setdefault(row[0], [])
+        before = len(self.found(rows))
+        rows.append(row)
+        for key, values, time in self.found(rows)[before:]:
+            self.emit(Update(key, self.row(values), time))
+
+    def found(self, rows: list[Row]) -> list[Row]:
+        return matches(rows, self.steps, self.without, self.within)[0]
+
+
+# Processors
+
+
+class Timer:
+    """Rings on the multiples of its period, the first record always."""
+
+    def __init__(self, period: int, call: Callable[[int], object]) -> None:
+        self.due, self.period, self.call = 0, period, call
+
+    def ring(self, time: int) -> None:
+        self.call(time)
+        self.due = (time // self.period + 1) * self.period
+
+
+class Processing(Node):
+    """A processor with one store of keys and values; it is its own context."""
+
+    def __init__(self, parent: Node, processor: Any) -> None:
+        super().__init__(parent)
+        self.processor = processor
+        self.rows = PlainKeyValues()
+
+    def begin(self) -> None:
+        self.processor.init(self)
+
+    def take(self, number: int, update: Update) -> None:
+        self.processor.process(Record(update.key, update.value, update.time))
+
+    @property
+    def stream_time(self) -> int:
+        assert self.task is not None
+        return self.task.stream_time
+
+    def forward(self, record: Record) -> None:
+        self.emit(Update(record.key, record.value, record.timestamp))
+
+    def store(self, name: str) -> PlainKeyValues:
+        return self.rows
+
+    def schedule(self, interval: int, clock: str, function: Callable[[int], object]) -> None:
+        assert clock == "stream_time"
+        assert self.task is not None
+        self.task.timers.append(Timer(interval, function))

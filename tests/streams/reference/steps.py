@@ -1,0 +1,550 @@
+"""Operators as data: each can be built with the API and with the nodes of a plain machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kafkalite.core.types import Columns
+from kafkalite.streams import (
+    count,
+    hopping,
+    json,
+    session,
+    sliding,
+    store,
+    string,
+    sum_,
+    tumbling,
+)
+from reference import plain
+from reference.cogroup import Cogroup
+from reference.emit import FinalRows, Suppress
+from reference.machine import Machine, Node, Output, Source
+from reference.values import (
+    KEYS,
+    MAPS,
+    PROCESSORS,
+    TESTS,
+    Folding,
+    Form,
+    Value,
+    awaited,
+    field,
+    row,
+    several,
+)
+from reference.windows import Sessions, Sliding, TimeWindows
+
+Kind = Literal["stream", "keyed by windows", "table", "windows", "spans", "versions", "global"]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A node, and what those below have to know of it."""
+
+    node: Node
+    changed: bool = False  # the key, since the last topic
+    window: Node | None = None  # of a table: the windows that it was aggregated over
+    lag: int = 0  # of these windows
+    maps: tuple[Callable[[Any, Any], Any], ...] | None = ()  # since; None: more than maps
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator. `parents` are the places of its inputs among the steps of the topology."""
+
+    parents: tuple[int, ...]
+    kind: Kind
+    name: str
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        raise NotImplementedError
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        raise NotImplementedError
+
+
+def keyed(machine: Machine, given: Made) -> Node:
+    """A stream in whose partitions equal keys meet."""
+    return machine.through(given.node) if given.changed else given.node
+
+
+@dataclass(frozen=True)
+class Read(Step):
+    """A topic."""
+
+    topic: str
+    named: bool = True
+    history: int | None = None
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        if self.kind == "stream":
+            return app.stream(self.topic)
+        if self.kind == "global":
+            return app.global_table(self.topic)
+        name = self.name if self.named else None
+        return app.table(self.topic, name=name, history=self.history)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        if self.kind == "global":
+            machine.globals[self.topic] = machine.add(plain.Everywhere())
+            return Made(machine.globals[self.topic])
+        machine.sources[self.topic] = source = machine.add(Source())
+        if self.kind == "stream":
+            return Made(source)
+        return Made(machine.add(latest(source, self.named, self.history)))
+
+
+def latest(parent: Node, named: bool, history: int | None) -> Node:
+    return plain.Latest(parent, named=named) if history is None else plain.Versions(parent, history)
+
+
+@dataclass(frozen=True)
+class Write(Step):
+    """A topic that is read outside."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        (above,) = inputs
+        (above.to_stream() if hasattr(above, "to_stream") else above).to(self.name)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        machine.outputs[self.name] = machine.add(Output(inputs[0].node))
+        return inputs[0]
+
+
+# Streams
+
+
+@dataclass(frozen=True)
+class Stateless(Step):
+    """A record at a time. `how`: by a function or by an expression."""
+
+    word: str
+    function: str
+    as_expression: bool = False
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        (above,) = inputs
+        if self.word == "map" and self.as_expression:
+            return above.select(**given(MAPS[self.function], True))
+        if self.word == "map":
+            return above.map(MAPS[self.function].function)
+        if self.word in ("map_async", "map_batch"):
+            return getattr(above, self.word)(awaited if self.word == "map_async" else batched)
+        if self.word in ("filter", "filter_not"):
+            return getattr(above, self.word)(given(TESTS[self.function], self.as_expression))
+        if self.word == "flat_map":
+            return above.flat_map(several)
+        key = KEYS[self.function]
+        if self.word == "map_pairs":
+            return above.map_pairs(lambda k, v: (key.function(v), v))
+        if self.word == "flat_map_pairs":
+            return above.flat_map_pairs(lambda k, v: [(k, v), (key.function(v), v)])
+        return above.select_key(given(key, self.as_expression))
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        changes = self.word in ("select_key", "map_pairs", "flat_map_pairs", "map_batch")
+        kind = plain.Called if self.word == "map_async" else plain.Each
+        node = machine.add(kind(inputs[0].node, self.one))
+        return Made(node, changed=changes or inputs[0].changed)
+
+    def one(self, key: Any, value: Value) -> list[tuple[Any, Any]]:
+        """What becomes of a record."""
+        if self.word == "map":
+            return [(key, MAPS[self.function].function(value))]
+        if self.word in ("map_async", "map_batch"):
+            return [(key, MAPS["step"].function(value))]
+        if self.word in ("filter", "filter_not"):
+            passes = passed(self.word, TESTS[self.function], value, self.as_expression)
+            return [(key, value)] if passes else []
+        if self.word == "flat_map":
+            return [(key, each) for each in several(value)]
+        new = KEYS[self.function].function(value)
+        return [(key, value), (new, value)] if self.word == "flat_map_pairs" else [(new, value)]
+
+
+def batched(columns: Columns) -> Columns:
+    return replace(columns, values=[MAPS["step"].function(value) for value in columns.values])
+
+
+def given(form: Form, as_expression: bool) -> Any:
+    if not as_expression:
+        return form.function
+    assert form.expression is not None
+    return form.expression()
+
+
+def passed(word: str, test: Form, value: Value, as_expression: bool) -> bool:
+    """Whether a filter lets a value by. What an expression does not know does not pass."""
+    verdict = test.function(value)
+    if as_expression and verdict is None:
+        return False
+    return bool(verdict) != (word == "filter_not")
+
+
+@dataclass(frozen=True)
+class Arms(Step):
+    """A branch; its arms follow."""
+
+    tests: tuple[str, ...]
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].branch(*(TESTS[name].function for name in self.tests), default=True)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        tests = [TESTS[name].function for name in self.tests]
+        node = machine.add(plain.Branch(inputs[0].node, tests))
+        return Made(node, inputs[0].changed)
+
+
+@dataclass(frozen=True)
+class Arm(Step):
+    """One arm of a branch."""
+
+    index: int
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0][self.index]
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        node = machine.add(plain.Pass(inputs[0].node), str(self.index))
+        return Made(node, inputs[0].changed)
+
+
+@dataclass(frozen=True)
+class Merged(Step):
+    """Several streams as one."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].merge(*inputs[1:])
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        node = machine.add(plain.Pass(*(each.node for each in inputs)))
+        return Made(node, any(each.changed for each in inputs))
+
+
+@dataclass(frozen=True)
+class Repartitioned(Step):
+    """Through a topic, whatever the key."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].repartition(name=self.name)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        return Made(machine.through(inputs[0].node))
+
+
+@dataclass(frozen=True)
+class Processed(Step):
+    """A processor with a store."""
+
+    processor: str
+    keeps_key: bool
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        make = PROCESSORS[self.processor]
+        spec = store(f"{self.name}-store", key=string(), value=json())
+        method = inputs[0].process_values if self.keeps_key else inputs[0].process
+        return method(lambda: Renamed(make(), spec.name), [spec])
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        node = machine.add(plain.Processing(inputs[0].node, PROCESSORS[self.processor]()))
+        return Made(node, changed=not self.keeps_key or inputs[0].changed)
+
+
+class Renamed:
+    """A processor whose store has another name in this topology."""
+
+    def __init__(self, processor: Any, store: str) -> None:
+        self.processor, self.its = processor, store
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.processor.init(self)
+
+    def process(self, record: Any) -> None:
+        self.processor.process(record)
+
+    def report(self, time: int) -> None:
+        self.processor.report(time)
+
+    def store(self, name: str) -> Any:
+        return self.context.store(self.its)
+
+    def forward(self, record: Any) -> None:
+        self.context.forward(record)
+
+    def schedule(self, interval: int, clock: str, function: Any) -> Any:
+        return self.context.schedule(interval, clock, self.report)
+
+
+@dataclass(frozen=True)
+class Rekeyed(Step):
+    """Keys of windows as texts."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].select_key(lambda k, v: text_of(k), with_key=True)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        node = machine.add(plain.Each(inputs[0].node, lambda k, v: [(text_of(k), v)]))
+        return Made(node, changed=True)
+
+
+def text_of(key: Any) -> str:
+    return f"{key.key}@{key.start % 3}"
+
+
+# Tables
+
+
+@dataclass(frozen=True)
+class AsTable(Step):
+    """The latest value of each key of a stream."""
+
+    named: bool = True
+    history: int | None = None
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        name = self.name if self.named else None
+        return inputs[0].to_table(name=name, history=self.history)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        return Made(machine.add(latest(keyed(machine, inputs[0]), self.named, self.history)))
+
+
+@dataclass(frozen=True)
+class OfRows(Step):
+    """A filter or a map of a table."""
+
+    word: str
+    function: str
+    as_expression: bool
+    named: bool
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        options = {"name": self.name} if self.named else {}
+        if self.word == "map" and self.as_expression:
+            return inputs[0].select(**given(MAPS[self.function], True), **options)
+        forms = MAPS if self.word == "map" else TESTS
+        function = given(forms[self.function], self.as_expression)
+        return getattr(inputs[0], self.word)(function, **options)
+
+    def one(self, key: Any, value: Any) -> Any:
+        if self.word == "map":
+            return MAPS[self.function].function(value)
+        test = TESTS[self.function]
+        return value if passed(self.word, test, value, self.as_expression) else None
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        (above,) = inputs
+        filters = self.word != "map"
+        rows = plain.Rows(above.node, self.one, filters=filters, named=self.named)
+        maps = None if filters or above.maps is None else (*above.maps, self.one)
+        return replace(above, node=machine.add(rows), maps=maps)
+
+
+@dataclass(frozen=True)
+class Updates(Step):
+    """Updates of a table as a stream."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].to_stream()
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        return Made(machine.add(plain.Pass(inputs[0].node)))
+
+
+@dataclass(frozen=True)
+class Final(Step):
+    """The last row of each window."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].final()
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        (above,) = inputs
+        if above.maps is None or above.window is None:
+            return Made(machine.add(plain.Holding(above.node, FinalRows(above.lag))))
+        node = machine.add(plain.Pass(above.window), "final")
+        for function in above.maps:
+            node = machine.add(plain.Each(node, rows_of(function)))
+        return Made(node)
+
+
+def rows_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], list[tuple[Any, Any]]]:
+    def one(key: Any, value: Any) -> list[tuple[Any, Any]]:
+        made = function(key, value)
+        return [] if made is None else [(key, made)]
+
+    return one
+
+
+@dataclass(frozen=True)
+class Late(Step):
+    """The records that came too late."""
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].late()
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        return Made(machine.add(plain.Pass(inputs[0].window), "late"))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Suppressed(Step):
+    """A table with fewer updates."""
+
+    limit: int
+    most: int | None
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        return inputs[0].suppress(self.limit, self.most)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        node = machine.add(plain.Holding(inputs[0].node, Suppress(self.limit, self.most)))
+        return replace(inputs[0], node=node, maps=None)
+
+
+# Aggregates
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window, as the API and as the reference have it."""
+
+    word: str
+    size: int
+    advance: int
+    grace: int
+
+    def built(self) -> Any:
+        if self.word == "time" and self.advance == self.size:
+            return tumbling(self.size, grace=self.grace)
+        if self.word == "time":
+            return hopping(self.size, self.advance, grace=self.grace)
+        return (session if self.word == "session" else sliding)(self.size, grace=self.grace)
+
+    def model(self, folding: Folding) -> Any:
+        if self.word == "time":
+            return TimeWindows(self.size, self.advance, self.grace, folding.plain())
+        kind = Sessions if self.word == "session" else Sliding
+        return kind(self.size, self.grace, folding.plain())
+
+    @property
+    def lag(self) -> int:
+        """How long after its end a window takes no more."""
+        past = {"time": 0, "sliding": 1, "session": self.size + 1}
+        return self.grace + past[self.word]
+
+
+@dataclass(frozen=True)
+class Aggregated(Step):
+    """A stream by its key, or by another, folded; over windows or not."""
+
+    folding: Folding
+    key: str | None
+    as_expression: bool
+    window: Window | None
+    cached: bool = True
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        (above,) = inputs
+        if self.folding.word == "reduce":
+            above = above.filter(lambda v: v is not None)
+        grouped = above.group_by_key()
+        if self.key is not None:
+            grouped = above.group_by(given(KEYS[self.key], self.as_expression))
+        if self.window is not None:
+            grouped = grouped.window(self.window.built())
+        table = self.folding.of(grouped, name=self.name, cached=self.cached)
+        return table.map(self.folding.after) if self.folding.is_bare else table
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        (above,) = inputs
+        if self.folding.word == "reduce":
+            some = plain.Each(above.node, lambda k, v: [] if v is None else [(k, v)])
+            above = replace(above, node=machine.add(some))
+        if self.key is not None:
+            key = KEYS[self.key].function
+            select = plain.Each(above.node, lambda k, v: [(key(v), v)])
+            above = Made(machine.add(select), changed=True)
+        node = keyed(machine, above)
+        if self.window is None:
+            fold = self.folding.plain()
+            made = Made(machine.add(plain.Folded(node, fold.init, fold.add, fold.row)))
+        else:
+            model = self.window.model(self.folding)
+            windows = machine.add(plain.Windows(node, model))
+            made = Made(windows, window=windows, lag=self.window.lag)
+        return as_rows(machine, made, self.folding.after) if self.folding.is_bare else made
+
+
+def as_rows(machine: Machine, made: Made, function: Callable[[Any], Any]) -> Made:
+    one = lambda k, v: function(v)  # noqa: E731
+    rows = machine.add(plain.Rows(made.node, one, filters=False, named=False))
+    return replace(made, node=rows, maps=(one,))
+
+
+@dataclass(frozen=True)
+class Regrouped(Step):
+    """Rows of a table by another key: counted and summed."""
+
+    key: str
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        grouped = inputs[0].group_by(KEYS[self.key].function)
+        table = grouped.aggregate(c=count(), s=sum_("n"), name=self.name)
+        return table.map(counted)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        key = KEYS[self.key].function
+        changes = machine.add(plain.Regroup(inputs[0].node, lambda k, v: key(v)))
+
+        def change(state: tuple[int, int], value: Any, by: int) -> tuple[int, int]:
+            return state[0] + by, state[1] + by * (field(value, "n") or 0)
+
+        folded = plain.Folded(
+            machine.through(changes),
+            lambda: (0, 0),
+            lambda state, value: change(state, value, 1),
+            lambda state: {"c": state[0], "s": state[1]},
+            lambda state, value: change(state, value, -1),
+        )
+        return as_rows(machine, Made(machine.add(folded)), counted)
+
+
+def counted(value: Any) -> Value:
+    return row(value["c"] * 10 + value["s"], "g")
+
+
+@dataclass(frozen=True)
+class Cogrouped(Step):
+    """Several streams folded into one table."""
+
+    window: Window | None
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        def add(number: int) -> Any:
+            return lambda state, value: [*state, [number, value]]
+
+        first, *others = inputs
+        groups = first.group_by_key().cogroup(add(0))
+        for number, other in enumerate(others, 1):
+            groups = groups.cogroup(other.group_by_key(), add(number))
+        if self.window is not None:
+            groups = groups.window(self.window.built())
+        return groups.aggregate(list, name=self.name).map(gathered)
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        window = self.window
+        model = Cogroup() if window is None else Cogroup(window.size, window.advance, window.grace)
+        above = [keyed(machine, each) for each in inputs]
+        node = machine.add(plain.Together(*above, model=model, row=gathered))
+        return Made(node, window=node, lag=0 if window is None else window.lag)
+
+
+def gathered(pairs: Any) -> Value:
+    numbers = [number * 3 + (field(value, "n") or 0) for number, value in pairs]
+    return {"n": sum(numbers) % 101, "t": "c", "all": numbers}
