@@ -62,6 +62,10 @@ class TimeWindow:
         """The stream time at which the window that starts at `start` takes no more records."""
         return start + self.size_ms + self.grace_ms
 
+    def shown_from(self, newest: int) -> int:
+        """The first start of windows whose rows a join finds, given the newest timestamp."""
+        return newest // self.advance_ms * self.advance_ms - self.size_ms - self.grace_ms + 1
+
     @property
     def lag_ms(self) -> int:
         """How far stream time is behind a window's end when it closes the window."""
@@ -95,6 +99,10 @@ class SpanWindow:
         """How far stream time is behind a window's end when it closes the window."""
         return self.held_ms + 1
 
+    def shown_from(self, newest: int) -> int:
+        """The first start of windows whose rows a join finds."""
+        return 0
+
     @property
     def key_size_ms(self) -> int | None:
         """How long a window is, where all are alike: its key then says only where it starts."""
@@ -112,6 +120,10 @@ class SessionWindow(SpanWindow):
 
     word = "session"
 
+    def shown_from(self, newest: int) -> int:
+        """The first end of sessions whose rows a join finds, given the end of the newest one."""
+        return newest - self.held_ms + 1
+
     @property
     def held_ms(self) -> int:
         """A record within the gap may still come."""
@@ -128,6 +140,10 @@ class SlidingWindow(SpanWindow):
     """Sliding windows: `length_ms` is the difference of the first and the last timestamp."""
 
     word = "sliding"
+
+    def shown_from(self, newest: int) -> int:
+        """The first start of windows whose rows a join finds, given that of the newest one."""
+        return newest - 2 * self.length_ms - self.grace_ms + 1
 
 
 @dataclass(frozen=True, slots=True)

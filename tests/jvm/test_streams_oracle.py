@@ -87,6 +87,10 @@ def pair(left: int | None, right: int | None) -> int:
     return one * 1000 + other
 
 
+def named(v: int) -> str | None:
+    return ["a", "b", "ab", "", None][v % 5]
+
+
 def both(left: int | None, right: int | None) -> int | None:
     total = (1 if left is None else left * 3) + (5 if right is None else right)
     return None if total % 7 == 0 else total
@@ -169,6 +173,8 @@ class Ours:
                 made = above.join(self.made[given[0]], both, how=given[1])
             case "join_grace":
                 made = above.join(self.made[given[0]], both, how=given[1], grace=int(given[2]))
+            case "foreign_join":
+                made = above.join(self.made[given[0]], both, how=given[1], foreign_key=named)
             case "versioned":
                 made = self.app.table(parent, history=int(given[0]))
             case "join":
@@ -552,9 +558,13 @@ def a_versioned_case(random: Random) -> tuple[list[Node], list[Piped]]:
         nodes += [("g", "table_join", random.choice("vm"), "t", other, "-")]
         nodes += [("h", "to_stream", "g")]
     if random.random() < 0.5:
+        sides = random.sample([random.choice("vm"), "t"], 2)
+        nodes += [("x", "foreign_join", *sides, random.choice(["inner", "left"]))]
+        nodes += [("y", "to_stream", "x")]
+    if random.random() < 0.5:
         nodes += [("i", "table_group_by", random.choice("vm"), "rows"), ("j", "count", "i", "rows")]
         nodes += [("k", "to_stream", "j")]
-    for name in "abcdehk":
+    for name in "abcdehky":
         if any(name == node[0] for node in nodes):
             nodes.append((f"o{name}", "to", name, f"out-{name}"))
     piped = list(records(random, ["in", "in", "other", "third"]))

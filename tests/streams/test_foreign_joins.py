@@ -229,6 +229,20 @@ def test_a_table_may_refer_to_itself_and_to_an_aggregate() -> None:
     ]  # fmt: skip
 
 
+def test_updates_of_versioned_tables_that_are_not_the_newest_are_left_out() -> None:
+    app = StreamsBuilder("app", key=string(), value=json())
+    left, right = (app.table(topic, history=100) for topic in ("left", "right"))
+    left.join(right, pair, foreign_key="to").to_stream().to("out")
+    driver = TopologyTestDriver(app)
+    driver.pipe("left", {"to": "a"}, key="k", timestamp=5)
+    driver.pipe("right", 1, key="a", timestamp=7)
+    driver.pipe("left", {"to": "b"}, key="k", timestamp=4)
+    driver.pipe("right", 2, key="a", timestamp=6)
+    driver.pipe("right", 3, key="b", timestamp=8)
+    assert [(r.key, r.value) for r in driver.read("out")] == [("k", [{"to": "a"}, 1])]
+    assert driver.metrics()["dropped-records-total"] == 2
+
+
 def test_the_result_is_a_table_that_can_be_grouped_and_joined_again() -> None:
     app = StreamsBuilder("app", key=string(), value=json())
     orders = app.table("left").join(app.table("right"), pair, foreign_key="to")

@@ -118,6 +118,24 @@ def test_a_map_of_a_table_does_not_change_the_row_above() -> None:
     assert driver.store("spoilt").get("a") == {"n": -1, "list": [7, "spoilt"]}
 
 
+def test_a_join_does_not_change_the_row_of_a_global_table() -> None:
+    def spoilt(one: Any, row: Any) -> Any:
+        one["n"] += 1
+        row["list"].append(one["n"])
+        return row
+
+    app = builder()
+    stream, users = app.stream("in"), app.global_table("users")
+    stream.to_table(name="kept")
+    stream.join(users, spoilt).to("out")
+    driver = TopologyTestDriver(app)
+    driver.pipe("users", value(1), key="a")
+    for n in (5, 7):
+        driver.pipe("in", value(n), key="a")
+    assert [record.value["list"] for record in driver.read("out")] == [[1, 6], [1, 8]]
+    assert driver.store("kept").get("a") == value(7)
+
+
 def test_nothing_is_copied_where_no_store_holds_the_values() -> None:
     app = builder()
     stream = app.stream("in")

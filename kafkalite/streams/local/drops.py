@@ -29,6 +29,7 @@ class Reason(Enum):
     EXPIRED_ROW = "too old to be kept for later records of the other side"
     PAST_RETENTION = "older than the retention of a store that they were put into"
     NOT_LATEST = "of a versioned table that came after a newer one of their key"
+    GONE = "that answered rows which have left their table since"
     NULL_KEY = "without a key"
     NULL_VALUE = "without a value"
 

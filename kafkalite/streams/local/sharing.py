@@ -26,7 +26,7 @@ from kafkalite.streams.functions import CallableFunction, Function
 
 MAKERS: Final = (
     p.Map, p.FlatMap, p.MapPairs, p.MapBatch, p.TableMap, p.Process,
-    p.StreamTableJoin, p.TableJoin, p.ForeignJoin,
+    p.StreamTableJoin, p.TableJoin, p.ForeignJoin, p.GlobalJoin,
     p.MapAsync,
 )  # fmt: skip
 NUMBERS: Final = (Count, Sum, Mean)  # aggregates that hold none of their values

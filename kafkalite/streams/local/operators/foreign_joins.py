@@ -14,7 +14,10 @@ Facts  A result that follows from the left has the newer timestamp of both rows,
        foreign key is dropped and counted. A left row that is gone, or refers to nothing any more,
        gives a deletion if it referred to something. Left: every update of the left gives one of
        the result. An update of the right gives one for each left row that refers to it, in the
-       order of the left keys' bytes.
+       order of the left keys' bytes. Updates of a versioned table that are not the latest of their
+       key are dropped and counted, and so are answers to left rows that are gone: deleted, or of a
+       window that the store has left (shown.py). Answers to rows that have changed since are left
+       out, uncounted, where Kafka Streams counts them: another answer follows.
 Fails  through the error policy, with the record. A left row on which the user's function fails
        refers to nothing.
 Source Kafka Streams' SubscriptionSendProcessorSupplier, SubscriptionReceiveProcessorSupplier,
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
+from operator import not_
 from typing import Any
 
 from kafkalite.serde.msgpack import msgpack
@@ -39,6 +43,7 @@ from kafkalite.streams.local.failures import DROPPED, convert
 from kafkalite.streams.local.operators.getters import Getter, StoreGetter, getter_needs, getter_of
 from kafkalite.streams.local.operators.table_joins import join_caller, joined_rows
 from kafkalite.streams.local.operators.tables import LatestRows, as_update
+from kafkalite.streams.local.operators.versioned import latest_only
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
 from kafkalite.streams.local.state.backend import after
 from kafkalite.streams.local.state.ordered import OrderedStore
@@ -93,6 +98,7 @@ class References:
 
     def run(self, batch: Batch) -> None:
         """Takes updates of the left table."""
+        batch = latest_only(batch, self.node, self.runtime)
         assert batch.values is not None
         assert batch.olds is not None
         assert batch.raw_keys is not None
@@ -177,6 +183,7 @@ class Matches:
         assert owned is not None, f"{node.name!r} owns no store"
         assert key is not None, f"{node.name!r}: the left table knows its key's serde"
         self.node = node
+        self.runtime = runtime
         self.get: Getter = getter_of(node.parents[1], runtime)
         self.keys = runtime.codec(key, is_key=True) if runtime.needs(node).key else None
         self.forward = runtime.forward_several(node)
@@ -211,6 +218,7 @@ class Matches:
 
     def right(self, batch: Batch) -> None:
         """Takes updates of the right table, which have reached its store."""
+        batch = latest_only(batch, self.node, self.runtime)
         assert batch.raw_keys is not None
         assert batch.values is not None
         taken: list[int] = []
@@ -297,6 +305,9 @@ def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
             answer.hash == found
             for answer, found in zip(batch.values, hashes(lefts, note), strict=True)
         ]
+        gone = sum(left is None for left in compress(lefts, map(not_, fresh)))
+        runtime.metrics[DROPPED] += gone
+        runtime.drops.add(Reason.GONE, node.name, gone)
         batch, lefts = batch.where(fresh), list(compress(lefts, fresh))
         if not len(batch):
             return

@@ -29,7 +29,7 @@ from kafkalite.streams.local.calling import RowCaller, function_needs, row_calle
 from kafkalite.streams.local.operators.versioned import VersionsGetter
 from kafkalite.streams.local.runtime import Needs, Runtime
 from kafkalite.streams.local.sharing import copies
-from kafkalite.streams.local.state import NO_WINDOW, START, Bucket, StateStore
+from kafkalite.streams.local.state import NO_WINDOW, START, Bucket, SpanStore, StateStore
 
 
 class Rows(NamedTuple):
@@ -75,6 +75,8 @@ class StoreGetter:
             found = self._runtime.stores[self._name]
             assert isinstance(found, StateStore), f"{self._name}: a store by keys"
             store = self._store = found
+        if isinstance(store, SpanStore):
+            return _rows_of_spans(store, keys)
         if store.window is None:
             return rows_of(store, store.bucket(NO_WINDOW, keys), keys)
         return _windowed_rows(store, keys)
@@ -98,13 +100,25 @@ def _windowed_rows(store: StateStore, keys: Sequence[bytes]) -> Rows:
     values: list[Any] = [None] * len(keys)
     stamps = [0] * len(keys)
     for start, indexes in by_start.items():
-        if start not in store.buckets:
+        if start not in store.buckets or start < store.shown_from:
             continue
         inner = [keys[index][: -START.size] for index in indexes]
         found = rows_of(store, store.bucket(start, inner), inner)
         for index, value, stamp in zip(indexes, found.values, found.stamps, strict=True):
             values[index], stamps[index] = value, stamp
     return Rows(values, stamps)
+
+
+def _rows_of_spans(store: SpanStore, keys: Sequence[bytes]) -> Rows:
+    """Of sessions and sliding windows: behind each key stand the bounds of its window."""
+    spans = store.find(keys)
+    there = [span for span in spans if span is not None]
+    found = iter(store.layout.rows(store.rows, there))
+    stamps = store.rows.stamps
+    return Rows(
+        [None if span is None else next(found) for span in spans],
+        [0 if span is None else stamps[span] for span in spans],
+    )
 
 
 @getter_of.register

@@ -22,6 +22,7 @@ from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.operators.changed import with_values
 from kafkalite.streams.local.operators.keys import drop_nulls, has_none
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
+from kafkalite.streams.local.sharing import copies, takes_apart
 
 
 @node_needs.register
@@ -37,13 +38,18 @@ def _(node: p.GlobalJoin, runtime: Runtime) -> Push:
     keys_of = _keys(node, runtime)
     call = applied(node.function)
     takes_key = node.function.takes_key
+    own_values = runtime.must_copy(node, node.function)
+    own_rows = not takes_apart(node.function)  # the table's store holds them
 
     def run(batch: Batch) -> None:
         if has_none(batch.nulls()):
             batch = drop_nulls(batch, batch.nulls(), Reason.NULL_VALUE, node, runtime)
         batch, rows = _rows(*keys_of(batch), store, node, runtime)
         assert batch.values is not None
-        columns: list[Sequence[Any]] = [batch.values, rows]
+        columns: list[Sequence[Any]] = [
+            copies(batch.values) if own_values else batch.values,
+            copies(rows) if own_rows else rows,
+        ]
         if takes_key:
             assert batch.keys is not None
             columns.insert(0, batch.keys)

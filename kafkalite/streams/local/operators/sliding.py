@@ -296,6 +296,10 @@ class SlidingAggregate(SpanAggregate):
 
     # Closing
 
+    def note_shown(self, timestamps: Sequence[int] = ()) -> None:
+        """As of others; the start of the newest window decides."""
+        self.shown.note(self.time, timestamps, self._newest_start)
+
     def resume(self, stream_time: int) -> None:
         """As of others; the newest window tells how far back they are looked at."""
         starts = (span.start for span in self.store.every())

@@ -32,6 +32,7 @@ from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Taken
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.rows import WAITING_MAX, Rows, Segment
+from kafkalite.streams.local.operators.shown import Shown
 from kafkalite.streams.local.operators.windowed import LATE, NEVER, port_of
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Span, SpanStore
@@ -80,6 +81,7 @@ class SpanAggregate(ABC):
         self.rows = Rows(node, runtime)
         assert isinstance(self.rows.store, SpanStore)
         self.store = self.rows.store
+        self.shown = Shown(node, self.store, runtime)
         self.bucket = self.store.rows
         self.tells_each = self.rows.tells and not self.rows.is_cached
         self.forward_final = port_of(node, p.Port.FINAL, runtime)
@@ -106,6 +108,7 @@ class SpanAggregate(ABC):
         if not self.is_timed:
             self.time = times[-1]
             self._close_windows(batch, times)
+        self.note_shown(batch.timestamps)
 
     @abstractmethod
     def take_in(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
@@ -118,6 +121,10 @@ class SpanAggregate(ABC):
         if batch.times is None:  # updates of a table
             return [self.time] * len(batch)
         return [max(time, self.time) for time in batch.times]
+
+    def note_shown(self, timestamps: Sequence[int] = ()) -> None:
+        """Records of `timestamps` have come: joins find no rows any more of much older windows."""
+        self.shown.note(self.time, timestamps)
 
     # Windows
 
@@ -296,6 +303,7 @@ class SpanAggregate(ABC):
         """Closes the windows that end before `stream_time`, all of whose records have come."""
         self.time = max(self.time, stream_time)
         self._close_windows()
+        self.note_shown()
 
     def stream_time(self) -> int:
         """The stream time so far."""
@@ -312,5 +320,6 @@ class SpanAggregate(ABC):
                 continue
             self._opened += 1
             self._ends.append((span.end, self._opened, span))
+        self.note_shown([self._ends[-1][0]] if self._ends else ())
         heapify(self._ends)
         self.forget_closed()

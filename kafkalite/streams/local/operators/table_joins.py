@@ -38,8 +38,6 @@ from kafkalite.core.columns import has_nulls, objects
 from kafkalite.streams import plan as p
 from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.local.batch import Batch, Push
-from kafkalite.streams.local.drops import Reason
-from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.changed import with_values
 from kafkalite.streams.local.operators.getters import (
     Getter,
@@ -50,6 +48,7 @@ from kafkalite.streams.local.operators.getters import (
 )
 from kafkalite.streams.local.operators.keys import store_key_needs, store_keys, without_nulls
 from kafkalite.streams.local.operators.tables import LatestRows, as_update
+from kafkalite.streams.local.operators.versioned import latest_only
 from kafkalite.streams.local.operators.waiting import Waiting
 from kafkalite.streams.local.operators.waiting_records import WaitingRecords
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
@@ -166,25 +165,17 @@ class TableJoin:
 
     def left(self, batch: Batch) -> None:
         """Updates of the left table."""
-        batch = self._latest(batch)
+        batch = latest_only(batch, self.node, self.runtime)
         rows = self.getters[1](batch)
         mask = _found(batch, rows, or_own=self.node.how != "inner")
         self._update(batch, rows, mask, lambda own, others: (own, others), is_left=True)
 
     def right(self, batch: Batch) -> None:
         """Updates of the right table."""
-        batch = self._latest(batch)
+        batch = latest_only(batch, self.node, self.runtime)
         rows = self.getters[0](batch)
         mask = _found(batch, rows, or_own=self.node.how == "outer")
         self._update(batch, rows, mask, lambda own, others: (others, own), is_left=False)
-
-    def _latest(self, batch: Batch) -> Batch:
-        """Without updates of a versioned table that are not the latest: they count as dropped."""
-        latest = batch.latest_ones()
-        if dropped := len(batch) - len(latest):
-            self.runtime.metrics[DROPPED] += dropped
-            self.runtime.drops.add(Reason.NOT_LATEST, self.node.name, dropped)
-        return latest
 
     def _update(
         self,

@@ -2,7 +2,7 @@
 
 An update is a version from its timestamp on, also if it comes out of order. One that is older than
 the table's history is dropped and counted. Every other one goes on, marked as the latest of its key
-or not: groups and joins of tables take the latest ones alone.
+or not: groups and joins of tables, by a foreign key too, take the latest ones alone.
 
 Owns   nothing: the versions are in state/versions.py.
 Source Kafka Streams' KTableSource on a VersionedKeyValueStore.
@@ -73,6 +73,15 @@ class VersionedRows:
         self.runtime.metrics[DROPPED] += dropped
         self.runtime.drops.add(Reason.PAST_RETENTION, self.node.name, dropped)
         return replace(batch, raw_values=None, olds=olds, latest=latest).where(kept)
+
+
+def latest_only(batch: Batch, node: p.Node, runtime: Runtime) -> Batch:
+    """The updates that are the latest of their keys; others of a versioned table are dropped."""
+    latest = batch.latest_ones()
+    if dropped := len(batch) - len(latest):
+        runtime.metrics[DROPPED] += dropped
+        runtime.drops.add(Reason.NOT_LATEST, node.name, dropped)
+    return latest
 
 
 class VersionsGetter:

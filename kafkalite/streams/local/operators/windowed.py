@@ -3,7 +3,8 @@
     stream time   the newest timestamp of the records with a key that came to this operator
     late          a window takes no record once stream time has reached its end + grace; the
                   record's own timestamp counts first
-    closed        the window leaves the store, its final rows go out by (window end, key bytes)
+    closed        its final rows go out by (window end, key bytes), and the window leaves the store;
+                  where joins look into the table, once they find it no more (shown.py)
 
 Where several tasks write the input (watermarks.py), the operator is told how far stream time has
 come, and each record comes with the time by which it is judged.
@@ -35,6 +36,7 @@ from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.folding import group
 from kafkalite.streams.local.operators.grouping import is_ascending
 from kafkalite.streams.local.operators.rows import Pick, Rows, Segment
+from kafkalite.streams.local.operators.shown import Shown
 from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Runtime
@@ -57,11 +59,13 @@ class WindowedAggregate:
         self.is_timed = runtime.is_told_time(node)
         self.rows = Rows(node, runtime)
         self.store = self.rows.store
+        self.shown = Shown(node, self.store, runtime)
         self.forward_final = port_of(node, p.Port.FINAL, runtime)
         self.forward_late = port_of(node, p.Port.LATE, runtime)
         self.idle_ms = runtime.idle_ms(node)
         self.time = NEVER
-        self._earliest: int | None = None  # the first start among the buckets
+        self._earliest: int | None = None  # the first start among the windows that are open
+        self._closed: list[int] = []  # starts of windows that are closed and still shown
         self._active_ms: int | None = None  # the wall clock at the last record
 
     def process(self, batch: Batch) -> None:
@@ -73,10 +77,10 @@ class WindowedAggregate:
         if not len(batch):
             return
         self._active_ms = self.runtime.now_ms
-        if self.rows.wants_each(batch) and self._fold_updates(whole, batch):
-            return
-        for part, segment in self.rows.parts(batch, whole, self._ends):
-            self._fold(segment, part)
+        if not (self.rows.wants_each(batch) and self._fold_updates(whole, batch)):
+            for part, segment in self.rows.parts(batch, whole, self._ends):
+                self._fold(segment, part)
+        self._hide_windows(batch.timestamps)
 
     def _combine(self, batch: Batch) -> None:
         """As `process`, of rows that others have folded, each for a window that is open or not."""
@@ -104,6 +108,7 @@ class WindowedAggregate:
         if not self.is_timed:
             self.time = max(self.time, greatest(batch.timestamps))
             self._close_windows(batch)
+        self._hide_windows(batch.timestamps)
 
     def _drop_rows(self, records: int) -> None:
         """So many records came too late for their windows, as rows."""
@@ -160,6 +165,7 @@ class WindowedAggregate:
         """Closes the windows that end before `stream_time`, all of whose records have come."""
         self.time = max(self.time, stream_time)
         self._close_windows()
+        self._hide_windows()
 
     # Folding a batch into windows: their starts, ascending
 
@@ -283,7 +289,7 @@ class WindowedAggregate:
         window = self.window
         if self._earliest is None or window.close_time(self._earliest) > self.time:
             return
-        closed = sorted(s for s in self.store.buckets if window.close_time(s) <= self.time)
+        closed = sorted(s for s in self._open_windows() if window.close_time(s) <= self.time)
         times = () if batch is None else _ascending(batch.timestamps)
         updates: list[tuple[Pick | None, Pick | None]] = []
         for start in closed:
@@ -298,13 +304,33 @@ class WindowedAggregate:
                 )
             changed = self.rows.changed(self.store.buckets[start], origin)
             updates.append((changed, self._final(start, origin)))
-            self.store.close(start, at)
-        self._earliest = min(self.store.buckets, default=None)
+            if self.shown.is_needed:
+                self._closed.append(start)
+            else:
+                self.store.close(start, at)
+        self._earliest = min(self._open_windows(), default=None)
         # Where updates and final rows may meet below, each window's go together.
         for some in [[pair] for pair in updates] if self.runtime.ordering.forks else [updates]:
             self.rows.push(self.rows.forward, (changed for changed, _ in some))
             if self.forward_final is not None:
                 self.rows.push(self.forward_final, (final for _, final in some))
+
+    def _open_windows(self) -> Iterable[int]:
+        """The starts of the windows that take records: all closed ones start before them."""
+        if not self._closed:
+            return self.store.buckets
+        last = self._closed[-1]
+        return (start for start in self.store.buckets if start > last)
+
+    def _hide_windows(self, timestamps: Sequence[int] = ()) -> None:
+        """Lets go of closed windows that joins find no more, once records of `timestamps` came."""
+        if not self.shown.is_needed:
+            return
+        self.shown.note(self.time, timestamps)
+        hidden = bisect_left(self._closed, self.store.shown_from)
+        for start in self._closed[:hidden]:
+            self.store.close(start, self.time)
+        del self._closed[:hidden]
 
     def _final(self, start: int, origin: Origin) -> Pick | None:
         """The rows of a window that closes, if anybody wants them."""
@@ -324,13 +350,14 @@ class WindowedAggregate:
 
     def tick(self, now_ms: int) -> None:
         """Closes every window when no record came for long enough, if that was asked for."""
-        if self.idle_ms is None or not self.store.buckets:
+        if self.idle_ms is None or self._earliest is None:
             return
         if self._active_ms is None:  # the windows were restored
             self._active_ms = now_ms
         if now_ms - self._active_ms >= self.idle_ms:
             self.time = max(self.time, self.window.close_time(max(self.store.buckets)))
             self._close_windows()
+            self._hide_windows()
 
     def stream_time(self) -> int:
         """The stream time so far."""
@@ -341,10 +368,15 @@ class WindowedAggregate:
         self.time = max(self.time, stream_time)
         if not self.is_timed:
             self.time = max(self.time, self.store.newest)
-        for start in list(self.store.buckets):
-            if self.window.close_time(start) <= self.time:
+        starts = sorted(self.store.buckets)
+        closed = [start for start in starts if self.window.close_time(start) <= self.time]
+        if self.shown.is_needed:
+            self._closed = closed
+            self._hide_windows(starts[-1:])
+        else:
+            for start in closed:
                 self.store.close(start, self.time)
-        self._earliest = min(self.store.buckets, default=None)
+        self._earliest = min(self._open_windows(), default=None)
 
 
 def port_of(node: p.Node, port: p.Port, runtime: Runtime) -> Push | None:

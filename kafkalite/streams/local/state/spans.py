@@ -107,6 +107,20 @@ class SpanStore(StateStore):
         except Exception:
             raise SerdeError(f"ValueError: no window in the key {place!r:.80}") from None
 
+    def find(self, places: Sequence[bytes]) -> list[Span | None]:
+        """The windows of rows' keys, with their rows; None where joins find none."""
+        asked = list(map(self._read_place, places))
+        self.warm(span.key for span in asked)
+        return [self._shown(span) for span in asked]
+
+    def _shown(self, asked: Span) -> Span | None:
+        is_hidden = (asked.end if self._length is None else asked.start) < self.shown_from
+        its = self.spans.get(asked.key)
+        if is_hidden or its is None:
+            return None
+        at = _place_of(its, asked.start)
+        return its[at] if at < len(its) and its[at].bounds == asked.bounds else None
+
     def every(self) -> Iterator[Span]:
         """All windows."""
         return chain.from_iterable(self.spans.values())

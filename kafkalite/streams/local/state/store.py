@@ -191,6 +191,7 @@ class StateStore:
         self.layout = layout
         self.window = window
         self.buckets: dict[int, Bucket] = {}
+        self.shown_from = 0  # joins find no windows that start (sessions: end) before
         self.kept = Kept(backend or MemoryBackend(), has_windows=window is not None)
         self._key_codec = key_codec
         self._value_codec = value_codec
