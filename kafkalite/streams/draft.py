@@ -18,7 +18,7 @@ from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
 from kafkalite.streams.blame import line_of_caller
 from kafkalite.streams.durations import Duration, positive
-from kafkalite.streams.expressions.check import Shape
+from kafkalite.streams.expressions.check import UNKNOWN, Shape
 from kafkalite.streams.functions import CallableFunction
 from kafkalite.streams.hints import no_such
 from kafkalite.streams.naming import Names, check_name
@@ -104,6 +104,11 @@ class Draft:
         policy = self.policy(on_error, operator_of(word, name, parent))
         called = self.name(word, kind, parent, name)
         return self.add(kind(name=called, parents=(parent, *others), on_error=policy, **fields))
+
+    def shape_of_sides(self, left: p.Node, right: p.Node) -> Shape:
+        """What is known of the values that a join gives to its function."""
+        one, other = (self.shapes.get(each, UNKNOWN) for each in (left, right))
+        return Shape(key=one.key, left=one.value, right=other.value)
 
     def stream(self, node: p.Node) -> Stream:
         """The stream of the records that `node` puts out."""

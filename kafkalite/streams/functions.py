@@ -203,18 +203,21 @@ def function_of(
 
 
 def join_function(
-    given: object, operator: str, *, with_key: bool = False, shape: Shape | None = None
+    given: object, operator: str, *, with_key: bool = False, shape: Shape
 ) -> Function:
     """The function of a join as plan data: of the left and the right value.
 
-    With a `shape` it may be an expression, of `left()`, `right()` and `key()`.
+    It may be an expression, of `left()`, `right()` and `key()`.
     """
-    if isinstance(given, Expression) and shape is not None:
+    if isinstance(given, Expression):
         if with_key:
             raise TopologyError(f"{operator}: an expression names key() itself")
         return expression_function(given, operator, shape, SIDES)
-    if isinstance(given, Expression | str):
-        raise TopologyError(f"{operator}: expected a function of the left and the right value")
+    if isinstance(given, str):
+        raise TopologyError(
+            f"{operator}: expected a function of the left and the right value, or an expression: "
+            f"left({given!r}) is a field of the left one"
+        )
     passes = Passes.KEY_AND_SIDES if with_key else Passes.SIDES
     hint = "" if with_key else "; with_key=True passes the key as well"
     check_arguments(given, 3 if with_key else 2, operator, f"{passes.value}{hint}")

@@ -16,7 +16,7 @@ from kafkalite.errors import TopologyError
 from kafkalite.streams import plan as p
 from kafkalite.streams.draft import Draft, how_of, operator_of, serde_or_none
 from kafkalite.streams.durations import Duration, milliseconds, not_negative, spell
-from kafkalite.streams.expressions.check import UNKNOWN, Shape
+from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.functions import (
     Function,
     OfKeyAndSides,
@@ -219,7 +219,9 @@ class Joining(Generic[K_co, V_co]):
             options.get("name"),
             options.get("on_error"),
             others=(other._node,),
-            function=join_function(function, operator, with_key=with_key),
+            function=join_function(
+                function, operator, with_key=with_key, shape=self._shape_with(other)
+            ),
             how=how_of(how, ("inner", "left"), operator),
             grace_ms=grace_ms,
             key=serde_or_none(options.get("key_serde"), "key_serde=", operator),
@@ -251,7 +253,9 @@ class Joining(Generic[K_co, V_co]):
             options.get("name"),
             options.get("on_error"),
             table=other._node.name,
-            function=join_function(function, operator, with_key=with_key),
+            function=join_function(
+                function, operator, with_key=with_key, shape=self._shape_with(other)
+            ),
             how=how_of(how, ("inner", "left"), operator),
             select=select,
         )
@@ -322,10 +326,9 @@ class Joining(Generic[K_co, V_co]):
             grace_ms=not_negative(grace, f"{operator}: grace"),
         )
 
-    def _shape_with(self, other: Joining) -> Shape:
+    def _shape_with(self, other: Joining | Table | GlobalTable) -> Shape:
         """What is known of the values of both sides."""
-        left, right = (self._draft.shapes.get(each._node, UNKNOWN) for each in (self, other))
-        return Shape(key=left.key, left=left.value, right=right.value)
+        return self._draft.shape_of_sides(self._node, other._node)
 
     def _join_streams(
         self,

@@ -94,8 +94,8 @@ def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
             return UNKNOWN
         case p.JoinOfStreams():
             return Shape(_made_by(node.function, UNKNOWN), _common([each.key for each in above]))
-        case p.StreamTableJoin() | p.TableJoin() | p.ForeignJoin():
-            return Shape(ANY, above[0].key)
+        case p.StreamTableJoin() | p.TableJoin() | p.ForeignJoin() | p.GlobalJoin():
+            return Shape(_made_by(node.function, UNKNOWN), above[0].key)
         case p.Cogroup():
             return Shape(ANY, _common([each.key for each in above]))
         case p.Aggregate():

@@ -34,6 +34,7 @@ from kafkalite.streams.expressions.tree import (
     Call,
     Input,
     inputs_of,
+    paths_of,
 )
 from kafkalite.streams.expressions.vectors import compile_vectors
 from kafkalite.streams.functions import ExpressionFunction, Function
@@ -63,6 +64,7 @@ class OnArrow:
         self.inputs = inputs_of(tree)
         self.is_strict = is_strict
         self._native = compile_vectors(self.lowered)
+        self._fields = {side: fields_of(function, side) for side in (LEFT, RIGHT)}
         self._expression: ArrowExpression | None = None
 
     def mask(self, batch: Batch) -> bytes | None:
@@ -103,8 +105,19 @@ class OnArrow:
             return None
         sides = {LEFT: left, RIGHT: right}
         columns = [sides[each] if each in sides else _column(batch, each) for each in self.inputs]
-        array = self._array_of(columns)
+        read = [self._read(*each) for each in zip(self.inputs, columns, strict=True)]
+        if any(column is None for column in read):
+            return None
+        array = self._array_of([column for column in read if column is not None])
         return None if array is None else ArrowForm(Results(array, self.loop, columns))
+
+    def _read(self, of: Input, column: Sequence[Any]) -> Sequence[Any] | None:
+        """A column; of a side's rows that are objects those fields that are read, as an array."""
+        fields = self._fields.get(of)
+        if isinstance(column, ArrowForm) or fields is None:
+            return column
+        array = _struct(column, fields)
+        return None if array is None else ArrowForm(Rows(array))
 
     def _array_of(self, columns: Sequence[Sequence[Any]]) -> pa.Array | None:
         if not any(isinstance(column, ArrowForm) for column in columns):
@@ -139,6 +152,38 @@ def on_sides(function: Function) -> OnArrow | None:
     if not HAS_ARROW or not isinstance(function, ExpressionFunction):
         return None
     return OnArrow(function, is_strict=False) if {LEFT, RIGHT} & set(function.inputs) else None
+
+
+def fields_of(function: Function, side: Input) -> frozenset[str] | None:
+    """The fields that the function of a join reads of one side; None: the value as a whole."""
+    if not isinstance(function, ExpressionFunction):
+        return None
+    paths = paths_of(function.tree, side)
+    return None if () in paths else frozenset(path[0] for path in paths)
+
+
+@dataclass(slots=True)
+class Rows:
+    """Fields of rows that are objects, as an Arrow array."""
+
+    array: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def null_count(self) -> int:
+        """How many rows are null."""
+        count: int = self.array.null_count
+        return count
+
+    def arrow(self) -> pa.Array:
+        """The array."""
+        return self.array
+
+    def objects(self, indexes: Sequence[int]) -> list[Any]:
+        """Nobody asks for them: the rows are there."""
+        return list(take(self.array.to_pylist(), indexes))
 
 
 @dataclass(slots=True)
@@ -215,6 +260,27 @@ def _column(batch: Batch, of: Input) -> Sequence[Any]:
     column = columns[of]
     assert column is not None, f"{of}: a column is not there"
     return column
+
+
+def _struct(rows: Sequence[Any], fields: frozenset[str]) -> pa.Array | None:
+    """Some fields of rows as an Arrow array; None where Arrow would change a value."""
+    import pyarrow as pa
+
+    names = sorted(fields)
+    nulls = [row is None for row in rows]
+    has_nulls = any(nulls)
+    try:
+        if has_nulls:
+            columns = [[None if row is None else row[name] for row in rows] for name in names]
+        else:
+            columns = [[row[name] for row in rows] for name in names]
+    except (LookupError, TypeError):  # a row is of another shape
+        return None
+    arrays = list(map(_array, columns))
+    if not names or any(array is None for array in arrays):
+        return None
+    mask = pa.array(nulls) if has_nulls else None
+    return pa.StructArray.from_arrays(arrays, names, mask=mask)
 
 
 def _array(column: Sequence[Any]) -> pa.Array | None:

@@ -154,6 +154,19 @@ def row_caller(
     return run
 
 
+def sides(
+    function: Function, batch: Batch, left: Sequence[Any], right: Sequence[Any]
+) -> list[Sequence[Any]]:
+    """The columns that the function of a join is called with."""
+    if isinstance(function, ExpressionFunction):
+        given = {LEFT: left, RIGHT: right, KEY: batch.keys, TIMESTAMP: batch.timestamps}
+        return [column for each in function.inputs if (column := given[each]) is not None]
+    if not function.takes_key:
+        return [left, right]
+    assert batch.keys is not None
+    return [batch.keys, left, right]
+
+
 class Joiner(Protocol):
     """Calls the function of a join: see `joiner`."""
 
@@ -175,13 +188,7 @@ def joiner(
     def run(batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> Results:
         if arrow is not None and (form := arrow.joined(batch, left, right)) is not None:
             return batch, form
-        columns = [left, right]
-        if isinstance(function, ExpressionFunction):
-            given = {LEFT: left, RIGHT: right, KEY: batch.keys, TIMESTAMP: batch.timestamps}
-            columns = [column for each in function.inputs if (column := given[each]) is not None]
-        elif function.takes_key:
-            assert batch.keys is not None
-            columns.insert(0, batch.keys)
+        columns = sides(function, batch, left, right)
         results, failed = failures.call(node, call, batch, columns)
         return failures.without(batch, results, failed) if failed else (batch, results)
 

@@ -40,7 +40,7 @@ from kafkalite.streams.local.order import (
     Ordering,
     outputs_in_order,
 )
-from kafkalite.streams.local.sharing import shared_inputs, takes_apart
+from kafkalite.streams.local.sharing import shared_inputs, shared_streams, takes_apart
 from kafkalite.streams.local.sizes import Limits
 from kafkalite.streams.local.state import TaskStore
 from kafkalite.streams.local.state.backend import Place
@@ -206,7 +206,9 @@ class Runtime:
         self.ordering = Ordering(
             nodes, children, is_cached=self.is_cached, is_needed=not self.goes_one_by_one
         )
-        self._shared = shared_inputs(nodes, {store.node for store in self.sub_topology.stores})
+        owners = {store.node for store in self.sub_topology.stores}
+        self._shared = shared_inputs(nodes, owners)
+        self._shared_streams = shared_streams(nodes, owners)
         self._singly = above_both_sides(nodes, is_cached=self.is_cached)
         for node in reversed(nodes):
             for port in p.Port:
@@ -346,6 +348,10 @@ class Runtime:
     def gets_shared(self, node: p.Node) -> bool:
         """Whether a store may hold the values that come to `node`."""
         return node in self._shared
+
+    def gets_shared_stream(self, node: p.StreamTableJoin) -> bool:
+        """Whether a store may hold the stream's values, as one holds the table's rows."""
+        return node in self._shared_streams
 
     def open_calls(self, callee: AsyncCallee) -> Calls:
         """Where the calls of an operator run."""

@@ -31,6 +31,7 @@ MAKERS: Final = (
 )  # fmt: skip
 NUMBERS: Final = (Count, Sum, Mean)  # aggregates that hold none of their values
 
+CHANGEABLE: Final = frozenset({dict, list, set})
 BOTH: Final = (False, True)
 
 Place = tuple[p.Node, bool]  # the values that come into a node, or with True those that leave it
@@ -39,6 +40,26 @@ Place = tuple[p.Node, bool]  # the values that come into a node, or with True th
 def shared_inputs(nodes: Iterable[p.Node], owners: Collection[p.Node]) -> frozenset[p.Node]:
     """The nodes that make values, and whose input a store may hold; `owners` of a store."""
     listed = list(nodes)
+    held, edges = _ways(listed, owners)
+    makers = (node for node in listed if isinstance(node, MAKERS))
+    return frozenset(node for node in makers if not held.isdisjoint(_elsewhere(node, edges)))
+
+
+def shared_streams(nodes: Iterable[p.Node], owners: Collection[p.Node]) -> frozenset[p.Node]:
+    """The joins with tables of which a store may hold the stream's values, too."""
+    listed = list(nodes)
+    held, edges = _ways(listed, owners)
+    joins = (node for node in listed if isinstance(node, p.StreamTableJoin))
+    return frozenset(
+        node for node in joins
+        if not held.isdisjoint(_reached((node.parents[0], True), edges, {(node, False)}))
+    )  # fmt: skip
+
+
+def _ways(
+    listed: Collection[p.Node], owners: Collection[p.Node]
+) -> tuple[set[Place], dict[Place, set[Place]]]:
+    """The places whose values a store holds, and from each place to those beside it."""
     held = {(owner, leaves) for owner in owners for leaves in BOTH if _holds(owner)}
     held |= {(node, True) for node in listed if isinstance(node, p.GlobalJoin)}  # rows of the table
     edges: dict[Place, set[Place]] = {(node, leaves): set() for node in listed for leaves in BOTH}
@@ -49,8 +70,7 @@ def shared_inputs(nodes: Iterable[p.Node], owners: Collection[p.Node]) -> frozen
         for parent in node.parents:
             edges[parent, True].add((node, False))
             edges[node, False].add((parent, True))
-    makers = (node for node in listed if isinstance(node, MAKERS))
-    return frozenset(node for node in makers if not held.isdisjoint(_elsewhere(node, edges)))
+    return held, edges
 
 
 def _holds(node: p.Node) -> bool:
@@ -62,13 +82,17 @@ def _holds(node: p.Node) -> bool:
 
 def _elsewhere(node: p.Node, edges: Mapping[Place, Iterable[Place]]) -> set[Place]:
     """All that the values which come into `node` come to by other ways than through it."""
-    apart = (node, True)
-    found, todo = {(node, False)}, [(node, False)]
+    return _reached((node, False), edges, {(node, True)}) - {(node, False)}
+
+
+def _reached(start: Place, edges: Mapping[Place, Iterable[Place]], apart: set[Place]) -> set[Place]:
+    """All places that ways lead to, but for those `apart`."""
+    found, todo = {start}, [start]
     while todo:
-        new = set(edges[todo.pop()]) - found - {apart}
+        new = set(edges[todo.pop()]) - found - apart
         found |= new
         todo += new
-    return found - {(node, False)}
+    return found
 
 
 def takes_apart(function: Function) -> bool:
@@ -85,7 +109,11 @@ def copied(value: Any) -> Any:
     """A value that may be changed."""
     kind = type(value)
     if kind is dict:
-        return {key: copied(entry) for key, entry in value.items()}
+        made = value.copy()
+        for key, entry in value.items():
+            if type(entry) in CHANGEABLE:
+                made[key] = copied(entry)
+        return made
     if kind is list:
         return [copied(entry) for entry in value]
     return set(value) if kind is set else value

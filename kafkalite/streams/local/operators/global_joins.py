@@ -15,7 +15,7 @@ from typing import Any
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Push
-from kafkalite.streams.local.calling import applied, caller, function_needs
+from kafkalite.streams.local.calling import applied, caller, function_needs, sides
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import convert
 from kafkalite.streams.local.global_store import GlobalStore
@@ -28,7 +28,7 @@ from kafkalite.streams.local.sharing import copies, takes_apart
 @node_needs.register
 def _(node: p.GlobalJoin, below: Needs, runtime: Runtime) -> Needs:
     select = Needs(key=True) if node.select is None else function_needs(node.select)
-    return Needs(below.key, below.raw_key) | function_needs(node.function) | select
+    return Needs(below.key or node.function.takes_key, below.raw_key, value=True) | select
 
 
 @compile_node.register
@@ -37,7 +37,6 @@ def _(node: p.GlobalJoin, runtime: Runtime) -> Push:
     store = runtime.global_stores[node.table]
     keys_of = _keys(node, runtime)
     call = applied(node.function)
-    takes_key = node.function.takes_key
     own_values = runtime.must_copy(node, node.function)
     own_rows = not takes_apart(node.function)  # the table's store holds them
 
@@ -46,13 +45,8 @@ def _(node: p.GlobalJoin, runtime: Runtime) -> Push:
             batch = drop_nulls(batch, batch.nulls(), Reason.NULL_VALUE, node, runtime)
         batch, rows = _rows(*keys_of(batch), store, node, runtime)
         assert batch.values is not None
-        columns: list[Sequence[Any]] = [
-            copies(batch.values) if own_values else batch.values,
-            copies(rows) if own_rows else rows,
-        ]
-        if takes_key:
-            assert batch.keys is not None
-            columns.insert(0, batch.keys)
+        values = copies(batch.values) if own_values else batch.values
+        columns = sides(node.function, batch, values, copies(rows) if own_rows else rows)
         results, failed = runtime.failures.call(node, call, batch, columns)
         if failed:
             batch, results = runtime.failures.without(batch, results, failed)

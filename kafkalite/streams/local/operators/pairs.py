@@ -17,9 +17,8 @@ from kafkalite.core.columns import take, where
 from kafkalite.core.types import Headers
 from kafkalite.serde.serde import Serde
 from kafkalite.streams import plan as p
-from kafkalite.streams.expressions.tree import Input, paths_of
-from kafkalite.streams.functions import ExpressionFunction, Function
-from kafkalite.streams.local.arrows import on_sides
+from kafkalite.streams.expressions.tree import Input
+from kafkalite.streams.local.arrows import fields_of, on_sides
 from kafkalite.streams.local.batch import MADE, Batch, Origin, Place, Push
 from kafkalite.streams.local.calling import joiner
 from kafkalite.streams.local.drops import Reason
@@ -104,7 +103,7 @@ class Results:
             runtime.codec(
                 each.value,
                 is_key=False,
-                fields=_fields(node.function, each.word),
+                fields=fields_of(node.function, Input(each.word)),
                 forms=forms,
                 arrow=forms,
             )
@@ -156,14 +155,6 @@ class Results:
             keep = [index not in bad for index in range(len(results))]
             return results.where(keep), where(left, keep), where(right, keep)
         return results, left, right
-
-
-def _fields(function: Function, side: str) -> frozenset[str] | None:
-    """The fields that an expression reads of one side; None for the value as a whole."""
-    if not isinstance(function, ExpressionFunction):
-        return None
-    paths = paths_of(function.tree, Input(side))
-    return None if () in paths else frozenset(path[0] for path in paths)
 
 
 def _headers(pairs: Pairs, batch: Batch | None) -> list[Headers] | None:

@@ -36,8 +36,10 @@ from typing import Any
 
 from kafkalite.core.columns import has_nulls, objects
 from kafkalite.streams import plan as p
-from kafkalite.streams.functions import CallableFunction
+from kafkalite.streams.expressions.tree import LEFT
+from kafkalite.streams.local.arrows import fields_of, on_sides
 from kafkalite.streams.local.batch import Batch, Push
+from kafkalite.streams.local.calling import applied, joiner, sides
 from kafkalite.streams.local.operators.changed import with_values
 from kafkalite.streams.local.operators.getters import (
     Getter,
@@ -46,19 +48,24 @@ from kafkalite.streams.local.operators.getters import (
     getter_needs,
     getter_of,
 )
-from kafkalite.streams.local.operators.keys import store_key_needs, store_keys, without_nulls
+from kafkalite.streams.local.operators.keys import (
+    has_none,
+    store_key_needs,
+    store_keys,
+    without_nulls,
+)
 from kafkalite.streams.local.operators.tables import LatestRows, as_update
 from kafkalite.streams.local.operators.versioned import latest_only
 from kafkalite.streams.local.operators.waiting import Waiting
 from kafkalite.streams.local.operators.waiting_records import WaitingRecords
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
-from kafkalite.streams.local.sharing import copies
+from kafkalite.streams.local.sharing import copies, takes_apart
 
 Column = Sequence[Any]
 
 
 def join_caller(
-    node: p.StreamTableJoin | p.TableJoin | p.ForeignJoin,
+    node: p.TableJoin | p.ForeignJoin,
     runtime: Runtime,
     *,
     once_more: bool = False,
@@ -66,16 +73,12 @@ def join_caller(
     """Calls the function of a join with the left and the right value of each record: the results,
     and the indexes of those that it failed on. `once_more`: as of Failures.call."""
     function = node.function
-    assert isinstance(function, CallableFunction)
-
-    own = runtime.must_copy(node, function)
+    own, apply = runtime.must_copy(node, function), applied(function)
 
     def call(batch: Batch, lefts: Column, rights: Column) -> tuple[list[Any], list[int]]:
-        columns: list[Column] = [copies(lefts), copies(rights)] if own else [lefts, rights]
-        if function.takes_key:
-            assert batch.keys is not None
-            columns.insert(0, batch.keys)
-        return runtime.failures.call(node, function.call, batch, columns, once_more=once_more)
+        given = (copies(lefts), copies(rights)) if own else (lefts, rights)
+        columns = sides(function, batch, *given)
+        return runtime.failures.call(node, apply, batch, columns, once_more=once_more)
 
     return call
 
@@ -85,7 +88,13 @@ def join_caller(
 
 @node_needs.register
 def _(node: p.StreamTableJoin, below: Needs, runtime: Runtime) -> tuple[Needs, Needs]:
-    needs = Needs(below.key or node.function.takes_key, below.raw_key, value=True)
+    needs = Needs(
+        below.key or node.function.takes_key,
+        below.raw_key,
+        value=True,
+        fields=fields_of(node.function, LEFT),
+        arrow=below.arrow and on_sides(node.function) is not None,
+    )
     needs |= store_key_needs(node, runtime) | getter_needs(node.parents[1], runtime)
     if node.grace_ms is not None:
         needs |= Needs(raw_key=True)
@@ -113,18 +122,21 @@ def _lookup(node: p.StreamTableJoin, runtime: Runtime) -> Push:
     is_one_of_one = node.grace_ms is None
     forward = runtime.forward(node) if is_one_of_one else runtime.forward_several(node)
     get = getter_of(node.parents[1], runtime, as_of=True)
-    call = join_caller(node, runtime)
+    join = joiner(node, node.function, runtime.failures, takes_forms=runtime.needs(node).arrow)
+    own_rows = not takes_apart(node.function)  # the table's store holds them
+    own_values = own_rows and runtime.gets_shared_stream(node)
     is_inner = node.how == "inner"
 
     def process(batch: Batch) -> None:
         rows = _rows_by_key(get, batch)
-        if is_inner:
+        if is_inner and has_none(rows):
             mask = [row is not None for row in rows]
             batch, rows = batch.where(mask), list(compress(rows, mask))
+        if not len(batch):
+            return
         assert batch.values is not None
-        results, failed = call(batch, objects(batch.values), rows)
-        if failed:
-            batch, results = runtime.failures.without(batch, results, failed)
+        values = copies(batch.values) if own_values else batch.values
+        batch, results = join(batch, values, copies(rows) if own_rows else rows)
         if len(batch):
             forward(with_values(batch, results))
 
