@@ -46,6 +46,11 @@ class Asking:
         self._application_id = application_id
         self._find = find
 
+    @property
+    def queries(self) -> Queries:
+        """Those of the worker. StoreUnavailable while none runs."""
+        return self._found()[1]
+
     async def ask(self, work: Work[R]) -> R:
         """Does `work` in the worker's loop."""
         loop, queries = self._found()

@@ -29,8 +29,9 @@ NO_LIMIT: Final = 1 << 62
 BATCHES_MAX: Final = 8  # of an inbox; each has the bytes of a fetch or two
 FRONT_FACTOR: Final = 4  # a batch is cut when it has more than so many times the records wanted
 SLICE_RECORDS_FIRST: Final = 100
+SLICE_MS: Final = 50.0
+FADES: Final = 0.8  # how much the slices before count beside the last one
 SLICE_RECORDS_MAX: Final = 32_768  # a fetch of small records, whole: each batch has a fixed cost
-SLICE_MS: Final = 50
 
 
 @dataclass(slots=True)
@@ -38,9 +39,19 @@ class Pace:
     """How many records make a slice: as many as the last ones would have run in 50 ms."""
 
     records: int = SLICE_RECORDS_FIRST
+    recent_records: float = 0.0  # of the last slices, the later the more
+    recent_ms: float = 0.0
+
+    def piece(self, milliseconds: float) -> int:
+        """How many records make a shorter slice."""
+        if not self.recent_ms:
+            return min(self.records, SLICE_RECORDS_FIRST)
+        return max(1, min(self.records, int(self.recent_records / self.recent_ms * milliseconds)))
 
     def ran(self, records: int, milliseconds: float) -> None:
         """Learns from a slice."""
+        self.recent_records = FADES * self.recent_records + records
+        self.recent_ms = FADES * self.recent_ms + milliseconds
         if milliseconds > SLICE_MS:
             self.records = max(1, int(records * SLICE_MS / milliseconds))
         elif milliseconds < SLICE_MS / 2 and records >= self.records:

@@ -1,11 +1,11 @@
 """What the tasks of one worker answer: rows of stores, while they run.                     [IO]
 
-    a caller ── get(store, key) ──> the worker's loop ── behind the calls of tasks ──> task thread
-             <───────────────────── the row ────────────────────────────────────────────┘
+    a caller ── get(store, key) ──> task thread, between two slices of records
+             <──────────────────── the row ─┘
 
-A question runs in the task thread, between two calls of tasks, so it sees rows as one record left
-them, some of them not committed yet. A caller who has written a record may wait until the store
-has seen it: `after` is the record's place in its topic. The record may have gone through
+A question runs in the task thread where no task is at work (reads.py), so it sees rows as one
+record left them, some of them not committed yet. A caller who has written a record may wait until
+the store has seen it: `after` is the record's place in its topic. The record may have gone through
 repartition topics; of those in between, what the group has committed counts.
 
 Owns   nothing: tasks, thread and client are the worker's.
@@ -18,10 +18,11 @@ Source Kafka Streams' interactive queries; KIP-535 (who has a key).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from graphlib import TopologicalSorter
+from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from kafkalite.clients.admin.client import Admin
@@ -37,6 +38,7 @@ from kafkalite.streams.local.peers import Peers
 from kafkalite.streams.local.state import START
 from kafkalite.streams.local.task import Task, TaskState
 from kafkalite.streams.local.task_inputs import TaskInputs
+from kafkalite.streams.local.task_thread import TaskThread
 from kafkalite.streams.rewrites import SubTopology
 from kafkalite.streams.stores import Store
 
@@ -79,20 +81,12 @@ class Home:
     store: Store
     sub: SubTopology
     width: int
+    is_hashed: bool  # whether our own hash decided about the partition of every key
 
     @property
     def is_windowed(self) -> bool:
         """Whether its keys are windows."""
         return getattr(self.store.node, "window", None) is not None
-
-    @property
-    def is_hashed(self) -> bool:
-        """Whether our own hash decided about the partition of every key."""
-        internal = {topic.name for topic in self.sub.repartition_sources}
-        return all(internal.issuperset(source.topics) for source in self.sub.sources) and not any(
-            isinstance(node, p.Sink) and node.topic in internal and node.partitioner is not None
-            for node in self.sub.plan.nodes
-        )
 
 
 class Queries:
@@ -104,7 +98,7 @@ class Queries:
         subs: Sequence[SubTopology],
         registry: SchemaRegistry,
         client: Client,
-        in_thread: Callable[[Callable[[], Any]], Awaitable[Any]],
+        thread: TaskThread,
         tasks: Callable[[], Mapping[TaskId, Task]],
         inputs: Callable[[], TaskInputs],
     ) -> None:
@@ -112,7 +106,9 @@ class Queries:
         self._subs = {sub.id: sub for sub in subs}
         self._registry = registry
         self._client = client
-        self._in_thread = in_thread
+        self._read = thread.read
+        self.reads = thread.reads  # for those who wait in a way of their own
+        self._homes: tuple[TaskInputs | None, dict[str, Home]] = None, {}
         self._tasks = tasks
         self._inputs = inputs
         self.peers = Peers(application_id, client, self._task_of)
@@ -123,24 +119,47 @@ class Queries:
         """The row of a key, None where there is none."""
         home = self.home(name)
         partition = self.partition_of(home, key)
-        tasks = self._tasks_of(home)
-        if not tasks:
-            raise self._nothing_of(name)
-        first = [task for task in tasks if task.partition == partition]
-        others = [] if home.is_hashed else [task for task in tasks if task not in first]
+        return await self._read(lambda: self.look(home, key, partition), is_short=True)
 
-        def look() -> Any:
-            rows = (task.store(name).get(key) for task in (*first, *others))
-            return next((row for row in rows if row is not None), None)
-
-        row = await self._in_thread(look)
-        if row is None and not first:
-            raise StoreUnavailable(
-                f"store {name!r}: the key {key!r} belongs to task {home.sub.id}_{partition}, which "
-                f"does not run in this worker of {self._application_id!r}",
-                partition,
-            )
+    def look(self, home: Home, key: Any, partition: int) -> Any:
+        """The row of a key of that partition, None where there is none; in the task thread."""
+        name = home.store.name
+        row = None
+        if (task := self._running(home, partition)) is not None:
+            row = task.store(name).get(key)
+        if row is None and not home.is_hashed:
+            others = (each for each in self._tasks_of(home) if each is not task)
+            rows = (each.store(name).get(key) for each in others)
+            row = next((each for each in rows if each is not None), None)
+        if row is None and task is None:
+            raise self._elsewhere(home, key, partition)
         return row
+
+    def look_at_windows(
+        self, home: Home, key: Any, partition: int, start: int, end: int, limit: int
+    ) -> list[Pair]:
+        """The pairs of a key's windows that start in [start, end]; in the task thread."""
+        if (task := self._running(home, partition)) is None:
+            raise self._elsewhere(home, key, partition)
+        return list(islice(task.store(home.store.name).fetch(key, start, end), limit))
+
+    def runs(self, home: Home, partition: int) -> bool:
+        """Whether the task of that partition runs in this worker."""
+        return self._running(home, partition) is not None
+
+    def _running(self, home: Home, partition: int) -> Task | None:
+        task = self._tasks().get(TaskId(home.sub.id, partition))
+        return None if task is None or task.state is TaskState.FAILED else task
+
+    def _elsewhere(self, home: Home, key: Any, partition: int) -> StoreUnavailable:
+        name = home.store.name
+        if not self.has_tasks(home):
+            return self._nothing_of(name)
+        return StoreUnavailable(
+            f"store {name!r}: the key {key!r} belongs to task {home.sub.id}_{partition}, which "
+            f"does not run in this worker of {self._application_id!r}",
+            partition,
+        )
 
     async def rows(self, name: str, pick: Callable[[Any], Sequence[Pair]]) -> list[Pair]:
         """The pairs that `pick` takes of each task's view, in the order of their keys' bytes."""
@@ -150,7 +169,7 @@ class Queries:
             raise self._nothing_of(name)
         found: list[Pair] = []
         for task in tasks:
-            found += await self._in_thread(partial(_picked, task, name, pick))
+            found += await self._read(partial(_picked, task, name, pick))
         if len(tasks) > 1:
             keys = self.key_bytes(home, [key for key, _ in found])
             order = sorted(range(len(found)), key=lambda at: (keys[at], *_window(found[at][0])))
@@ -196,11 +215,17 @@ class Queries:
 
     def home(self, name: str) -> Home:
         """Where a store is. TopologyError when there is none of that name."""
+        inputs, homes = self._homes
+        if inputs is not self._inputs():
+            self._homes = self._inputs(), (homes := {})
+        if (found := homes.get(name)) is not None:
+            return found
         for sub in self._subs.values():
             for store in sub.stores:
                 if store.name == name:
                     width = self._partitions_of().get(store.changelog_topic, 0)
-                    return Home(store, sub, width)
+                    home = homes[name] = Home(store, sub, width, _is_hashed(sub))
+                    return home
         raise TopologyError(
             f"{self._application_id}: no store is called {name!r}; stores are {self.names}"
         )
@@ -319,6 +344,14 @@ class Queries:
 
 def _picked(task: Task, name: str, pick: Callable[[Any], Sequence[Pair]]) -> Sequence[Pair]:
     return pick(task.store(name))
+
+
+def _is_hashed(sub: SubTopology) -> bool:
+    internal = {topic.name for topic in sub.repartition_sources}
+    return all(internal.issuperset(source.topics) for source in sub.sources) and not any(
+        isinstance(node, p.Sink) and node.topic in internal and node.partitioner is not None
+        for node in sub.plan.nodes
+    )
 
 
 def _window(key: Any) -> tuple[int, int]:

@@ -22,7 +22,9 @@ from kafkalite.clients.consumer.consumer import OffsetAndMetadata
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 from kafkalite.streams.local.alignment import NO_LIMIT, Inbox, Pace
+from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.reads import ASKED_SLICE_MS, Reads
 from kafkalite.streams.local.state.limit import MemoryLimit
 from kafkalite.streams.local.task import Output, Task, TaskCommit, join
 from kafkalite.streams.local.task_manager import Life
@@ -86,11 +88,13 @@ class Rounds:
         send: Callable[[Iterable[Output]], Awaitable[None]],
         clocks: Clocks,
         memory: MemoryLimit,
+        reads: Reads,
         *,
         buffered_records_max: int,
         idle_ms: int,
     ) -> None:
         self.tasks: dict[Life, Task] = {}
+        self.running: Mapping[TaskId, Task] = {}  # never changed, but replaced: any thread reads it
         self.inboxes: dict[TopicPartition, Inbox] = {}
         self.ends: Mapping[TopicPartition, int] = {}  # up to which this worker runs, if it ends
         self._subs = subs
@@ -98,6 +102,7 @@ class Rounds:
         self._send = send
         self._clocks = clocks
         self._memory = memory
+        self._reads = reads
         self._buffered_records_max = buffered_records_max
         self._idle_ms = idle_ms
         self._pace: dict[int, Pace] = defaultdict(Pace)  # by sub-topology
@@ -220,7 +225,7 @@ class Rounds:
         """What these tasks have to commit, with everything that waited for it."""
         tasks = [(life, self.tasks[life]) for life in lives]
         self.is_released = bool(self._calling)
-        return await self._in_thread(lambda: [(life, task.commit()) for life, task in tasks])
+        return await self._in_thread(lambda: list(self._commit(tasks)))
 
     async def checkpoint(
         self,
@@ -262,6 +267,7 @@ class Rounds:
 
     def _group_lives(self) -> None:
         """The running tasks by sub-topology, in order."""
+        self.running = {life.task_id: task for life, task in self.tasks.items()}
         self._lives_of.clear()
         for life in self.tasks:
             self._lives_of[life.task_id.sub_topology].append(life)
@@ -350,27 +356,49 @@ class Rounds:
 
     # ---- in the task thread ----
 
+    def _commit(self, tasks: Sequence[tuple[Life, Task]]) -> Iterator[tuple[Life, TaskCommit]]:
+        for life, task in tasks:
+            yield life, task.commit()
+            self._reads.serve()
+
     def _checkpoint(self, known: Sequence[tuple[Task, Mapping[str, int]]]) -> None:
         for task, ends in known:
             task.checkpoint(ends)
+            self._reads.serve()
         self._memory.enforce([task for task, _ in known])
 
     def _work(self, turns: Sequence[Turn], pace: Pace) -> int:
         """Gives each task its turn. All that a task was given is run: to stop before others have
         theirs would be to let it run ahead of them."""
-        done = 0
-        for turn in turns:
-            task = turn.task
-            task.note_idle(turn.idle)
-            for topic, columns in turn.fetched:
-                task.enqueue(topic, columns)
-            started = self._clocks.monotonic()
-            while ran := task.process(pace.records, self._clocks.wall_ms()):
-                now = self._clocks.monotonic()
-                pace.ran(ran, (now - started) * 1000)
-                done, started = done + ran, now
-            task.tick(self._clocks.wall_ms())
+        return sum(self._turn(turn, pace) for turn in turns)
+
+    def _turn(self, turn: Turn, pace: Pace) -> int:
+        """What one task was given. Reads of stores come between slices, which are short while
+        somebody asks; a batch is decoded as a whole, so it is cut into slices before."""
+        task, done = turn.task, 0
+        task.note_idle(turn.idle)
+        for topic, columns in turn.fetched:
+            for part in self._cut(columns, pace):
+                task.enqueue(topic, part)
+        started = self._clocks.monotonic()
+        while ran := task.process(self._slice(pace), self._clocks.wall_ms()):
+            now = self._clocks.monotonic()
+            pace.ran(ran, (now - started) * 1000)
+            self._reads.serve()
+            done, started = done + ran, self._clocks.monotonic()
+        task.tick(self._clocks.wall_ms())
         return done
+
+    def _slice(self, pace: Pace) -> int:
+        return pace.piece(ASKED_SLICE_MS) if self._reads.is_asked else pace.records
+
+    def _cut(self, columns: Columns, pace: Pace) -> Iterator[Columns]:
+        if not self._reads.is_asked:
+            yield columns
+            return
+        piece, count = self._slice(pace), len(columns)
+        for first in range(0, count, piece):
+            yield columns.slice(first, min(first + piece, count))
 
 
 def _note_idle(turns: Sequence[Turn]) -> None:

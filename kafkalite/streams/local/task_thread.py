@@ -7,6 +7,8 @@ thread.
     loop      submit ──> a future ... heartbeats, fetches, rebalances ... its result
     thread             call
 
+Reads of stores go between the calls (reads.py).
+
 The loop may wait for a call in place, for a moment: a short call is over then without a turn of the
 loop, and the two threads do not compete for the GIL.
 
@@ -24,18 +26,27 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Any, Final, TypeVar
 
 from kafkalite.streams.local.failures import Failures, attempt
+from kafkalite.streams.local.reads import Reads
 
 R = TypeVar("R")
 
 Spawn = Callable[[Callable[[], None]], None]  # starts a thread, as the composition root does it
 OURS: Final = "kafkalite."
 CLOSE_SECONDS_MAX: Final = 5.0
+
+
+class Wake:
+    """In the queue of calls: there is a read."""
+
+
+WAKE: Final = Wake()
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +74,9 @@ class TaskThread:
     def __init__(self, spawn: Spawn, clock: Callable[[], float]) -> None:
         self._spawn = spawn
         self._clock = clock
-        self._calls: SimpleQueue[Handed | None] = SimpleQueue()
+        self._calls: SimpleQueue[Handed | Wake | None] = SimpleQueue()
+        self._is_asleep = False  # in the lobby
+        self.reads = Reads(clock, lambda: self._hand(WAKE))
         self._busy_since: float | None = None
         self._thread_id = 0
         self._is_running = False
@@ -80,7 +93,7 @@ class TaskThread:
         if self._is_running:
             last = self.submit(lambda: None)
             self._is_running = False
-            self._calls.put(None)
+            self._hand(None)
             await asyncio.wait([last], timeout=CLOSE_SECONDS_MAX)
 
     def submit(self, call: Callable[[], R], *, wait_seconds: float = 0.0) -> asyncio.Future[R]:
@@ -91,9 +104,27 @@ class TaskThread:
         assert self._is_running, "the task thread is not running"
         future: asyncio.Future[R] = self._loop.create_future()
         handed = Handed(call, future, is_awaited=wait_seconds > 0)
-        self._calls.put(handed)
+        self._hand(handed)
         if wait_seconds > 0:
             handed.await_in_place(wait_seconds)
+        return future
+
+    def read(self, look: Callable[[], R], *, is_short: bool = False) -> asyncio.Future[R]:
+        """Looks into stores where no task is at work, for any loop. With `is_short` the calling
+        thread may do it itself."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+
+        def do() -> None:
+            end: tuple[Any, BaseException | None]
+            try:
+                end = look(), None
+            except Exception as error:
+                end = None, error
+            with suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(_settle, future, *end)
+
+        (self.reads.read if is_short else self.reads.put)(do)
         return future
 
     @property
@@ -110,7 +141,8 @@ class TaskThread:
     def _run(self) -> None:
         frame = sys._getframe()
         self._thread_id = next(i for i, f in sys._current_frames().items() if f is frame)
-        while (handed := self._calls.get()) is not None:
+        self.reads.work()
+        while (handed := self._next()) is not None:
             self._busy_since = self._clock()
             end: tuple[Any, BaseException | None]
             try:
@@ -124,7 +156,37 @@ class TaskThread:
             try:
                 self._loop.call_soon_threadsafe(_settle, handed.future, *end)
             except RuntimeError:  # the loop is closed: nobody waits
-                return
+                break
+        self.reads.rest()
+        self.reads.close()
+
+    def _next(self) -> Handed | None:
+        """The next call; reads go before it."""
+        taken: Handed | Wake | None = WAKE
+        while isinstance(taken, Wake):
+            self.reads.serve()
+            taken = self._rest() if self.reads.rest() else WAKE
+            self.reads.work()
+        return taken
+
+    def _rest(self) -> Handed | Wake | None:
+        """Waits for a call, or where somebody is in the lobby, there."""
+        lobby = self.reads.lobby
+        if lobby is None or not lobby.is_open:
+            return self._calls.get()
+        self._is_asleep = True
+        try:
+            return self._calls.get_nowait()
+        except Empty:
+            lobby.sleep()
+            return WAKE
+        finally:
+            self._is_asleep = False
+
+    def _hand(self, call: Handed | Wake | None) -> None:
+        self._calls.put(call)
+        if self._is_asleep and (lobby := self.reads.lobby) is not None:
+            lobby.wake()
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -148,6 +148,7 @@ class Worker:
             self._send,
             clocks,
             MemoryLimit(config.state_memory_bytes if config.state_dir else None),
+            self._thread.reads,
             buffered_records_max=config.buffered_records_max,
             idle_ms=config.idle_ms,
         )
@@ -161,8 +162,8 @@ class Worker:
             subs,
             registry,
             self._client,
-            self._thread.submit,
-            lambda: {life.task_id: task for life, task in self._rounds.tasks.items()},
+            self._thread,
+            lambda: self._rounds.running,
             lambda: self._inputs,
         )
         self._inputs = TaskInputs(plan.application_id, subs, {}, {})  # until topics are known
@@ -191,7 +192,7 @@ class Worker:
         """The worker as it is now, for its own loop to ask; None while it is in no group."""
         if not self._has_assignment:
             return None
-        tasks = {life.task_id: task for life, task in self._rounds.tasks.items()}
+        tasks = self._rounds.running
         lags = {tp: self._consumer.lag(tp) for tp in self._rounds.inboxes}
         starter, is_settled = self._starter, self._manager.is_settled
         return Overview(self.progress, tasks, lags, starter.restoring, starter.lags, is_settled)

@@ -35,9 +35,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from kafkalite.core.types import Windowed
 from kafkalite.errors import BrokerUnavailable, KafkaliteError, TopologyError
-from kafkalite.serde.primitives import BytesSerde, Float64Serde, Int64Serde, StringSerde
 from kafkalite.streams.describe import describe
 from kafkalite.streams.durations import positive
 from kafkalite.streams.live import Asking
@@ -47,28 +45,27 @@ from kafkalite.streams.local.peers import Peer
 from kafkalite.streams.local.queries import Home, Queries, StoreUnavailable
 from kafkalite.streams.plan import Plan
 from kafkalite.streams.web.client import get
+from kafkalite.streams.web.documents import (
+    END_OF_TIME,
+    LIMIT,
+    WORKER,
+    Refused,
+    encoded,
+    key_of,
+    no_row,
+    row_document,
+)
 from kafkalite.streams.web.metrics import PAGE_TYPE, page
 
 log: Final = logging.getLogger(__name__)
 
-LIMIT: Final = 100
 LIMIT_MAX: Final = 10_000
 TIMEOUT: Final = "10s"
 PEER_SECONDS: Final = 10.0
-WORKER: Final = "x-kafkalite-worker"
-END_OF_TIME: Final = (1 << 63) - 1
 READING: Final = frozenset({"GET", "HEAD"})
 
 LookUp = Callable[[], Coroutine[Any, Any, Sequence[Peer]]]  # who has which tasks
 Row = tuple[bytes, dict[str, Any]]  # the bytes of its key, and its JSON
-
-
-class Refused(KafkaliteError):
-    """A request that is answered with a status of its own."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ class WorkerApp:
         assert question.key is not None
         queries = await self._asking.ask(_themselves)
         home = queries.home(question.store)
-        key = _key(home, question.key)
+        key = key_of(home.store, question.key)
         task = TaskId(home.sub.id, queries.partition_of(home, key))
         if not question.is_local and (there := await self._elsewhere(task)) is not None:
             status, body = await get(there, question.path, PEER_SECONDS)
@@ -180,7 +177,7 @@ class WorkerApp:
         if home.is_windowed:
             return self._response({"rows": [row for _, row in rows]})
         if not rows:
-            raise Refused(404, f"store {question.store!r} has no row of {question.key!r}")
+            raise Refused(404, no_row(question.store, question.key))
         return self._response(rows[0][1])
 
     async def _local_rows(self, queries: Queries, question: Question, key: Any) -> list[Row]:
@@ -195,7 +192,7 @@ class WorkerApp:
         else:
             value = await queries.get(question.store, key)
             pairs = [] if value is None else [(key, value)]
-        return [(b"", {"key": key, "value": value}) for key, value in pairs]
+        return [(b"", row_document(key, value)) for key, value in pairs]
 
     async def _elsewhere(self, task: TaskId) -> str | None:
         """The address of the worker that has the task; None where that is this one."""
@@ -232,7 +229,7 @@ class WorkerApp:
             return []
         given = question.parameters
         start, end, prefix = (
-            _key(home, given[name]) if name in given else None
+            key_of(home.store, given[name]) if name in given else None
             for name in ("start", "end", "prefix")
         )
         begins = None if prefix is None else queries.key_bytes(home, [prefix])[0]
@@ -249,7 +246,7 @@ class WorkerApp:
             return list(islice(pairs, limit))
 
         found = await queries.rows(question.store, pick)
-        rows = [(queries.order_of(home, key), {"key": key, "value": value}) for key, value in found]
+        rows = [(queries.order_of(home, key), row_document(key, value)) for key, value in found]
         return rows[:limit]
 
     async def _ranges_elsewhere(self, question: Question) -> list[Row]:
@@ -370,25 +367,6 @@ def _hex(text: str) -> bytes:
         raise Refused(400, f"next: expected what the page before gave, got {text!r}") from None
 
 
-def _key(home: Home, text: str) -> Any:
-    """The key that a text in a path stands for: as it is, a number, or JSON."""
-    try:
-        match home.store.key:
-            case StringSerde():
-                return text
-            case BytesSerde():
-                return text.encode()
-            case Int64Serde():
-                return int(text)
-            case Float64Serde():
-                return float(text)
-        return orjson.loads(text)
-    except ValueError:
-        raise Refused(
-            400, f"store {home.store.name!r}: {text!r} is no key of {home.store.key!r}"
-        ) from None
-
-
 def _store_document(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
     owners = {task: peer.address for peer in peers for task in peer.tasks}
     tasks = [TaskId(home.sub.id, number) for number in range(home.width)]
@@ -404,23 +382,8 @@ def _store_document(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
 def _json_response(
     document: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_SUBCLASS
-    body = orjson.dumps(document, default=_plain, option=options)
-    return Response(body, status, headers, media_type="application/json")
+    return Response(encoded(document), status, headers, media_type="application/json")
 
 
 def _error_response(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:
     return _json_response({"error": words}, status, headers)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no word for."""
-    if isinstance(value, Windowed):
-        return {"key": value.key, "start": value.start, "end": value.end}
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    if isinstance(value, tuple | set | frozenset):
-        return list(value)
-    return str(value)

@@ -26,8 +26,9 @@ from kafkalite.streams.plan import Plan
 try:
     import uvicorn
 
-    from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
+    from kafkalite.serde.registry_connection import IDLE_SECONDS
     from kafkalite.streams.web.application import LookUp, WorkerApp
+    from kafkalite.streams.web.short_way import Rows, connection_with
 except ModuleNotFoundError as error:
     raise ConfigError(f"--http needs {error.name}: pip install 'kafkalite[registry]'") from error
 
@@ -41,6 +42,7 @@ class WorkerServer:
 
     def __init__(self, wanted: Address) -> None:
         self._wanted = wanted
+        self._rows: Rows | None = None
         self._thread = LoopThread("kafkalite-http")
         try:
             self._thread.run(self._bind)
@@ -59,10 +61,11 @@ class WorkerServer:
     ) -> None:
         """Answers from now on, as WorkerApp does."""
         app = WorkerApp(plan, asking, overview, peers, self.address)
+        rows = self._rows = Rows(asking, self.address)
         config = uvicorn.Config(
             app,
             loop="asyncio",
-            http=RegistryConnection,
+            http=connection_with(rows),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -85,6 +88,8 @@ class WorkerServer:
         """Answers what was asked, and lets go of the address."""
         self._thread.close()
         self._socket.close()
+        if self._rows is not None:
+            self._rows.close()
 
     async def _bind(self) -> None:
         loop = asyncio.get_running_loop()
