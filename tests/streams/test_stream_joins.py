@@ -394,6 +394,15 @@ class TestAsOf:
         (record,) = driver.read("out")
         assert (record.value, record.timestamp, record.headers) == (["l", "r"], 10, (("h", b"1"),))
 
+    def test_a_record_that_waits_finds_its_partner_however_far_time_steps(self) -> None:
+        out = run(
+            as_of_app("left", 10, grace=5),
+            (RIGHT, "a", "r", 9),
+            (LEFT, "a", "l", 10),
+            (LEFT, "b", "m", 1_000),
+        )
+        assert out == [("a", ["l", "r"], 10)]
+
     def test_says_what_it_is(self) -> None:
         assert (
             "as_of_join: j (left: pair, tolerance=10ms, grace=5ms)"

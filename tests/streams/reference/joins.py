@@ -110,7 +110,7 @@ class PlainAsOf:
         elif key is None or value is None:
             self.dropped += 1
         elif side == LEFT and stamp <= self.time - self.grace:
-            self.join(row)
+            self.join(row, left_behind=self.time - self.grace - self.tolerance)
         elif side == LEFT:
             self.waiting.append(row)
         elif stamp < self.time - self.grace - self.tolerance:
@@ -122,10 +122,11 @@ class PlainAsOf:
         over = [row for row in self.waiting if row.stamp <= self.time - self.grace]
         for row in sorted(over, key=lambda r: (r.stamp, r.key, r.arrival)):
             self.waiting.remove(row)
-            self.join(row)
+            self.join(row, left_behind=-1)
 
-    def join(self, left: Row) -> None:
-        least = max(left.stamp - self.tolerance, self.time - self.grace - self.tolerance)
+    def join(self, left: Row, left_behind: int) -> None:
+        """Right rows from `left_behind` on are there, as long as the left record has not waited."""
+        least = max(left.stamp - self.tolerance, left_behind)
         found = [r for r in self.rows if r.key == left.key and least <= r.stamp <= left.stamp]
         if found:
             right = max(found, key=lambda r: (r.stamp, r.arrival))

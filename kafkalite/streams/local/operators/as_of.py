@@ -104,7 +104,9 @@ class AsOfJoin:
     def _join(
         self, pairs: Pairs, at: int | None, key: bytes, stamp: int, value: bytes, *, made: bool
     ) -> None:
-        low = max(stamp - self.node.tolerance_ms, self.time - self.keeps_ms)
+        low = stamp - self.node.tolerance_ms
+        if not made:  # of one that has waited no partner has left, however far time has come
+            low = max(low, self.time - self.keeps_ms)
         rows = self.rows.matches(key, low, stamp) if low <= stamp else []
         if rows:
             pairs.add(at, key, stamp, value, rows[-1][1], made=made)
