@@ -1,28 +1,17 @@
-"""Our workers on Apache Kafka's broker: twelve topologies, exactly once, whoever is killed."""
+"""Our workers on Apache Kafka: topologies of all kinds, exactly once, whoever is killed."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import signal
 import socket
 import subprocess
-import sys
-import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_apps import END_MS, FACTS, TOPOLOGIES, Sent
-
-from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
-from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from many_apps import TOPOLOGIES
+from many_runs import Run, until
 
 APPS = Path(__file__).parents[1] / "streams" / "kafka_apps.py"
 PARTITIONS = 2
@@ -84,113 +73,12 @@ def answers(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def until(is_so: Callable[[], bool], complaint: str) -> None:
-    """Waits."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.1)
-
-
-class Run:
-    """The input, and the processes that work on it."""
-
-    def __init__(self, address: str, folder: Path) -> None:
-        self.address, self.folder = address, folder
-        self.sent = Sent([], [])
-        self.workers: dict[str, subprocess.Popen[bytes]] = {}
-        topics = ["left", "right", *TOPOLOGIES]
-        asyncio.run(self._create([NewTopic(topic, PARTITIONS) for topic in [*topics, "facts"]]))
-        rows = [(key, value, 0) for key, value in FACTS.items()]
-        asyncio.run(self._send({"facts": rows}))
-
-    async def _create(self, topics: list[NewTopic]) -> None:
-        async with Admin(self.address) as admin:
-            await admin.create_topics(topics)
-
-    async def _send(self, rows: dict[str, list[tuple[str, int, int]]]) -> None:
-        async with Producer(self.address) as producer:
-            for topic, own in rows.items():
-                keys = [key.encode() for key, _, _ in own]
-                values: list[bytes | None] = [v.to_bytes(8, "big", signed=True) for _, v, _ in own]
-                await producer.send_columns(topic, Columns(keys, values, [t for _, _, t in own]))
-
-    def send(self) -> None:
-        """More records of both streams, all of different values, in the order of their times."""
-        first = len(self.sent.left)
-        numbers = range(first, first + ROUND)
-        left = [(f"k{v % 12}", v, v * 10) for v in numbers]
-        right = [(f"k{v * 5 % 12}", v, v * 10 + 3) for v in numbers]
-        self.sent.left.extend(left)
-        self.sent.right.extend(right)
-        asyncio.run(self._send({"left": left, "right": right}))
-
-    def close_windows(self) -> None:
-        """Records far in the future, in every partition."""
-
-        async def send() -> None:
-            async with Producer(self.address) as producer:
-                for p in range(PARTITIONS):
-                    rows = Columns([b"end"], [(-1).to_bytes(8, "big", signed=True)], [END_MS])
-                    await producer.send_columns("left", rows, partition=p)
-
-        asyncio.run(send())
-
-    def start(self, instance: str) -> None:
-        """A process with a worker of each application."""
-        command = [sys.executable, str(APPS), self.address, str(self.folder), instance]
-        self.workers[instance] = subprocess.Popen(command)
-
-    def went_on(self, before: dict[str, int]) -> bool:
-        """Whether every output has grown: a fault is to hit work."""
-        return all(len(self.read(name)) > before[name] for name in TOPOLOGIES)
-
-    def kill(self, instance: str) -> None:
-        """kill -9, whatever it does."""
-        os.kill(self.workers[instance].pid, signal.SIGKILL)
-        self.workers.pop(instance).wait()
-
-    def finish(self) -> None:
-        """Stops whoever runs; a last process does the rest."""
-        for worker in self.workers.values():
-            worker.terminate()
-        for worker in self.workers.values():
-            # SIGTERM ends a process at once that has not begun yet.
-            assert worker.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM)
-        command = [sys.executable, str(APPS), self.address, str(self.folder), "last", "once"]
-        subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
-
-    def read(self, topic: str) -> list[tuple[Any, Any]]:
-        """The committed records of a topic."""
-
-        async def read() -> Columns:
-            partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-            batches: list[Columns] = []
-            async with Consumer(self.address, isolation_level="read_committed") as consumer:
-                ends = await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                consumer.seek_to_beginning(partitions)
-                while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-                    batches += (await consumer.poll(timeout_ms=500)).values()
-            return concat(batches) if batches else Columns([], [], [])
-
-        columns = asyncio.run(read())
-        return [
-            (json.loads(key or b""), None if value is None else json.loads(value))
-            for key, value in zip(columns.keys, columns.values, strict=True)
-        ]
-
-
-def of_records(rows: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Those that do not come of the records that close windows."""
-    return [(key, value) for key, value in rows if "end" not in str(key)]
-
-
 @pytest.fixture(scope="module")
 def done(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Two processes, each killed once while it works; then all is done."""
     run = Run(kafka, tmp_path_factory.mktemp("state"))
     try:
+        run.begin()
         run.send()
         run.start("first")
         run.start("second")
@@ -202,7 +90,6 @@ def done(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             run.kill(instance)
             run.start(instance)
         run.send()
-        run.close_windows()
         run.finish()
         yield run
     finally:
@@ -213,10 +100,4 @@ def done(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_every_result_is_there_exactly_once(done: Run, name: str) -> None:
-    topology, found = TOPOLOGIES[name], of_records(done.read(name))
-    expected = [(key, value) for key, value in topology.rows(done.sent)]
-    if topology.is_table:
-        rows = {json.dumps(key): value for key, value in found}
-        assert rows == {json.dumps(key): value for key, value in expected}
-    else:
-        assert Counter(map(json.dumps, found)) == Counter(map(json.dumps, expected))
+    done.check(name)
