@@ -105,7 +105,7 @@ class EmbeddedBroker:
         self.close()
 
     def _wait_until_ready(self, seconds_max: float) -> str:
-        """What the child's one line says of addresses; BrokerUnavailable if it does not come."""
+        """The addresses in the child's ready line; BrokerUnavailable if there is no such line."""
         lines: list[str] = []
         reader = _reading(self._process.stdout, lines.append, first_only=True)
         reader.join(seconds_max)

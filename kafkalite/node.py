@@ -89,7 +89,7 @@ class Node:
     http: HttpDoor | None = None
 
     def gauges(self) -> dict[str, int]:
-        """What goes up and down in the broker and beside it, as it is now."""
+        """The current values of all gauges in the broker's process."""
         return self.broker.gauges() | self._cleaner.gauges()
 
     async def close(self) -> None:
@@ -181,7 +181,7 @@ class HttpDoor:
 
 
 class _Beside:
-    """What is served over HTTP beside a broker: bound before it starts, open once it is ready."""
+    """HTTP servers beside a broker: bound before it starts, open once it is ready."""
 
     def __init__(self) -> None:
         self._monitor: Monitor | None = None

@@ -63,7 +63,7 @@ def _run(cli: typer.Typer) -> int:
 
 
 def _usage_error() -> Any:
-    """What typer raises for flags that make no sense: its own exception or click's."""
+    """Typer's errors for wrong flags: its own exception or click's."""
     import typer
 
     return typer.BadParameter.__base__

@@ -28,7 +28,7 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def with_settings(ctx: typer.Context, incomplete: str) -> list[str]:
-    """What `configs` takes first: `topic`, `broker`, or a topic's name."""
+    """Completions of the first argument of `configs`: `topic`, `broker`, or a topic's name."""
     words = [word for word in ("topic", "broker") if word.startswith(incomplete)]
     return [*words, *topics(ctx, incomplete)]
 

@@ -159,7 +159,7 @@ def alter(
 
 
 def parse_resource(what: str, name: str | None) -> ConfigResource:
-    """What has the settings: `orders`, `topic orders`, `broker 1`, `broker default`.
+    """The owner of the settings: `orders`, `topic orders`, `broker 1`, `broker default`.
 
     A word by itself is a topic, unless it could as well be a broker.
     """

@@ -423,7 +423,7 @@ def _hint(reading: Reading, tp: TopicPartition, columns: Columns) -> None:
 
 
 def _advice(what: str, found: Guess | None) -> str:
-    """What to do about a key or value that is not text."""
+    """Advice about a key or value that is not text."""
     if found is None:
         return f"the {what} is not text; --{what} hex shows every byte"
     if not found.kinds:

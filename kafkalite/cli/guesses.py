@@ -27,7 +27,7 @@ ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), 0x7F)}
 
 
 class Guess(NamedTuple):
-    """What bytes look like, and the kinds of `--key` or `--value` that read it; perhaps none."""
+    """The likely format of bytes, and the kinds of `--key` or `--value` that read it, if any."""
 
     looks_like: str
     kinds: tuple[str, ...]
@@ -60,7 +60,7 @@ def first_unreadable(column: Sequence[Any]) -> int | None:
 
 
 def guess(data: bytes, *, is_key: bool = False) -> Guess | None:
-    """What these bytes, which are not text, probably are."""
+    """The likely format of bytes that are not text."""
     of_key = _windowed(data) if is_key else None
     return _registered(data) or of_key or _msgpack(data) or _number(data)
 

@@ -118,7 +118,7 @@ def parse_time_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where each partition's log starts, and where what may be read of it ends."""
+    """The first offset of each partition, and the end of its readable records."""
 
     beginnings: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]

@@ -99,7 +99,7 @@ class LineReader:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where records come from: a source and each one's line, for messages."""
+    """The origin of records: a source and the line of each record, for messages."""
 
     source: str
     lines: Sequence[int]

@@ -115,7 +115,7 @@ cli.command(epilog=EPILOG)(status)
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the flags say."""
+    """The settings in the flags."""
 
     data_dir: Path | None
     listen: str | None
@@ -224,7 +224,7 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
 
 
 def _stop_at_end_of_stdin(loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:
-    """Whoever holds the other end of our stdin keeps us alive."""
+    """Ends the broker when its stdin ends."""
     stdin = sys.stdin.fileno()
     if stat.S_ISREG(os.fstat(stdin).st_mode):
         raise ConfigError("--exit-with-parent: stdin is a file, give the end of a pipe")

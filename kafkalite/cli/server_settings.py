@@ -34,7 +34,7 @@ class Given:
 
     @property
     def log_dir(self) -> Path | None:
-        """Where the settings say that the log is kept; None if they do not."""
+        """The directory of the log in the settings; None if they have none."""
         if not self.values.keys() & LOG_DIRECTORIES:
             return None
         first, *others = BrokerConfig.parse(self.values).log_dirs

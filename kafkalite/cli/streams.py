@@ -95,7 +95,7 @@ Standbys = Annotated[
 
 
 class Guarantee(StrEnum):
-    """What a run promises of its results when something dies."""
+    """The guarantee of a run for its results after a fault."""
 
     exactly_once = "exactly_once"
     at_least_once = "at_least_once"

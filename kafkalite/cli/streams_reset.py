@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Begin(StrEnum):
-    """Where the inputs begin after a reset."""
+    """The position of the inputs after a reset."""
 
     earliest = "earliest"
     latest = "latest"

@@ -218,7 +218,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._lost.set_result(None)
 
     def get_buffer(self, size_hint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._wire.get_buffer(size_hint)
 
     def buffer_updated(self, byte_count: int) -> None:

@@ -66,7 +66,7 @@ class Cluster:
     cluster_id: str | None = None
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo | None:
-        """What is known of one partition."""
+        """The metadata of one partition."""
         topic = self.topics.get(topic_partition.topic)
         if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
             return None

@@ -123,7 +123,7 @@ class LogCleaner:
             self._host.add_duty(Duty("log cleaner", interval_ms, self._look_in_time))
 
     def gauges(self) -> dict[str, int]:
-        """What goes up and down, as it is now, for whoever shows it."""
+        """The current values of the gauges."""
         return {
             "cleaner_running": len(self._running),
             "cleaner_max_dirty_percent": round(100 * self._max_ratio),

@@ -64,7 +64,7 @@ def candidate(log: PartitionLog, cleaned_offset: int | None, now_ms: int) -> Can
 
 
 def first_dirty_offset(log: PartitionLog, cleaned_offset: int | None) -> int:
-    """Where the dirty part begins: all of a log that does not reach to where it was cleaned."""
+    """The start of the dirty part; the log's start if the checkpoint is outside the log."""
     if cleaned_offset is None or not log.log_start_offset <= cleaned_offset <= log.log_end_offset:
         return log.log_start_offset
     return cleaned_offset
@@ -89,6 +89,6 @@ def _is_overdue(log: PartitionLog, dirty: Sequence[Segment], now_ms: int) -> boo
 
 
 def filthiest(candidates: Sequence[Candidate]) -> Candidate | None:
-    """Of those that are due the one with the largest dirty ratio."""
+    """The due log with the largest dirty ratio."""
     due = [candidate for candidate in candidates if candidate.is_due]
     return max(due, key=lambda candidate: candidate.ratio, default=None)

@@ -1,1 +1,1 @@
-"""What others may watch of a broker over HTTP: its metrics and its health.                 [IO]"""
+"""A broker's metrics and health over HTTP.                 [IO]"""

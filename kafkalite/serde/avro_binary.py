@@ -83,7 +83,7 @@ class Binary:
         return deepcopy(value) if reader.copies else value
 
     def _misfit(self, record: dict[str, Any]) -> str:
-        """What of a value does not fit, for each branch of a union."""
+        """A description of a value's mismatches, for each branch of a union."""
         try:
             self.library.validate(record, self.parsed, disable_tuple_notation=True)
         except validation.ValidationError as error:

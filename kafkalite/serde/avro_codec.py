@@ -190,7 +190,7 @@ class AvroCodec:
     def _misfit(
         self, topic: str, value: object, index: int, writer: Writer, error: Exception
     ) -> SerdeError:
-        """What a value has that the schema does not take."""
+        """The error about a value that the schema does not accept."""
         return SerdeError(
             f"{self._what} cannot write {glimpse(value)} of topic {topic!r} "
             f"with schema id {writer.id}: {str(error) or repr(error)}",
@@ -261,7 +261,7 @@ class AvroCodec:
         return pa.concat_arrays(parts).take(pa.array(taken, pa.int64()))
 
     def _readers_of(self, topic: str, column: Sequence[bytes | None]) -> dict[bytes, Reader]:
-        """What reads the records of a column, by their headers."""
+        """The readers of a column's records, by their headers."""
         headers = _headers(column)
         # The newest id first: it may bring a newer schema to read all of them as.
         return {
@@ -330,7 +330,7 @@ class AvroCodec:
         return reader
 
     def _reader_schema(self, topic: str, writer: Writer) -> Schema:
-        """What records of `writer` are read as."""
+        """The schema with which records of `writer` are read."""
         if self._given is not None:
             return self._given
         subject = self._subject(topic, writer.schema)
@@ -344,7 +344,7 @@ class AvroCodec:
 
 
 def _headers(column: Sequence[bytes | None]) -> set[bytes]:
-    """What the records of a column begin with."""
+    """The headers of a column's records."""
     if NATIVE and isinstance(column, Spans):
         head = common_head_of_spans(column.data, column.starts, column.ends, HEADER_BYTES)
     else:
@@ -355,7 +355,7 @@ def _headers(column: Sequence[bytes | None]) -> set[bytes]:
 
 
 def _places(column: Sequence[bytes | None]) -> dict[bytes, list[int]]:
-    """Where the records of each header stand in a column."""
+    """The positions of each header's records in a column."""
     places: dict[bytes, list[int]] = {}
     for place, data in enumerate(column):
         if data is not None:

@@ -47,14 +47,14 @@ __all__ = [
 
 
 def decoder(plan: Plan) -> Decoder:
-    """What runs a plan. SchemaError where the native module is missing."""
+    """The native reader of a plan. SchemaError if the native module is missing."""
     if not NATIVE:
         raise SchemaError(f"Avro becomes columns in native code, and {NOT_BUILT}")
     return Decoder(plan)
 
 
 def encoder(plan: Plan) -> Encoder:
-    """What runs a plan the other way round. SchemaError where the native module is missing."""
+    """The native writer of a plan. SchemaError if the native module is missing."""
     if not NATIVE:
         raise SchemaError(f"columns become Avro in native code, and {NOT_BUILT}")
     return Encoder(plan)

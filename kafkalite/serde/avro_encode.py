@@ -128,7 +128,7 @@ class _Columns:
 
 
 def _source(array: pa.Array) -> Source:
-    """Where an array's own buffers lie, without those of its parts."""
+    """The addresses of an array's own buffers, without those of its parts."""
     import pyarrow as pa
 
     if pa.types.is_null(array.type):

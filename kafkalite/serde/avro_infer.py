@@ -134,7 +134,7 @@ def _of_mapping(value: Mapping[Any, Any], name: str, path: str, depth: int) -> A
 
 
 def _merged(schemas: Iterable[Any], path: str) -> Any:
-    """What takes the values of all `schemas`."""
+    """The schema that accepts the values of all `schemas`."""
     return reduce(lambda found, schema: merge(found, schema, path), schemas, NOTHING)
 
 

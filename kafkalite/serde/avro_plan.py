@@ -49,7 +49,7 @@ DECIMAL128_DIGITS: Final = 38
 
 
 class Op(IntEnum):
-    """What a node of the program does with the next value."""
+    """The operation of a node of the program on the next value."""
 
     NULL = 0
     BOOLEAN = 1
@@ -90,7 +90,7 @@ class Union(IntEnum):
 
 
 class Kind(IntEnum):
-    """What the values of a column are in Python."""
+    """The Python type of a column's values."""
 
     NULL = 0
     BOOLEAN = 1

@@ -42,7 +42,7 @@ BATCHES_OPEN: Final = 2  # whoever reads an old and a new column looks at both
 
 
 class Reader:
-    """What reads the records of `writer` as `wanted`. `slow_because` says why it is not fast.
+    """The reader of `writer`'s records as `wanted`; `slow_because` says why it is slow.
 
     With `fields`, the fast way leaves out all others.
     """

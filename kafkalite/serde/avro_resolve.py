@@ -59,7 +59,7 @@ VALUES: Final = "{}"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What messages call the two schemas."""
+    """The names of the two schemas in messages."""
 
     writer: str = "the writer's schema"
     reader: str = "the reader's schema"

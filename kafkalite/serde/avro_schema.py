@@ -327,7 +327,7 @@ def _without_reserved(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _twice(names: list[str]) -> str | None:
-    """What comes more than once."""
+    """The first name that occurs more than once, or None."""
     return min((name for name, count in Counter(names).items() if count > 1), default=None)
 
 

@@ -91,7 +91,7 @@ def _slowly(encode: Callable[[Any, BytesIO], None], value: Any, header: bytes) -
 
 @cached_by_text
 def _fast(text: str) -> tuple[ValueEncoder | None, str | None]:
-    """What writes values of a schema in native code, or why nothing does."""
+    """The native writer of a schema's values, or the reason why there is none."""
     if not NATIVE:
         return None, NOT_BUILT
     made = _plan(text)

@@ -26,7 +26,7 @@ MOMENTS: Final = frozenset({"timestamp-millis", "timestamp-micros"})
 
 
 def zone_check(schema: Schema) -> Check | None:
-    """What refuses datetimes without a zone in a value; None where the schema has no moments."""
+    """A check against datetimes without a zone; None if the schema has no timestamps."""
     return _Checks(schema).of(schema.root)
 
 

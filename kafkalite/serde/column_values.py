@@ -131,7 +131,7 @@ class Described:
 
 
 def spans_of(made: tuple[bytes, bytes], array: pa.Array) -> Spans:
-    """What native code made of each row; None for a null row."""
+    """The native result of each row; None for a null row."""
     offsets, data = made
     valid = _bitmap(array.is_valid()) if array.null_count else None
     return Spans.of_offsets(memoryview(offsets).cast("q"), data, valid)
@@ -153,7 +153,7 @@ def _types() -> dict[Kind, pa.DataType]:
 
 @cache
 def _kinds() -> dict[int, Kind]:
-    """What is written of an Arrow type, by its id."""
+    """The kind of value for each Arrow type that can be written, by the type's id."""
     from pyarrow import lib
 
     kinds = {of.id: kind for kind, of in _types().items()}

@@ -67,5 +67,5 @@ def _head(name: str, number: int, fields: int) -> bytes:
 
 @lru_cache(HEADS_MAX)
 def _written(name: str, mark: bytes) -> bytes:
-    """What stands before the value of a field."""
+    """The text before the value of a field."""
     return mark + orjson.dumps(name) + b":"

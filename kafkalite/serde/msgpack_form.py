@@ -52,7 +52,7 @@ def values_of(array: pa.Array) -> Spans | None:
 
 @lru_cache(HEADS_MAX)
 def _head(name: str, number: int, fields: int) -> bytes:
-    """What stands before the value of a field; before the first, how many there are."""
+    """The bytes before a field's value; before the first one, with the number of fields."""
     packer = Packer()
     size: bytes = b"" if number else packer.pack_map_header(fields)
     packed: bytes = packer.pack(name)

@@ -96,7 +96,7 @@ class Registration:
 
 
 class SchemaRegistry(Protocol):
-    """What serdes ask of a registry. Blocking; SchemaError for what is unknown or refused."""
+    """The interface of a registry. Blocking; SchemaError for an unknown or refused schema."""
 
     def schema(self, id: int) -> str:  # noqa: A002 - Confluent's word
         """The text of the schema with this id, deleted or not."""
@@ -146,7 +146,7 @@ class Registry(RegistryState):
         id: int | None = None,  # noqa: A002
         version: int | None = None,
     ) -> Registration:
-        """What makes `schema` a version of `subject`: nothing when it is one already.
+        """The records that make `schema` a version of `subject`; none if it is one already.
 
         `id`, and with it any `version`, may be given in mode IMPORT. SchemaError when it is no
         schema, the subject's mode or compatibility level refuses it, or the id is another's.
@@ -417,7 +417,7 @@ class Registry(RegistryState):
             )
 
     def _unset(self, subject: str) -> tuple[Record, ...]:
-        """What ends a subject's own config and mode."""
+        """The records that end a subject's own config and mode."""
         mode = (records.mode_record(subject, None),) if subject in self._modes else ()
         config = (records.config_record(subject, None),) if subject in self._configs else ()
         return (*mode, *config)
@@ -463,7 +463,7 @@ class Registry(RegistryState):
         return (*cleared, records.mode_record(subject, mode))
 
     def _cleared(self, subject: str | None) -> tuple[Record, ...]:
-        """What forgets all deleted versions. SchemaError when there are others."""
+        """The records that remove all deleted versions. SchemaError if there are others."""
         names = (
             [subject]
             if subject is not None and name_in_context(subject)

@@ -55,7 +55,7 @@ def qualified(context: str, subject: str) -> str:
 
 
 def wider_scopes(subject: str | None) -> tuple[str | None, ...]:
-    """Whose config and mode count where a subject has none: the nearest first."""
+    """The scopes that give config and mode to a subject without its own, nearest first."""
     context = DEFAULT if subject is None else context_of(subject)
     return (None if context == DEFAULT else f":{context}:", EVERYWHERE)
 

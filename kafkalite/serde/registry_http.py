@@ -120,7 +120,7 @@ class RegistryApp:
         await response(scope, receive, send)
 
     def _work(self, request: Request) -> tuple[str, Coroutine[Any, Any, Response]]:
-        """What a request asks for: its path, as the metrics call it, and the work that answers."""
+        """The route of a request: its path in the metrics, and the function that answers."""
         _check_framing(request)
         _check_origin(request)
         method = "GET" if request.method == "HEAD" else request.method
@@ -180,7 +180,7 @@ class RegistryApp:
         return Response(page, media_type=self._metrics.PAGE_TYPE)
 
     async def _cluster_page(self, request: Request) -> Response:
-        """Whose registry this is."""
+        """The ids of the Kafka cluster and of the registry."""
         opened = await _in_time(self._opened())
         clusters = {"kafka-cluster": opened.cluster_id, "schema-registry-cluster": GROUP}
         told = {"id": "", "scope": {"path": [], "clusters": clusters}}
@@ -309,7 +309,7 @@ def _json(value: Any, status: int, kind: str = V1_JSON) -> Response:
 
 
 def _failure(request: Request, error: Exception) -> Response:
-    """What the client is told of an error. One that nobody thought of goes to the log."""
+    """The response to an error. An unexpected error also goes to the log."""
     match error:
         case SchemaError():
             pass

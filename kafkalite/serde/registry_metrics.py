@@ -50,7 +50,7 @@ class RegistryMetrics:
 
 
 class _Gauges(Collector):
-    """What goes up and down, asked for when it is shown."""
+    """The gauges, computed when they are shown."""
 
     def __init__(self, prefix: str, gauges: Gauges) -> None:
         self._prefix, self._gauges = prefix, gauges

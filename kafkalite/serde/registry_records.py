@@ -67,7 +67,7 @@ class Draft:
 
     @property
     def identity(self) -> Identity:
-        """What two schemas have in common that are one."""
+        """The identity of a schema: equal for two forms of the same schema."""
         text = self.text
         if self.schema_type == AVRO:
             with suppress(SchemaError):  # one of another registry's making is what it is
@@ -124,7 +124,7 @@ class RegisteredSchema:
 
     @property
     def draft(self) -> Draft:
-        """What was registered, without its place."""
+        """The registered schema, without its version and id."""
         return Draft(self.text, self.schema_type, self.references, self.metadata, self.rule_set)
 
 
@@ -194,7 +194,7 @@ def reference_json(reference: Reference) -> dict[str, Any]:
 
 
 def claim(content: Any) -> RegisteredSchema | None:
-    """What a SCHEMA record's value says; None when it does not say it."""
+    """The content of a SCHEMA record's value; None if the value is not valid."""
     match content:
         case {"subject": str(subject), "version": int(version), "id": int(id), "schema": str(text)}:
             references = _references(content.get("references") or [])
@@ -252,7 +252,7 @@ def _hashed_metadata(metadata: Mapping[str, Any]) -> bytes:
 
 
 def json_values(text: str | None) -> Any:
-    """What `json_text` made of JSON values."""
+    """JSON values from the output of `json_text`."""
     return None if text is None else orjson.loads(text)
 
 

@@ -70,7 +70,7 @@ class Around(Enum):
 
 
 def _schema_json(entry: RegisteredSchema, text: str | None = None) -> dict[str, Any]:
-    """What a schema consists of; empty parts are left out."""
+    """The parts of a schema, without empty ones."""
     form: dict[str, Any] = {"guid": entry.draft.guid, "schemaType": entry.schema_type}
     if entry.references:
         form["references"] = [records.reference_json(r) for r in entry.references]

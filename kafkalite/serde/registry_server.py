@@ -73,13 +73,13 @@ class RegistryServer:
 
     @property
     def address(self) -> Address:
-        """Where it listens, once it is bound."""
+        """The address of the server, once it is bound."""
         assert self._address is not None, "not bound yet"
         return self._address
 
     @property
     def url(self) -> str:
-        """What clients are given."""
+        """The URL for clients."""
         return f"http://{self.address}"
 
     def bind(self) -> None:
@@ -222,7 +222,7 @@ class LogKeeper:
                 return
 
     def gauges(self) -> dict[str, float]:
-        """What goes up and down."""
+        """The gauges."""
         if self._log is None:
             return {"is_open": 0}
         registry = self._log.registry

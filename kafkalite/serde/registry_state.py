@@ -79,7 +79,7 @@ def _reading() -> Work:
 
 @dataclass(slots=True)
 class _Collected:
-    """What a schema refers to, as far as it was followed."""
+    """The references of a schema, as far as they were followed."""
 
     deleted: bool  # deleted versions serve, too
     texts: dict[Place, str] = field(default_factory=dict)
@@ -268,11 +268,11 @@ class RegistryState:
     # --- configs and modes ----------------------------------------------------------------
 
     def config(self, subject: str | None = None) -> Mapping[str, Any] | None:
-        """What is set for a subject, a context, or (None) for all; None where nothing is."""
+        """The setting of a subject, a context, or (None) of all; None if there is none."""
         return self._configs.get(subject)
 
     def wider_config(self, subject: str | None = None) -> Mapping[str, Any]:
-        """What is set for the nearest scope around a subject for which something is."""
+        """The setting of the nearest scope around a subject that has one."""
         scopes = (self._configs.get(scope) for scope in contexts.wider_scopes(subject))
         return next((config for config in scopes if config is not None), {})
 

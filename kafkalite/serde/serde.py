@@ -149,7 +149,7 @@ def first_failure(
 
 
 def refusal(what: str, topic: str, index: int, value: object, error: Exception) -> SerdeError:
-    """What is said of one record: which serde, topic, place, value and why."""
+    """The message about one record: serde, topic, position, value and reason."""
     reason = str(error) or type(error).__name__
     failure = SerdeError(f"{what} {glimpse(value)} of topic {topic!r}: {reason}", index)
     failure.__cause__ = error

@@ -76,7 +76,7 @@ class RangeWriter:
 
 
 def file_name(wanted: OffsetRange) -> str:
-    """What the files of a range are called, one for each day."""
+    """The name of a range's files, the same in the folder of each day."""
     topic = wanted.topic if wanted.topic[0] not in HIDDEN else f"topic{wanted.topic}"
     return f"{topic}-{wanted.partition}-{wanted.start}-{wanted.end}.parquet"
 

@@ -48,7 +48,7 @@ Read: TypeAlias = Callable[[Any, str], Any]  # a value and its path to what stan
 
 
 class Seen:
-    """What objects hold. `shape` is JSON by itself, so that a task can send it."""
+    """The shape of all objects so far. `shape` is itself JSON, so that a task can send it."""
 
     def __init__(self, shape: Shape = None) -> None:
         self.shape = shape
@@ -110,7 +110,7 @@ def _scalar(value: Any) -> str:
 
 
 def _merged(first: Shape, later: Shape) -> Shape:
-    """What both places hold; the first one where they differ."""
+    """The union of two shapes; where they conflict, the first one."""
     if first is None or later is None:
         return later if first is None else first
     if isinstance(first, dict) and isinstance(later, dict) and first.keys() == later.keys():
@@ -180,7 +180,7 @@ def _struct(shape: Shape, known: pa.StructType) -> pa.StructType:
 
 
 def row_reader(columns: pa.StructType) -> Callable[[bytes], dict[str, Any]]:
-    """What makes a row of an object's bytes. ValueError where the object does not fit."""
+    """A function from an object's bytes to a row. ValueError if the object does not fit."""
     read = _reader(columns, "")
 
     def row(data: bytes) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def row_reader(columns: pa.StructType) -> Callable[[bytes], dict[str, Any]]:
 
 
 def _reader(column: pa.DataType, path: str) -> Read:
-    """What checks a value and brings it into a column's form; null goes into any column."""
+    """A function that checks and converts a column's value; null fits any column."""
     if isinstance(column, pa.StructType):
         return _object_reader(column, path)
     if pa.types.is_list(column):

@@ -35,7 +35,7 @@ class Manifest:
 
     @property
     def folder(self) -> Path:
-        """Where the manifest lives."""
+        """The directory of the manifest."""
         return self.table / "_kafkalite"
 
     @property
@@ -48,7 +48,7 @@ class Manifest:
         return sorted(self.folder.glob("[0-9]*.json"))
 
     def ranges(self) -> Iterator[OffsetRange]:
-        """What the table holds, the newest load's first."""
+        """The loaded ranges of the table, the newest load first."""
         for load in reversed(self.loads()):
             yield from _read(load)
 

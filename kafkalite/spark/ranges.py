@@ -34,7 +34,7 @@ class OffsetRange:
 def ranges_between(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> list[OffsetRange]:
-    """What lies between two sets of offsets; a partition that `start` lacks begins at 0."""
+    """The ranges between two sets of offsets; a partition missing in `start` begins at 0."""
     return [
         OffsetRange(tp.topic, tp.partition, start.get(tp, 0), offset)
         for tp, offset in sorted(end.items())

@@ -64,7 +64,7 @@ class KafkaliteSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format(...)`."""
+        """The name in `format(...)`."""
         return "kafkalite"
 
     def schema(self) -> StructType:
@@ -156,7 +156,7 @@ class Reading:
         return {tp: symbolic[o][tp] if o in symbolic else o for tp, o in offsets.items()}
 
     def end(self) -> dict[TopicPartition, int]:
-        """Where the logs end now."""
+        """The current end offsets."""
         return self.resolve("latest", "endingOffsets")
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.reading.end()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next batch ends."""
+        """The end offsets of the next batch."""
         first = self._resolved(start)
         end = self._target or self.reading.end()
         if self.reading.options.fail_on_data_loss:

@@ -31,7 +31,7 @@ NO_CHANGES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class ResourceType(IntEnum):
-    """What has settings."""
+    """A kind of thing that has settings."""
 
     TOPIC = 2
     BROKER = 4
@@ -49,7 +49,7 @@ class ConfigResource:
 
 
 class ConfigSource(IntEnum):
-    """Where a setting's value comes from."""
+    """The origin of a setting's value."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -67,7 +67,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """What a setting's text stands for."""
+    """The type of a setting."""
 
     UNKNOWN = 0
     BOOLEAN = 1

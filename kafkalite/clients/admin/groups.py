@@ -171,7 +171,7 @@ def _group_info(group: DescribedGroup) -> GroupInfo:
 
 
 def _user_data(metadata: bytes) -> bytes:
-    """What a subscription says beside topics; nothing of one that we cannot read."""
+    """The user data of a subscription; empty if it cannot be decoded."""
     try:
         return decode_subscription(metadata).user_data if metadata else b""
     except WireError:

@@ -220,7 +220,7 @@ class TopicCalls(AdminCalls):
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Where each partition's log starts."""
+        """The log start offset of each partition."""
         return await self._end_offsets_of(partitions, EARLIEST, "read_uncommitted")
 
     async def end_offsets(

@@ -43,14 +43,14 @@ __all__ = [
 
 
 class RebalanceProtocol(Enum):
-    """What a member does with its partitions when a rebalance begins."""
+    """A member's treatment of its partitions when a rebalance begins."""
 
     EAGER = "gives all of them up before it joins"
     COOPERATIVE = "keeps them, and gives up only what its assignment lacks"
 
 
 class Assignor(Protocol):
-    """What a consumer needs of an assignor. `name` is what the group votes on."""
+    """The interface of an assignor. The group votes on its `name`."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Assignor(Protocol):
     def subscription_user_data(
         self, topics: Sequence[str], owned: Sequence[TopicPartition]
     ) -> bytes:
-        """What the member adds to its subscription for the assignor of the leader."""
+        """Data in the member's subscription for the assignor of the leader."""
 
     def assign(
         self, partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
@@ -90,7 +90,7 @@ class _Stateless:
 
 
 class RangeAssignor(_Stateless):
-    """Of each topic, each member gets one run of partitions; the first few get one more."""
+    """Each member gets a run of each topic's partitions; the first members get one more."""
 
     name = "range"
 

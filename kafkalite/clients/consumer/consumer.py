@@ -72,7 +72,7 @@ SHORTEST_WAIT_SECONDS: Final = 0.001
 
 @dataclass(slots=True)
 class Listener:
-    """What the user wants to hear of. `on_lost` defaults to `on_revoked`."""
+    """The user's callbacks. `on_lost` defaults to `on_revoked`."""
 
     on_revoked: Callback | None = None
     on_assigned: Callback | None = None
@@ -189,7 +189,7 @@ class Consumer(Lifetime):
         self._begin()
 
     def _begin(self) -> None:
-        """What changes in the course of a consumer's life."""
+        """The state of a consumer that changes during its life."""
         self._fetcher: Fetcher | None = None
         self._group: GroupMember | None = None
         self._commits: Commits | None = None  # there is one where there is a group
@@ -427,7 +427,7 @@ class Consumer(Lifetime):
         return max(min(due_times), self._loop.time() + SHORTEST_WAIT_SECONDS)
 
     async def _maintain(self) -> None:
-        """What a poll owes to the group, the metadata and the commits before it reads."""
+        """Updates group, metadata and commits before a poll reads."""
         if self._group is None or self._commits is None:
             return
         if self._is_subscribed:
@@ -518,14 +518,14 @@ class Consumer(Lifetime):
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed; None where it has not."""
+        """The committed offsets of the group; None for partitions without one."""
         wanted = list(partitions)
         stable = self._settings.read_committed
         found = await self._grouped("committed").committed(wanted, stable=stable)
         return {tp: found.get(tp) for tp in wanted}
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group, for a transaction's offsets."""
+        """This consumer's identity in its group, for the offsets of a transaction."""
         return self._grouped("group_metadata").membership.group_metadata
 
     def enforce_rebalance(self, reason: str = "") -> None:

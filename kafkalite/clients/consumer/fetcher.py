@@ -72,7 +72,7 @@ class Fetcher:
         await self._client.close_lane(self._lane)
 
     def take(self, records_max: int | None) -> dict[TopicPartition, Columns]:
-        """What has been fetched, as columns. The next fetches leave before it is decoded."""
+        """The fetched records as columns. The next fetches are sent before decoding begins."""
         if not self.positions.has_records():
             self.pump()
             return {}

@@ -304,7 +304,7 @@ class GroupMember:
         raise ApiError(code, f"group {self._group_id} does not take the offset of {tp}")
 
     async def committed(self, partitions: Iterable[TopicPartition], *, stable: bool) -> Offsets:
-        """What the group has committed; partitions without a commit are left out.
+        """The committed offsets of the group, without partitions that have none.
 
         With `stable` offsets that an open transaction may yet change are waited for.
         """

@@ -63,7 +63,7 @@ REASON_CHARACTERS_MAX: Final = 255
 
 
 class MemberState(Enum):
-    """Where a member stands."""
+    """The state of a member."""
 
     UNJOINED = "not part of any generation"
     JOINING = "waits for the others at the coordinator"
@@ -125,7 +125,7 @@ class MemberConfig:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Who a consumer is in its group: what a transactional producer sends with its offsets."""
+    """A consumer's identity in its group. A transactional producer sends it with offsets."""
 
     group_id: str
     generation_id: int = NO_GENERATION
@@ -135,7 +135,7 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a new assignment means for the member's partitions."""
+    """The changes of a new assignment to the member's partitions."""
 
     revoked: tuple[TopicPartition, ...]
     assigned: tuple[TopicPartition, ...]
@@ -174,7 +174,7 @@ class Membership:
 
     @property
     def group_metadata(self) -> GroupMetadata:
-        """Who the member is now; without a generation, nobody."""
+        """The member's current identity; an empty one without a generation."""
         known = self.generation_id != NO_GENERATION
         return GroupMetadata(
             self.config.group_id,
@@ -346,7 +346,7 @@ class Membership:
         self._polled_at_ms = now_ms
 
     def beat(self, now_ms: float) -> HeartbeatRequest | LeaveGroupRequest | None:
-        """What must be sent now so that the group knows how the member is.
+        """The request that is due now to keep the membership.
 
         A member whose user has not polled for `max_poll_interval_ms` leaves, and its partitions
         are lost; the next poll joins again.

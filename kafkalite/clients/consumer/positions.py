@@ -55,7 +55,7 @@ RESPONSE_SHARE: Final = 4  # a partition's bytes that are less than this part of
 
 
 class Stage(Enum):
-    """What a partition waits for."""
+    """The data that a partition waits for."""
 
     AWAITS_COMMITTED = "the offset that its group has committed"
     AWAITS_OFFSET = "the offset of a timestamp, or of an end of the log"
@@ -257,7 +257,7 @@ class Positions:
             place.seek(offset, epoch)
 
     def consumed(self) -> dict[TopicPartition, tuple[int, int]]:
-        """What may be committed: position and leader epoch of every partition that has one."""
+        """Position and leader epoch of every partition that has a position to commit."""
         return {
             tp: (p.position, p.leader_epoch)
             for tp, p in self._of.items()

@@ -74,7 +74,7 @@ class _Hand:
 
 
 def _takers(partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Takers:
-    """Who may have a topic's partitions, for each topic that exists.
+    """The members that subscribe to each existing topic.
 
     Topics with the same takers share one tuple, so that they can be told apart by identity.
     """
@@ -90,7 +90,7 @@ def _takers(partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscr
 def current_owners(
     partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
 ) -> dict[TopicPartition, str]:
-    """Who owns what, by the newest generation that claims it.
+    """The owner of each partition, by the newest generation that claims it.
 
     A claim of an older generation is that of a member who missed a rebalance. Two claims of one
     generation cannot both be right, so neither counts.

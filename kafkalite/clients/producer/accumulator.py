@@ -91,7 +91,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a broker takes the producer for. Only the epoch changes, and only upwards."""
+    """The producer's identity at the broker. Only the epoch changes, and only upwards."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
@@ -116,7 +116,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker, or the lack of one, says of a batch."""
+    """The result of sending a batch: a broker's answer, or its absence."""
 
     error_code: ErrorCode
     base_offset: int = -1

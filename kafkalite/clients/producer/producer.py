@@ -57,7 +57,7 @@ NO_TRANSACTION_TIMEOUT_MS: Final = 60_000  # brokers want one though there is no
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was stored; offset −1 with acks 0, or when the broker no longer knew."""
+    """A stored record's position; offset −1 with acks 0 or if the broker does not know it."""
 
     topic: str
     partition: int

@@ -61,7 +61,7 @@ class Router:
     def one(
         self, info: TopicInfo, key: bytes | None, partition: int | None, size_bytes: int
     ) -> TopicPartition:
-        """Where a single record goes."""
+        """The partition of a single record."""
         if partition is None:
             count = len(info.partitions)
             if key is None:

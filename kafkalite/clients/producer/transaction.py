@@ -31,7 +31,7 @@ from kafkalite.errors import ApiError, ErrorCode
 
 
 class ProducerState(Enum):
-    """Where a transactional producer stands."""
+    """The state of a transactional producer."""
 
     NEW = "has no producer id yet"
     READY = "is between transactions: begin one first"

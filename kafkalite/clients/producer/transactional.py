@@ -47,7 +47,7 @@ UNFINISHED: Final = frozenset({IN_TRANSACTION, ABORTABLE, ABORTING})
 
 
 class TransactionalSettings(TypedDict, total=False):
-    """What may be said of a transactional producer, as of any: see `Producer`."""
+    """The settings of a transactional producer: see `Producer`."""
 
     client_id: str
     linger_ms: float

@@ -21,7 +21,7 @@ P_co = TypeVar("P_co", bound=asynchronous.Producer, covariant=True)
 
 
 class _Producing(Twin[P_co]):
-    """What both producers do."""
+    """The methods that both producers share."""
 
     close = closing(asynchronous.Producer.close)
     send_columns = blocking(asynchronous.Producer.send_columns)

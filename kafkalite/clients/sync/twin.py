@@ -57,7 +57,7 @@ class Twin(Generic[A_co]):
         self._thread.let_go(self._client)
 
     def read(self, get: Callable[[A_co], T]) -> T:
-        """What `get` finds in the client, as it stands between two turns of the loop."""
+        """The result of `get` on the client, between two turns of the loop."""
 
         async def found() -> T:
             return get(self._client)
