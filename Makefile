@@ -8,7 +8,7 @@ JOBS   ?= 2
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 
 .PHONY: demo docs help test test-fast simulate test-external lint protocol-page bench bench-streams \
-        bench-broker bench-cleaner wheels clean
+        bench-nexmark bench-state bench-broker bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/flights/demo.py
@@ -63,6 +63,14 @@ bench: $(VENV)/.dev
 # The same beside Kafka Streams: KIT and LAB as bench/streams says; ARGS="--only json --rounds 2".
 bench-streams: $(VENV)/.dev
 	$(BIN)/python -m bench.streams $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
+
+# Nexmark's queries, ours alone: ARGS="--only q5 --records 300000".
+bench-nexmark: $(VENV)/.dev
+	$(BIN)/python -m bench.nexmark $(ARGS)
+
+# State of ten million keys in RocksDB: ARGS="--keys 1000000 --updates 300000".
+bench-state: $(VENV)/.dev
+	$(BIN)/python -m bench.streams.state10m $(ARGS)
 
 # Histories of simulated workers, FIRST:LAST.
 simulate: $(VENV)/.dev

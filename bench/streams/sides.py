@@ -24,7 +24,7 @@ from kafkalite.serde.registry_log import LogRegistry
 from .flights import FLIGHTS, load_flights
 from .inputs import create, fill, input_of
 from .rates import rate, together
-from .worker import Job
+from .worker import TOPOLOGIES, Job
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_SECONDS_MAX: Final = 900
@@ -128,11 +128,18 @@ class Ours(Streams):
         return figures_of([last_line(job.command())], self.sizes[source])
 
     def job(
-        self, source: str, target: str, topology: str, *, is_endless: bool = False, **options: Any
+        self,
+        source: str,
+        target: str,
+        topology: str,
+        *,
+        is_endless: bool = False,
+        maker: str = TOPOLOGIES,
+        **options: Any,
     ) -> Job:
         """What a worker is to do."""
         return Job(
-            topology=topology, address=self.address, source=source, target=target,
+            topology=topology, address=self.address, source=source, target=target, maker=maker,
             application_id=target, is_endless=is_endless, settings=options,
         )  # fmt: skip
 

@@ -125,6 +125,12 @@ def latest_every_update(app: Streams, source: str, target: str) -> None:
     updates.to(target, value=bytes_())
 
 
+def count_all(app: Streams, source: str, target: str) -> None:
+    """How many records each key has had, as a table; nothing goes out."""
+    del target
+    app.stream(source, value=bytes_()).group_by_key().count(name=STORE)
+
+
 MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "bytes": bytes_functions,
     "json": json_functions,
@@ -134,6 +140,7 @@ MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "avro-aggregate": avro_aggregate,
     "count": count_cached,
     "count-every-update": count_every_update,
+    "count-all": count_all,
     "latest": latest,
     "latest-every-update": latest_every_update,
     "hashes": hashes,

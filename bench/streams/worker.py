@@ -15,13 +15,13 @@ import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from kafkalite.streams.collecting import collecting_seldom
 
-from .topologies import make
-
+TOPOLOGIES = "bench.streams.topologies"
 LOOK_SECONDS = 0.005
 
 
@@ -35,6 +35,7 @@ class Job:
     target: str
     application_id: str
     is_endless: bool = False
+    maker: str = TOPOLOGIES  # the module whose `make` makes the application
     settings: dict[str, Any] = field(default_factory=dict)
 
     def command(self) -> list[str]:
@@ -54,6 +55,13 @@ def resident_mb() -> float:
     return pages * resource.getpagesize() / 1e6
 
 
+def peak_mb() -> float:
+    """The most memory that this process has had; that of `getrusage` may be its parent's."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
 def look(seen: list[tuple[float, int]], records: int) -> None:
     """Notes the count, if it has changed."""
     if records != seen[-1][1]:
@@ -62,6 +70,7 @@ def look(seen: list[tuple[float, int]], records: int) -> None:
 
 async def run(job: Job) -> dict[str, Any]:
     """The figures of one run."""
+    make = import_module(job.maker).make
     app = make(job.application_id, job.topology, job.source, job.target)
     began, cpu = time.monotonic(), cpu_seconds()
     seen, restored = [(began, 0)], [(began, 0)]
@@ -82,6 +91,7 @@ async def run(job: Job) -> dict[str, Any]:
         "worker_cpu_s": cpu_seconds() - cpu,
         "process_cpu_s": cpu_seconds(),
         "rss_mb": resident_mb(),
+        "peak_rss_mb": peak_mb(),
         "records_out": progress.records_out,
         "records_restored": progress.records_restored,
         "restore_s": restored[-1][0] - began,

@@ -1,0 +1,1 @@
+"""Nexmark: an auction house's events, and the queries that the benchmark asks of them."""
