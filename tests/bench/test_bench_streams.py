@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.streams import throughput
+from bench.streams import operators, throughput
 from bench.streams.rates import rate, together
 from bench.streams.report import OURS, PEER, Report
 from bench.streams.scaling import scaling_figures
@@ -25,18 +25,28 @@ def run(*arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
+def records_out(names: list[str]) -> dict[str, int]:
+    """Of each case, over one input."""
+    figures = run("--records", str(RECORDS), "--only", ",".join(names))
+    return {str(line["case"]): int(str(line["records_out"])) for line in figures}
+
+
 @pytest.mark.slow
 def test_every_topology_reads_its_input_to_the_end() -> None:
-    names = [name for name in throughput.CASES if not name.startswith("flights")]
-    figures = run("--records", str(RECORDS), "--only", ",".join([*names, "bytes-eos"]))
-    out = {str(line["case"]): line["records_out"] for line in figures}
+    others = [*operators.MAKERS, "flights", "flights-expressions"]
+    names = [name for name in throughput.CASES if name not in others]
+    out = records_out([*names, "bytes-eos"])
     kept = out["bytes"]
-    assert isinstance(kept, int)
     assert 0 < kept < RECORDS
     # The same filter, by whatever serde, guarantee and kind of function.
     assert out["json"] == out["json-expressions"] == out["bytes-eos"] == kept
     assert out["avro"] == out["avro-expressions"]
     assert out["count-every-update"] == RECORDS
+
+
+@pytest.mark.slow
+def test_joins_and_moving_windows_read_their_inputs_to_the_end() -> None:
+    out = records_out(list(operators.MAKERS))
     assert out["stream-join"] == out["stream-join-expressions"] == RECORDS  # each order is paid
     assert out["table-join"] == RECORDS
     assert 0 < out["session-count"] < RECORDS
