@@ -17,7 +17,7 @@ three steps, and a repartition topic from one to the next and back:
     subscription    foreign key     Asked: what to do, the left row's hash, task and key
     response        left key        Answer: that hash, the right row, the left task
 
-Owns   the form of both values.
+Owns   the form of both values. Operators work on their bytes, and make no objects of them.
 Fails  with SerdeError for bytes that are none.
 Source Kafka Streams' SubscriptionWrapper, SubscriptionResponseWrapper, CombinedKeySchema (KIP-213).
 """
@@ -40,6 +40,7 @@ NO_HASH: Final = bytes(HASH_BYTES)
 VERSION: Final = 1
 ASKED: Final = struct.Struct(">BBBi16s")  # version, what, whether there is a hash, task, hash
 ANSWER: Final = struct.Struct(">BBBi16s")  # version, whether there is a row, a hash; task, hash
+assert ASKED.size == ANSWER.size
 ROW: Final = struct.Struct(">i16s")  # of the store: task and hash
 PREFIX: Final = struct.Struct(">BI")  # before keys of the store: 0, length of the foreign key
 
@@ -143,6 +144,40 @@ class AnswerCodec:
         ]
 
 
+def asked_heads(task: int) -> dict[tuple[What, bool], bytes]:
+    """How the bytes of an Asked of a task begin, by what it asks for and whether it has a hash. The
+    hash follows, and the key."""
+    at = ASKED.size - HASH_BYTES
+    return {
+        (what, has): ASKED.pack(VERSION, what, has, task, NO_HASH)[:at]
+        for what in What for has in (False, True)
+    }  # fmt: skip
+
+
+def answered(asked: bytes, row: bytes | None) -> bytes:
+    """The Answer to an Asked, both as bytes."""
+    return bytes((VERSION, row is not None, asked[2])) + asked[3 : ASKED.size] + (row or b"")
+
+
+def reminded(kept: bytes, row: bytes | None) -> bytes:
+    """The Answer to one who is kept in the store, as bytes."""
+    return bytes((VERSION, row is not None, True)) + kept + (row or b"")
+
+
+def kept_of(asked: bytes) -> bytes:
+    """Who asks, as the store keeps it."""
+    return asked[3 : ASKED.size]
+
+
+def checked(topic: str, column: Sequence[bytes | None]) -> Sequence[bytes]:
+    """The bytes of Asked or Answers. SerdeError for others, with the index."""
+    data = [each for each in column if each is not None and len(each) >= ASKED.size]
+    if len(data) < len(column) or any(each[0] != VERSION for each in data):
+        for index, each in enumerate(column):
+            _head(ASKED, topic, index, each)
+    return data
+
+
 def _asked(topic: str, index: int, data: bytes | None) -> Asked:
     _, what, has_hash, task, found = _head(ASKED, topic, index, data)
     assert data is not None
@@ -160,9 +195,17 @@ def hash_of(row: bytes | None) -> bytes | None:
     return None if row is None else blake2b(row, digest_size=HASH_BYTES).digest()
 
 
-def to_its_task(key: Any, value: Answer, partitions: int) -> int:
+class ToItsTask:
     """The partition of an answer: that of the task which has the left row."""
-    return value.task % partitions
+
+    def __call__(self, key: Any, value: Answer, partitions: int) -> int:
+        """Of one answer."""
+        return value.task % partitions
+
+    def of_bytes(self, column: Sequence[bytes | None], partitions: int) -> list[int]:
+        """Of answers as they are written."""
+        read = ANSWER.unpack_from
+        return [read(data)[3] % partitions for data in column if data is not None]
 
 
 # The steps
@@ -185,7 +228,7 @@ def steps_of(
     asked = p.Repartition(name=f"{named}-subscription", parents=(reference,), **made)
     match = p.Match(name=f"{named}-match", parents=(asked, right), how=node.how, **made)
     answers = p.Repartition(
-        name=f"{named}-response", parents=(match,), partitioner=to_its_task, **made
+        name=f"{named}-response", parents=(match,), partitioner=ToItsTask(), **made
     )
     whole = p.ForeignJoin(
         name=named,

@@ -335,10 +335,10 @@ def _schema_of_step(
     if isinstance(node, p.Reference):
         right = schemas[image[node.right]].key
         assert right is not None, f"{node.name!r}: a table knows its key's serde"
-        return Schema(right, AskedSerde(above.key))
+        return Schema(right, AskedSerde(above.key), has_raw_value=True)
     assert isinstance(above.value, AskedSerde)
     rows = schemas[image[node.parents[1]]].value or plan.value or msgpack()
-    return Schema(above.value.key, AnswerSerde(rows))
+    return Schema(above.value.key, AnswerSerde(rows), has_raw_value=True)
 
 
 def _partner_key(

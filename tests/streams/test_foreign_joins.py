@@ -17,8 +17,9 @@ from kafkalite.serde import SerdeContext
 from kafkalite.streams import Streams, TopologyTestDriver, count, int64, json, string, windowed
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.fingerprint import Fingerprint, compare, fingerprint
-from kafkalite.streams.foreign import Answer, AnswerSerde, Asked, AskedSerde, What
+from kafkalite.streams.foreign import Answer, AnswerSerde, Asked, AskedSerde, What, hash_of
 from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.operators import foreign_joins
 from kafkalite.streams.local.state.directory import StateDirectory
 from kafkalite.streams.local.task import Task
 
@@ -151,6 +152,34 @@ def test_rows_of_references_survive_in_rocksdb(tmp_path: Path) -> None:
     answers = AnswerSerde(json()).open(SerdeContext(None, False))
     assert answers.deserialize("", output.columns.values) == [Answer(b"h" * 16, 7, 0)]
     assert (list(output.columns.keys), list(output.columns.timestamps)) == ([b"l1"], [9])
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_batch_asks_and_is_answered_at_once(cached: bool, monkeypatch: Any) -> None:
+    """Also where every update goes on; the hash of a row is computed once."""
+    hashed: list[bytes | None] = []
+
+    def noted(row: bytes | None) -> bytes | None:
+        hashed.append(row)
+        return hash_of(row)
+
+    monkeypatch.setattr(foreign_joins, "hash_of", noted)
+    subs = compile_topology(joined("left").plan())
+    counts = {topic.name: 1 for sub in subs for topic in sub.repartition_sources}
+    left, right = (Task(sub, 0, cached=cached, partition_counts=counts) for sub in subs)
+    rows = [b'{"to":"a","n":%d}' % n for n in range(50)]
+    left.enqueue("left", Columns([b"%d" % n for n in range(50)], rows, [5] * 50, range(50)))
+    for task, reader in ((left, right), (right, left)):
+        task.process(100, 0)
+        (output,) = task.drain()
+        columns = output.columns
+        reader.enqueue(
+            output.topic, Columns(columns.keys, columns.values, columns.timestamps, range(50))
+        )
+    left.process(100, 0)
+    outputs = left.drain()
+    assert sum(len(output.columns) for output in outputs) == 50
+    assert hashed == rows
 
 
 def test_an_answer_to_a_row_that_has_changed_since_is_left_out() -> None:

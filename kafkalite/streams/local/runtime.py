@@ -25,6 +25,7 @@ from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.serde.serde import Codec, Serde, SerdeContext
 from kafkalite.serde.windowed import WindowedSerde
 from kafkalite.streams import plan as p
+from kafkalite.streams.foreign import AnswerSerde, AskedSerde
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.batch import Place as RecordPlace
@@ -172,6 +173,7 @@ class Runtime:
     global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
     calls: OpenCalls | None = None  # where async functions run
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
+    hashes: dict[p.Node, Any] = field(default_factory=dict)  # of left rows: foreign_joins.py
     _singly: frozenset[p.Node] = frozenset()  # their records go all the way one after the other
     _merges: list[Merging | Meeting | Gathering] = field(default_factory=list)  # those above first
     _inputs: dict[p.Node, tuple[Push, ...]] = field(default_factory=dict)  # for each parent
@@ -343,6 +345,8 @@ class Runtime:
         # Without a cache each record goes all the way before the next, as in Kafka Streams; so it
         # does where processors share a store, or a join finds what another way has left.
         goes_on = self.is_cached and not self.goes_one_by_one and node not in self._singly
+        edges = self.edges(node, port)
+        goes_on = goes_on or (len(edges) == 1 and isinstance(edges[0].node, p.Sink))
         return push if goes_on else one_by_one(push)
 
     def gets_shared(self, node: p.Node) -> bool:
@@ -484,6 +488,8 @@ def is_portable(serde: Serde) -> bool:
     """Whether bytes that `serde` wrote for one topic do for another."""
     if isinstance(serde, WindowedSerde):
         return is_portable(serde.inner)
+    if isinstance(serde, AskedSerde | AnswerSerde):  # made for their one topic
+        return True
     return isinstance(serde, PORTABLE)
 
 

@@ -27,15 +27,30 @@ Source Kafka Streams' SubscriptionSendProcessorSupplier, SubscriptionReceiveProc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import not_
-from typing import Any
+from typing import Any, Final
 
+from kafkalite.core.columns import objects
 from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
-from kafkalite.streams.foreign import PREFIX, ROW, Answer, Asked, What, hash_of
+from kafkalite.streams.foreign import (
+    ANSWER,
+    ASKED,
+    HASH_BYTES,
+    NO_HASH,
+    PREFIX,
+    AnswerSerde,
+    What,
+    answered,
+    asked_heads,
+    checked,
+    hash_of,
+    kept_of,
+    reminded,
+)
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.calling import function_needs, row_caller
 from kafkalite.streams.local.drops import Reason
@@ -50,22 +65,64 @@ from kafkalite.streams.local.state.ordered import OrderedStore
 
 Column = Sequence[Any]
 
+KNOWN_MAX: Final = 100_000  # hashes of rows
+# What an update of a left row asks for: of the old foreign key, or of the new one
+ASK: Final = ((False, What.ANSWER),)
+ASK_IF_THERE: Final = ((False, What.ANSWER_IF_THERE),)
+FORGET_AND_ASK: Final = ((True, What.FORGET), (False, What.ANSWER))
+LEAVE: Final = ((True, What.FORGET_AND_ANSWER),)
+FORGETS: Final = (What.FORGET, What.FORGET_AND_ANSWER)
+
 
 class Hashes:
-    """Hashes of the left table's rows, by their bytes."""
+    """Hashes of the left table's rows, by their bytes. Those of rows that came last are known."""
 
     def __init__(self, left: p.Node, runtime: Runtime) -> None:
         plan = runtime.sub_topology.plan
         serde = runtime.schema(left).value or plan.value or msgpack()
         self._codec: Codec = runtime.codec(serde, is_key=False)
         self._topic = left.name
+        self._known: dict[bytes, tuple[Any, bytes | None]] = {}  # a row of a key, and its hash
 
-    def __call__(
-        self, rows: Column, failed: Callable[[int, Exception], None]
+    def note(
+        self, keys: Sequence[bytes], rows: Column, failed: Callable[[int, Exception], None]
     ) -> list[bytes | None]:
         """The hash of each row, None where there is none."""
         found, _ = convert(self._codec.serialize, self._topic, rows, failed)
-        return list(map(hash_of, found))
+        hashes = list(map(hash_of, found))
+        if len(self._known) > KNOWN_MAX:
+            self._known.clear()
+        self._known.update(zip(keys, zip(rows, hashes, strict=True), strict=True))
+        return hashes
+
+    def of(self, keys: Sequence[bytes], rows: Column) -> list[bytes | None]:
+        """The same of rows that may have been noted; those that cannot be written were told of."""
+        found: list[bytes | None] = []
+        unknown: list[int] = []
+        known = self._known.get
+        for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
+            entry = known(key)
+            is_known = row is not None and entry is not None and entry[0] is row
+            if is_known or row is None:
+                found.append(entry[1] if is_known and entry is not None else None)
+            else:
+                found.append(None)
+                unknown.append(index)
+        if unknown:
+            its = [rows[index] for index in unknown]
+            data, _ = convert(self._codec.serialize, self._topic, its, lambda *_: None)
+            for index, each in zip(unknown, data, strict=True):
+                found[index] = hash_of(each)
+        return found
+
+
+def hashes_of(left: p.Node, runtime: Runtime) -> Hashes:
+    """The hashes of a left table, which two steps of a join have in common."""
+    if left not in runtime.hashes:
+        runtime.hashes[left] = Hashes(left, runtime)
+    found = runtime.hashes[left]
+    assert isinstance(found, Hashes)
+    return found
 
 
 # What left rows refer to
@@ -93,7 +150,10 @@ class References:
         self.runtime = runtime
         self.select = row_caller(node, node.select, runtime.failures)
         self.keys = runtime.codec(key, is_key=True)
-        self.hashes = Hashes(node.parent, runtime)
+        self.heads = asked_heads(runtime.partition)
+        self.hashes = hashes_of(node.parent, runtime)
+        self.asks = self._left_asks if node.how == "left" else self._asks
+        self.objects = ObjectsOf(node, runtime)
         self.forward = runtime.forward_several(node)
 
     def run(self, batch: Batch) -> None:
@@ -102,50 +162,48 @@ class References:
         assert batch.values is not None
         assert batch.olds is not None
         assert batch.raw_keys is not None
+        lefts: list[Any] = objects(batch.raw_keys)
         olds, old_keys = self._foreign_keys(batch, batch.olds, are_olds=True)
         news, new_keys = self._foreign_keys(batch, batch.values)
-        hashes = self.hashes(batch.values, self._failed(batch))
+        hashes = self.hashes.note(lefts, batch.values, self._failed(batch))
         taken: list[int] = []
         keys: list[Any] = []
         raw_keys: list[bytes | None] = []
-        asked: list[Asked] = []
-        for index, (old, new) in enumerate(zip(old_keys, new_keys, strict=True)):
-            changes = batch.olds[index] is not None, batch.values[index] is not None
-            new = None if hashes[index] is None else new  # perhaps its serde does not write it
-            for is_old, what in self._asks(*changes, old, new):
-                raw_key = batch.raw_keys[index]
-                assert raw_key is not None, f"{self.node.name!r}: a row without a key"
+        asked: list[bytes] = []
+        rows = zip(lefts, batch.olds, batch.values, old_keys, new_keys, hashes, strict=True)
+        for index, (left, was, row, old, new, found) in enumerate(rows):
+            if found is None:
+                new = None  # perhaps its serde does not write the row
+            tail = (found or NO_HASH) + left
+            for is_old, what in self.asks(was is not None, row is not None, old, new):
                 taken.append(index)
                 keys.append((olds if is_old else news)[index])
                 raw_keys.append(old if is_old else new)
-                asked.append(Asked(what, hashes[index], self.runtime.partition, raw_key))
+                asked.append(self.heads[what, found is not None] + tail)
         if taken:
             batch = batch.take(taken)
-            self.forward(Batch(batch.timestamps, batch.origin, keys, raw_keys, asked,
+            values = self.objects(asked)
+            self.forward(Batch(batch.timestamps, batch.origin, keys, raw_keys, values, asked,
                                headers=batch.headers, times=batch.times))  # fmt: skip
+
+    def _left_asks(
+        self, was: bool, is_there: bool, old: bytes | None, new: bytes | None
+    ) -> tuple[tuple[bool, What], ...]:
+        """What an update asks for, of its old or its new foreign key."""
+        if not was and not is_there:
+            return ()
+        return ASK if old is None or old == new else FORGET_AND_ASK
 
     def _asks(
         self, was: bool, is_there: bool, old: bytes | None, new: bytes | None
-    ) -> Iterator[tuple[bool, What]]:
-        """What an update asks for, of its old or its new foreign key."""
-        if self.node.how == "left":
-            if was or is_there:
-                if old is not None and old != new:
-                    yield True, What.FORGET
-                yield False, What.ANSWER
-        elif is_there and new is None:
-            self.runtime.metrics[DROPPED] += 1
-            self.runtime.drops.add(Reason.NULL_KEY, self.node.name)
-            if old is not None:
-                yield True, What.FORGET_AND_ANSWER
-        elif is_there:
-            if old is not None and old != new:
-                yield True, What.FORGET
-                yield False, What.ANSWER
-            else:
-                yield False, What.ANSWER_IF_THERE
-        elif old is not None:
-            yield True, What.FORGET_AND_ANSWER
+    ) -> tuple[tuple[bool, What], ...]:
+        """The same, of an inner join."""
+        if not is_there or new is None:
+            if is_there:
+                self.runtime.metrics[DROPPED] += 1
+                self.runtime.drops.add(Reason.NULL_KEY, self.node.name)
+            return () if old is None else LEAVE
+        return ASK_IF_THERE if old is None or old == new else FORGET_AND_ASK
 
     def _foreign_keys(
         self, batch: Batch, rows: Column, *, are_olds: bool = False
@@ -165,7 +223,7 @@ class References:
 
 @node_needs.register
 def _(node: p.Match, below: Needs, runtime: Runtime) -> tuple[Needs, Needs]:
-    asked = Needs(raw_key=True, value=True)
+    asked = Needs(raw_key=True, raw_value=True)
     return asked | getter_needs(node.parents[1], runtime), Needs(raw_key=True, value=True)
 
 
@@ -179,13 +237,20 @@ class Matches:
     """Answers those who refer to a row of the right table."""
 
     def __init__(self, node: p.Match, runtime: Runtime) -> None:
-        owned, key = runtime.store_of(node), runtime.schema(node).key
+        owned, schema = runtime.store_of(node), runtime.schema(node)
         assert owned is not None, f"{node.name!r} owns no store"
-        assert key is not None, f"{node.name!r}: the left table knows its key's serde"
+        assert schema.key is not None, f"{node.name!r}: the left table knows its key's serde"
+        assert isinstance(schema.value, AnswerSerde)
         self.node = node
         self.runtime = runtime
         self.get: Getter = getter_of(node.parents[1], runtime)
-        self.keys = runtime.codec(key, is_key=True) if runtime.needs(node).key else None
+        self.keys = runtime.codec(schema.key, is_key=True) if runtime.needs(node).key else None
+        self.rows = runtime.codec(schema.value.row, is_key=False)
+        (sink,) = runtime.children(node, p.Sink)
+        assert isinstance(sink, p.Sink)
+        assert isinstance(sink.topic, str)
+        self.topic = sink.topic
+        self.objects = ObjectsOf(node, runtime)
         self.forward = runtime.forward_several(node)
         self.store = OrderedStore(
             owned.name,
@@ -197,41 +262,67 @@ class Matches:
 
     def asked(self, batch: Batch) -> None:
         """Takes what left rows ask for."""
+        batch, values = checked_bytes(batch, self.node, self.runtime)
         assert batch.raw_keys is not None
-        assert batch.values is not None
         rows, stamps = self._rows(batch)
         taken: list[int] = []
-        keys: list[bytes] = []
-        answers: list[Answer] = []
         timestamps: list[int] = []
-        for index, asked in enumerate(batch.values):
-            row, own = rows[index], batch.timestamps[index]
-            self._note(batch.raw_keys[index], asked, own)
-            if asked.what is What.FORGET or (asked.what is What.ANSWER_IF_THERE and row is None):
+        given: list[Any] = []
+        changes: list[tuple[bytes, bytes | None, int]] = []  # of who refers to what
+        size = ASKED.size
+        columns = zip(objects(batch.raw_keys), values, rows, stamps, batch.timestamps, strict=True)
+        for index, (key, asked, row, stamp, own) in enumerate(columns):
+            what = asked[1]
+            if key is not None:
+                assert asked[2] or what in FORGETS, f"{self.node.name!r}: a reference of no row"
+                place = PREFIX.pack(0, len(key)) + key + asked[size:]
+                changes.append((place, None if what in FORGETS else kept_of(asked), own))
+            if what == What.FORGET or (what == What.ANSWER_IF_THERE and row is None):
                 continue
             taken.append(index)
-            keys.append(asked.key)
-            given = None if asked.what is What.FORGET_AND_ANSWER else row
-            answers.append(Answer(asked.hash, given, asked.task))
-            timestamps.append(own if row is None else max(own, stamps[index]))
-        self._answer(batch, taken, keys, answers, timestamps)
+            given.append(None if what == What.FORGET_AND_ANSWER else row)
+            timestamps.append(own if row is None else max(own, stamp))
+        self.store.change(changes)
+        if taken:
+            batch = batch.take(taken)
+            asking = [values[index] for index in taken]
+            data, bad = self._written(batch, given)
+            answers = list(map(answered, asking, data))
+            self._answer(batch, [asked[size:] for asked in asking], answers, timestamps, bad)
 
     def right(self, batch: Batch) -> None:
         """Takes updates of the right table, which have reached its store."""
         batch = latest_only(batch, self.node, self.runtime)
         assert batch.raw_keys is not None
         assert batch.values is not None
+        rows, bad = list[bytes | None](), list[int]()
         taken: list[int] = []
         keys: list[bytes] = []
-        answers: list[Answer] = []
-        for index, (key, row) in enumerate(zip(batch.raw_keys, batch.values, strict=True)):
-            prefix = _prefix(key)
-            for place, found in self.store.range(prefix, after(prefix)):
-                task, left = ROW.unpack(found.value)
-                taken.append(index)
-                keys.append(place[len(prefix) :])
-                answers.append(Answer(left, row, task))
-        self._answer(batch, taken, keys, answers, [batch.timestamps[index] for index in taken])
+        answers: list[bytes] = []
+        rights: list[Any] = objects(batch.raw_keys)
+        for index, key in enumerate(rights):
+            prefix = PREFIX.pack(0, len(key)) + key
+            found = list(self.store.range(prefix, after(prefix)))
+            if not found:
+                continue
+            if not rows:  # not written before somebody refers to one
+                written, bad = self._written(batch, batch.values)
+                rows = list(written)
+            if index in bad:
+                continue
+            at, row = len(prefix), rows[index]
+            taken += [index] * len(found)
+            keys += [place[at:] for place, _ in found]
+            answers += [reminded(kept.value, row) for _, kept in found]
+        if taken:
+            batch = batch.take(taken)
+            self._answer(batch, keys, answers, batch.timestamps)
+
+    def _written(self, batch: Batch, rows: Column) -> tuple[Sequence[bytes | None], list[int]]:
+        """The bytes of rows in answers, and where the serde cannot write them."""
+        failures = self.runtime.failures
+        note = lambda index, error: failures.at(self.node, error, batch, index)  # noqa: E731
+        return convert(self.rows.serialize, self.topic, rows, note)
 
     def _rows(self, batch: Batch) -> tuple[Column, Sequence[int]]:
         """The row that each foreign key has, and its timestamp; None without a foreign key."""
@@ -247,38 +338,49 @@ class Matches:
             rows[index], stamps[index] = row, stamp
         return rows, stamps
 
-    def _note(self, key: bytes | None, asked: Asked, stamp: int) -> None:
-        """Keeps who refers to `key`."""
-        if key is None:
-            return
-        place = _prefix(key) + asked.key
-        if asked.what in (What.FORGET, What.FORGET_AND_ANSWER):
-            self.store.delete(place, stamp)
-        else:
-            assert asked.hash is not None, f"{self.node.name!r}: a reference of no row"
-            self.store.put(place, ROW.pack(asked.task, asked.hash), stamp)
-
     def _answer(
         self,
         batch: Batch,
-        taken: Sequence[int],
         raw_keys: Sequence[bytes],
-        answers: Sequence[Answer],
+        answers: Sequence[bytes],
         timestamps: Sequence[int],
+        bad: Sequence[int] = (),
     ) -> None:
-        if not taken:
-            return
-        batch = batch.take(taken)
         keys = None
         if self.keys is not None:
             keys = self.keys.deserialize(self.node.name, raw_keys)
-        self.forward(Batch(timestamps, batch.origin, keys, raw_keys, answers,
-                           headers=batch.headers, times=batch.times))  # fmt: skip
+        made = Batch(timestamps, batch.origin, keys, raw_keys, self.objects(answers),
+                     answers, headers=batch.headers, times=batch.times)  # fmt: skip
+        if bad:
+            made = made.where([index not in bad for index in range(len(made))])
+        if len(made):
+            self.forward(made)
 
 
-def _prefix(key: bytes | None) -> bytes:
-    assert key is not None, "a table has no row without a key"
-    return PREFIX.pack(0, len(key)) + key
+def checked_bytes(batch: Batch, node: p.Node, runtime: Runtime) -> tuple[Batch, Sequence[bytes]]:
+    """What goes between the steps, as bytes; what is none of it goes to the policy."""
+    assert batch.raw_values is not None
+    note = lambda index, error: runtime.failures.at(node, error, batch, index)  # noqa: E731
+    values, bad = convert(checked, node.name, objects(batch.raw_values), note)
+    if not bad:
+        return batch, values
+    batch = batch.where([index not in bad for index in range(len(batch))])
+    return batch, [each for each in values if each is not None]
+
+
+class ObjectsOf:
+    """Objects of what a step makes, for those who want some: an explanation shows them."""
+
+    def __init__(self, node: p.Reference | p.Match, runtime: Runtime) -> None:
+        serde = runtime.schema(node).value
+        assert serde is not None
+        is_wanted = runtime.needs(node).value
+        self._codec = runtime.codec(serde, is_key=False) if is_wanted else None
+        self._name = node.name
+
+    def __call__(self, column: Sequence[bytes]) -> Column | None:
+        """The objects, None where nobody wants any."""
+        return None if self._codec is None else self._codec.deserialize(self._name, column)
 
 
 # The result
@@ -286,7 +388,7 @@ def _prefix(key: bytes | None) -> bytes:
 
 @node_needs.register
 def _(node: p.ForeignJoin, below: Needs, runtime: Runtime) -> tuple[Needs, Needs]:
-    answers = Needs(below.key or node.function.takes_key, raw_key=True, value=True)
+    answers = Needs(below.key or node.function.takes_key, raw_key=True, raw_value=True)
     return Needs(), answers | getter_needs(node.parents[0], runtime)
 
 
@@ -294,25 +396,39 @@ def _(node: p.ForeignJoin, below: Needs, runtime: Runtime) -> tuple[Needs, Needs
 def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
     forward = runtime.forward(node)
     get, call = getter_of(node.parents[0], runtime), join_caller(node, runtime)
-    hashes = Hashes(node.parents[0], runtime)
+    hashes = hashes_of(node.parents[0], runtime)
+    serde = runtime.schema(node.parents[1]).value
+    assert isinstance(serde, AnswerSerde)
+    rows = runtime.codec(serde.row, is_key=False)
+    (topic,) = _source_of(node).topics
     store = None if runtime.store_of(node) is None else LatestRows(node, runtime)
 
-    def answered(batch: Batch) -> None:
-        assert batch.values is not None
+    def read(batch: Batch, answers: Sequence[bytes]) -> tuple[Batch, Column, list[int]]:
+        """The right rows of answers, and where they cannot be read."""
+        data = [each[ANSWER.size :] if each[1] else None for each in answers]
+        note = lambda index, error: runtime.failures.at(node, error, batch, index)  # noqa: E731
+        return batch, *convert(rows.deserialize, topic, data, note)
+
+    def take(batch: Batch) -> None:
+        batch, answers = checked_bytes(batch, node, runtime)
+        keys: list[Any] = objects(batch.raw_keys or ())
         lefts = get(batch).values
-        note: Callable[[int, Exception], None] = lambda *_: None  # noqa: E731 - References has told
+        head = ANSWER.size - HASH_BYTES
         fresh = [
-            answer.hash == found
-            for answer, found in zip(batch.values, hashes(lefts, note), strict=True)
+            (answer[head : ANSWER.size] if answer[2] else None) == found
+            for answer, found in zip(answers, hashes.of(keys, lefts), strict=True)
         ]
         gone = sum(left is None for left in compress(lefts, map(not_, fresh)))
         runtime.metrics[DROPPED] += gone
         runtime.drops.add(Reason.GONE, node.name, gone)
         batch, lefts = batch.where(fresh), list(compress(lefts, fresh))
+        batch, rights, bad = read(batch, list(compress(answers, fresh)))
+        if bad:
+            keep = [index not in bad for index in range(len(batch))]
+            batch, lefts = batch.where(keep), list(compress(lefts, keep))
+            rights = list(compress(rights, keep))
         if not len(batch):
             return
-        assert batch.values is not None
-        rights = [answer.row for answer in batch.values]
         results, failed = joined_rows(node.how, call, batch, lefts, rights)
         olds = None if store is None else store.put(batch, results)
         batch = as_update(batch, results, olds)
@@ -322,7 +438,13 @@ def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
         if len(batch):
             forward(batch)
 
-    return _ignore, answered
+    return _ignore, take
+
+
+def _source_of(node: p.ForeignJoin) -> p.Source:
+    source = node.parents[1]
+    assert isinstance(source, p.Source), f"{node.name!r}: answers come from a topic"
+    return source
 
 
 def _ignore(batch: Batch) -> None:

@@ -15,6 +15,7 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ProcessingError, SerdeError, TopologyError
 from kafkalite.serde.serde import Codec, takes_arrow
 from kafkalite.streams import plan as p
+from kafkalite.streams.foreign import ToItsTask
 from kafkalite.streams.local.batch import Batch, Output, Push
 from kafkalite.streams.local.calling import records
 from kafkalite.streams.local.drops import Reason
@@ -36,7 +37,8 @@ from kafkalite.streams.naming import check_name
 @node_needs.register
 def _(node: p.Sink, below: Needs, runtime: Runtime) -> Needs:
     needs = sink_bytes(node, runtime) | folder_needs(node, runtime)
-    if node.partitioner is not None or callable(node.topic):
+    has_partitioner = node.partitioner is not None and not isinstance(node.partitioner, ToItsTask)
+    if has_partitioner or callable(node.topic):
         needs |= Needs(key=True, value=True)
     return needs
 
@@ -122,7 +124,7 @@ class Sink:
             batch, columns = batch.where(keep), columns.where(keep)
         partitions: Sequence[int] | None = None
         if self.node.partitioner is not None:
-            found = self._partitions(self.node.partitioner, topic, batch)
+            found = self._partitions(self.node.partitioner, topic, batch, columns)
             keep = [partition is not None for partition in found]
             batch, columns = batch.where(keep), columns.where(keep)
             partitions = [partition for partition in found if partition is not None]
@@ -187,7 +189,7 @@ class Sink:
         return done
 
     def _partitions(
-        self, partitioner: p.Partitioner, topic: str, batch: Batch
+        self, partitioner: p.Partitioner, topic: str, batch: Batch, columns: Columns
     ) -> Sequence[int | None]:
         """Where the partitioner wants the records; None for those on which it failed."""
         count = self.runtime.partition_counts.get(topic)
@@ -196,6 +198,8 @@ class Sink:
                 f"{self.node.name!r}: topic {topic!r}: how many partitions it has is not known, "
                 "its partitioner cannot be asked"
             )
+        if isinstance(partitioner, ToItsTask):
+            return partitioner.of_bytes(columns.values, count)
         assert batch.keys is not None
         assert batch.values is not None
         call = _partition_within(partitioner, count)

@@ -74,10 +74,11 @@ def join_caller(
     and the indexes of those that it failed on. `once_more`: as of Failures.call."""
     function = node.function
     own, apply = runtime.must_copy(node, function), applied(function)
+    own_rights = own and not isinstance(node, p.ForeignJoin)  # those were just read
 
     def call(batch: Batch, lefts: Column, rights: Column) -> tuple[list[Any], list[int]]:
-        given = (copies(lefts), copies(rights)) if own else (lefts, rights)
-        columns = sides(function, batch, *given)
+        lefts, rights = copies(lefts) if own else lefts, copies(rights) if own_rights else rights
+        columns = sides(function, batch, lefts, rights)
         return runtime.failures.call(node, apply, batch, columns, once_more=once_more)
 
     return call

@@ -28,14 +28,13 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from sortedcontainers import SortedDict
-
 from kafkalite.core.types import Columns, Headers
 from kafkalite.errors import ProcessingError, SerdeError, TopologyError
 from kafkalite.serde.serde import Codec
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY, Found
 from kafkalite.streams.local.state.kept import Kept
+from kafkalite.streams.local.state.late_sorted import LateSorted
 from kafkalite.streams.local.state.memory import MemoryBackend
 
 CHECKED_ROWS: Final = 16  # of each restored batch: rows of another shape are all of another shape
@@ -71,7 +70,7 @@ class OrderedStore:
         self._codec = codec
         self._view = view
         self._note_key = note_key
-        self._rows: SortedDict[bytes, Row | None] = SortedDict()  # None: deleted, the bytes may be
+        self._rows = LateSorted[Row | None]()  # None: deleted, the bytes may be
         self._unlogged: dict[bytes, int] = {}  # changed keys, with the timestamps of deletions
         self._note: bytes | None = None
         self._is_note_logged = True
@@ -82,8 +81,7 @@ class OrderedStore:
     def get(self, key: bytes) -> Row | None:
         """The row of `key`, None when there is none."""
         if key in self._rows or not self.kept.is_durable:
-            row: Row | None = self._rows.get(key)
-            return row
+            return self._rows.get(key)
         ((_, row),) = self._read(self.kept.take(NO_WINDOW, [key])) or ((key, None),)
         if row is not None:
             self._rows[key] = row
@@ -97,6 +95,19 @@ class OrderedStore:
         )
         self._rows[key] = Row(value, stamp, headers)
         self._unlogged[key] = stamp
+
+    def change(self, changes: Iterable[tuple[bytes, Any, int]]) -> None:
+        """Puts rows of (key, value, timestamp); None in the place of a value deletes one."""
+        rows, unlogged, is_durable = self._rows, self._unlogged, self.kept.is_durable
+        for key, value, stamp in changes:
+            if value is not None:
+                rows[key] = Row(value, stamp)
+                unlogged[key] = stamp
+            elif is_durable:
+                self.delete(key, stamp)
+            elif key in rows:
+                del rows[key]
+                unlogged[key] = stamp
 
     def delete(self, key: bytes, stamp: int) -> None:
         """Deletes a row, at `stamp` for the changelog; nothing where there is none."""
@@ -120,7 +131,7 @@ class OrderedStore:
 
         The store may change meanwhile: rows are those of the beginning.
         """
-        keys = list(self._rows.irange(low, high, (True, False), reverse))
+        keys = list(self._rows.irange(low, high, reverse=reverse))
         if not self.kept.is_durable:
             found = ((key, self._rows[key]) for key in keys)
             return iter([(key, row) for key, row in found if row is not None])
@@ -200,7 +211,7 @@ class OrderedStore:
         stamps = list(changes.values())
         for key, row in zip(keys, rows, strict=True):
             if row is None:
-                self._rows.pop(key, None)  # it is in the changelog now, or on its way to the disk
+                self._rows.pop(key)  # it is in the changelog now, or on its way to the disk
         if not self._is_note_logged:
             self._is_note_logged = True
             keys.append(self._note_key)
@@ -238,7 +249,7 @@ class OrderedStore:
         self.kept.load(columns)
         self._note = None
         for key in columns.keys:
-            self._rows.pop(key, None)
+            self._rows.pop(key)
 
     def settle(self) -> None:
         """What a restore has left becomes rows to look at."""
