@@ -17,6 +17,7 @@ from kafkalite.core.log.values import Mark
 from kafkalite.core.protocol import records_pure
 from kafkalite.serde import avro_plan, column_values, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
+from kafkalite.streams.local import ranks
 from kafkalite.streams.local.operators import folding, matching
 from kafkalite.streams.local.state import row_table, segment_rows
 
@@ -34,10 +35,12 @@ SERDE = ROOT / "kafkalite" / "serde"
 OPERATORS = ROOT / "kafkalite" / "streams" / "local" / "operators"
 MATCHING = OPERATORS / "_matching.pyi"
 ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi"
+MERGING = ROOT / "kafkalite" / "streams" / "local" / "_merging.pyi"
 SEGMENT_ROWS = ROW_TABLE.with_name("_segment_rows.pyi")
 NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interface`
 FOLDING_INTERFACE = (7, "e3e8d020225c")  # its number; digest of `folding_interface`
 MATCHING_INTERFACE = (2, "a910cbaba6f1")  # the same of `matching_interface`
+MERGING_INTERFACE = (1, "d7beace5e851")  # its number; digest of its stub
 SEGMENT_ROWS_INTERFACE = (1, "1a981725ea7d")  # its number; digest of its stub
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
 AVRO_INTERFACE = (9, "c63183da09e4")  # its number; digest of `avro_interface`
@@ -213,7 +216,7 @@ def test_functions_fit_a_reader() -> None:
 def native_interface() -> str:
     """What native modules and the Python beside them agree on: the stubs, the signatures that they
     refer to, the records that the cleaner reads and makes, the memory that it shares."""
-    own = {SERDE, OPERATORS, ROW_TABLE, SEGMENT_ROWS}
+    own = {SERDE, OPERATORS, MERGING, ROW_TABLE, SEGMENT_ROWS}
     stubs = [path for path in STUBS if not own & {path, *path.parents}]
     agreed = [path.read_text() for path in stubs + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
@@ -326,6 +329,8 @@ def test_another_native_interface_has_another_number() -> None:
     assert found == MATCHING_INTERFACE, f"raise it {where}"
     found = (row_table.INTERFACE, digest(ROW_TABLE.read_text()))
     assert found == ROW_TABLE_INTERFACE, "raise it here, in row_table.py and in _row_table.pyx"
+    found = (ranks.INTERFACE, digest(MERGING.read_text()))
+    assert found == MERGING_INTERFACE, "raise it here, in ranks.py and in _merging.pyx"
     found = (segment_rows.INTERFACE, digest(SEGMENT_ROWS.read_text()))
     where = "here, in segment_rows.py and in _segment_rows.pyx"
     assert found == SEGMENT_ROWS_INTERFACE, f"raise it {where}"

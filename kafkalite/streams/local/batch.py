@@ -47,7 +47,7 @@ class Origin(Protocol):
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """The record that each came from; None where it was not read but made."""
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """The order of each among the records of its run, the lower first: order.py."""
 
 
@@ -63,7 +63,7 @@ class Fetched:
         """The records themselves."""
         return [Place(self.topic, self.partition, self.columns, i) for i in indexes]
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """Alike before the first fork, where a batch is one."""
         return [0] * len(indexes)
 
@@ -80,14 +80,14 @@ class Kept:
         """Of the records that were kept."""
         return self.above.places(self._above(indexes))
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """Of the records that were kept."""
         return self.above.order(self._above(indexes))
 
-    def _above(self, indexes: Sequence[int]) -> list[int]:
+    def _above(self, indexes: Sequence[int]) -> Sequence[int]:
         if (kept := self._indexes) is None:
             kept = self._indexes = list(compress(range(len(self.keep)), self.keep))
-        return [kept[i] for i in indexes]
+        return _at(kept, indexes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class Taken:
 
     def places(self, indexes: Sequence[int]) -> list[Place | None]:
         """Of the records that were taken."""
-        return self.above.places([self.indexes[i] for i in indexes])
+        return self.above.places(_at(self.indexes, indexes))
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """Of the records that were taken."""
-        return self.above.order([self.indexes[i] for i in indexes])
+        return self.above.order(_at(self.indexes, indexes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Made:
         """No single records."""
         return [None] * len(indexes)
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """All at the moment of the record that they follow."""
         (moment,) = [0] if self.above is None else self.above.order([self.at])
         return [moment] * len(indexes)
@@ -137,9 +137,14 @@ class Led:
         """No single records."""
         return [None] * len(indexes)
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """That of the records that let them go."""
-        return self.above.order([self.indexes[i] for i in indexes])
+        return self.above.order(_at(self.indexes, indexes))
+
+
+def _at(known: Sequence[int], indexes: Sequence[int]) -> Sequence[int]:
+    """The numbers at some indexes."""
+    return known if indexes == range(len(known)) else take(known, indexes)
 
 
 MADE: Origin = Made()
@@ -155,7 +160,7 @@ class Delivered:
         """As before."""
         return self.above.places(indexes)
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """Alike before the first fork, as records that were just read."""
         return [0] * len(indexes)
 

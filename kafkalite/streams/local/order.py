@@ -21,7 +21,8 @@ Only topologies with forks whose arms meet have levels; others pay nothing.
 Records of several inputs may go through a task together, as many as a stretch of time has: then a
 record's number at the source is its place among all records of the stretch, and they come into
 their order where they meet. Such a stretch is read where a node `gathers`, as a join of streams
-does, and where no other node looks at more than its own inputs.
+does, and where no other node looks at more than its own inputs. A source of several topics puts
+their records into their order first. A join with a table finds rows as they were (looking_back.py).
 
 Owns   the rule of which nodes are forks; the batches that wait where arms meet until a run is over.
 Never  changes the order within an arm.
@@ -33,13 +34,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, count, groupby
+from itertools import accumulate, count, groupby
 from operator import itemgetter
 from typing import Any, Final
 
+from kafkalite.core.columns import joined, take
 from kafkalite.core.types import Columns, concat
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Origin, Output, Place, Push
+from kafkalite.streams.local.looking_back import looked_into
+from kafkalite.streams.local.ranks import bytes_at, places_in_order, ranks, shifted
 
 Gathered = Callable[[bytes, Batch], None]  # the input of each record, the records of all inputs
 ANY_TOPIC: Final = object()  # where sinks meet whose topics a function chooses
@@ -47,7 +51,8 @@ ANY_TOPIC: Final = object()  # where sinks meet whose topics a function chooses
 LOCAL: Final = (
     p.Source, p.Filter, p.Map, p.FlatMap, p.SelectKey, p.MapPairs, p.MapBatch, p.Peek, p.Branch,
     p.BranchArm, p.Merge, p.Sink, p.Aggregate, p.Final, p.Late, p.Unfinished, p.ToTable,
-    p.TableFilter, p.TableMap, p.TableGroupBy, p.ToStream, p.JoinOfStreams,
+    p.TableFilter, p.TableMap, p.TableGroupBy, p.ToStream, p.JoinOfStreams, p.GlobalJoin,
+    p.FinalRows, p.Suppress, p.Pattern,
 )  # fmt: skip
 FIELD_BITS: Final = 64
 ARM_BITS: Final = 16  # of a fork's field; the rest is the index
@@ -114,8 +119,8 @@ class Ordering:
 
     def of_stretch(self, source: p.Node, batch: Batch, ranks: Sequence[int]) -> Batch:
         """A batch of a stretch: `ranks` are the places of its records among those of all inputs."""
-        shift = self._shifts[source, "run"] + ARM_BITS
-        return replace(batch, origin=Ranked(batch.origin, [rank << shift for rank in ranks]))
+        orders = shifted(ranks, self._shifts[source, "run"] + ARM_BITS)
+        return replace(batch, origin=Ranked(batch.origin, orders))
 
     def of_branch(self, branch: p.Branch, batch: Batch) -> Batch:
         """A batch before its records are parted: each goes into one arm, so its index suffices."""
@@ -159,14 +164,19 @@ def _forks(
 
 def _gathers(nodes: Iterable[p.Node]) -> bool:
     """Whether a stretch of all inputs may go through together, and whether a node is the better
-    for it. A source of several topics has one place for the records of all."""
+    for it."""
     sources = [node for node in nodes if isinstance(node, p.Source)]
+    looking = [node for node in nodes if looked_into(node) is not None]
     return (
-        any(node.gathers for node in nodes)
-        and len(sources) > 1
-        and all(len(source.topics) == 1 for source in sources)
-        and all(isinstance(node, LOCAL) for node in nodes)
+        (bool(looking) or any(node.gathers for node in nodes))
+        and (len(sources) > 1 or any(map(is_of_several, sources)))
+        and all(isinstance(node, LOCAL) or node in looking for node in nodes)
     )
+
+
+def is_of_several(source: p.Source) -> bool:
+    """Whether records of several topics come from a source."""
+    return source.pattern is not None or len(source.topics) > 1
 
 
 def _meeting_places(node: p.Node, shared: frozenset[object]) -> frozenset[object]:
@@ -192,7 +202,7 @@ class Arm:
         """The same as before the fork."""
         return self.above.places(indexes)
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """The order before the fork, then the index at the fork and the arm."""
         arm, shift = self.number << self.shift, self.shift + ARM_BITS
         above = self.above.order(indexes)
@@ -210,9 +220,9 @@ class Ranked:
         """The same as before."""
         return self.above.places(indexes)
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """The place among the records of all inputs."""
-        return [self.orders[index] for index in indexes]
+        return self.orders if indexes == range(len(self.orders)) else take(self.orders, indexes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +236,7 @@ class Pushed:
         """The same as before."""
         return self.above.places(indexes)
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """The order before, then the number of the push."""
         return [order + self.number for order in self.above.order(indexes)]
 
@@ -249,10 +259,9 @@ class Met:
             found += part.origin.places([at - ends[number] + len(part)])
         return found
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """The order that each had before."""
-        keys, picks = self.ordered.keys, self.ordered.picks
-        return [keys[picks[index]] for index in indexes]
+        return take(self.ordered.keys, take(self.ordered.picks, indexes))
 
 
 def _in_arm(batch: Batch, shift: int, number: int) -> Batch:
@@ -266,19 +275,15 @@ class Ordered:
     """How the records of several parts, laid side by side, come into their order."""
 
     def __init__(self, orders: Iterable[Sequence[int]]) -> None:
-        self.keys = list(chain.from_iterable(orders))
-        self.picks = sorted(range(len(self.keys)), key=self.keys.__getitem__)
+        self.keys = joined(list(orders))
+        self.picks = places_in_order(self.keys)
 
-    def pick(self, columns: Sequence[Sequence[Any] | None]) -> list[Any] | None:
+    def pick(self, columns: Sequence[Sequence[Any] | None]) -> Sequence[Any] | None:
         """The parts of one column as one; None if a part is missing."""
-        joined: list[Any] = []
-        for column in columns:
-            if column is None:
-                return None
-            joined += column
-        return [joined[at] for at in self.picks]
+        there = [column for column in columns if column is not None]
+        return take(joined(there), self.picks) if len(there) == len(columns) else None
 
-    def headers(self, parts: Sequence[Batch]) -> list[Any] | None:
+    def headers(self, parts: Sequence[Batch]) -> Sequence[Any] | None:
         """The same of headers, where a part without has none for each of its records."""
         if all(part.headers is None for part in parts):
             return None
@@ -331,7 +336,7 @@ class Meeting:
             self._inputs[number](batch.take([at for _, at in run]))
 
 
-def ranks_of(upcoming: Sequence[Sequence[int]], records_max: int) -> list[list[int]]:
+def ranks_of(upcoming: Sequence[Sequence[int]], records_max: int) -> list[Sequence[int]]:
     """The places of the next records of several inputs in the order in which a task takes them:
     always the earliest head, of equal ones the first input's.
 
@@ -343,14 +348,8 @@ def ranks_of(upcoming: Sequence[Sequence[int]], records_max: int) -> list[list[i
         bisect_right(reached, end) if number <= last else bisect_left(reached, end)
         for number, reached in enumerate(upcoming)
     ]
-    times = [t for reached, some in zip(upcoming, counts, strict=True) for t in reached[:some]]
-    picks = sorted(range(len(times)), key=times.__getitem__)[:records_max]
-    ranks = [-1] * len(times)
-    for rank, pick in enumerate(picks):
-        ranks[pick] = rank
-    ends = accumulate(counts)
-    each = (ranks[end - some : end] for end, some in zip(ends, counts, strict=True))
-    return [[rank for rank in some if rank >= 0] for some in each]
+    times = joined([reached[:some] for reached, some in zip(upcoming, counts, strict=True)])
+    return ranks(places_in_order(times)[:records_max], counts)
 
 
 class Gathering:
@@ -384,7 +383,7 @@ class Gathering:
         side_by_side = b"".join(
             bytes([n]) * len(part) for n, part in zip(numbers, parts, strict=True)
         )
-        self._take(bytes(map(side_by_side.__getitem__, ordered.picks)), met(parts, ordered))
+        self._take(bytes_at(side_by_side, ordered.picks), met(parts, ordered))
 
 
 def in_order(parts: Iterable[Batch]) -> Ordered:

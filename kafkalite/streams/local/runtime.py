@@ -33,6 +33,7 @@ from kafkalite.streams.local.calls import AsyncCallee, Calls, OpenCalls
 from kafkalite.streams.local.drops import Drops
 from kafkalite.streams.local.failures import UNKNOWN, Failures
 from kafkalite.streams.local.global_store import GlobalStore
+from kafkalite.streams.local.looking_back import History, looked_into
 from kafkalite.streams.local.order import (
     Gathered,
     Gathering,
@@ -172,6 +173,7 @@ class Runtime:
     trace: Trace | None = None  # hears what each operator passes on, as objects
     global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
     calls: OpenCalls | None = None  # where async functions run
+    histories: dict[p.Node, History] = field(default_factory=dict)  # of tables, within a run
     unordered: list[Output] = field(default_factory=list)  # of this run, for shared topics
     hashes: dict[p.Node, Any] = field(default_factory=dict)  # of left rows: foreign_joins.py
     _singly: frozenset[p.Node] = frozenset()  # their records go all the way one after the other
@@ -248,6 +250,8 @@ class Runtime:
         """Ends a run: what waits where arms meet goes on, in order."""
         for merge in self._merges:
             merge.settle()
+        for history in self.histories.values():
+            history.clear()
         if self.unordered:
             by_topic: dict[str, list[Output]] = {}
             for output in self.unordered:
@@ -263,6 +267,22 @@ class Runtime:
         merging = Merging(self.forward_several(node))
         self._merges.insert(0, merging)  # nodes are compiled those below first
         return merging.collect
+
+    def held(self, push: Push) -> Push:
+        """Pushes the records of a run in their order, once it is over above."""
+        if not self.ordering.meets:
+            return push
+        merging = Merging(push)
+        self._merges.insert(0, merging)  # as in `merging`
+        return merging.collect
+
+    def history(self, node: p.Node) -> History | None:
+        """What the rows of the table that a join looks into were; None: they are as they are when
+        it looks."""
+        table = looked_into(node)
+        if table is None or not self.ordering.meets:
+            return None
+        return self.histories.setdefault(table, History())
 
     def meeting(self, inputs: Sequence[Push]) -> tuple[Push, ...]:
         """The inputs of a node with several parents, into which records come in order."""
@@ -436,12 +456,13 @@ def waits_above(nodes: Sequence[p.Node], *, is_cached: bool) -> bool:
 
 
 def lookups(nodes: Sequence[p.Node], *, is_cached: bool) -> Iterator[tuple[Above, Above]]:
-    """The joins that look up rows: the nodes above either side, each with those above itself."""
+    """The joins that look up rows as they are: the nodes above either side, each with those above
+    itself. Those that are told what rows were need no such care."""
     above: dict[p.Node, frozenset[p.Node]] = {}
     for node in nodes:
         above[node] = frozenset({node}).union(*(above[parent] for parent in node.parents))
         merges = isinstance(node, p.TableJoin) and node.cached and is_cached
-        looks = isinstance(node, LOOKS)
+        looks = isinstance(node, LOOKS) and looked_into(node) is None
         if looks and len(node.parents) > 1 and not merges:
             left, *rights = (above[parent] for parent in node.parents)
             right = frozenset[p.Node]().union(*rights)

@@ -57,13 +57,15 @@ def getter_needs(node: p.Node, runtime: Runtime) -> Needs:
 
 class StoreGetter:
     """Rows out of the store of a table. Operators are made those below first, so it is looked for
-    when it is first needed."""
+    when it is first needed. Where a run has changed rows, values are those at the batch's places in
+    its order."""
 
     def __init__(self, node: p.Node, runtime: Runtime) -> None:
         owned = runtime.store_of(node)
         assert owned is not None, f"{node.name!r}: a table that is looked into has a store"
         self._name = owned.name
         self._runtime = runtime
+        self._history = runtime.histories.get(node)
         self._store: StateStore | None = None
 
     def __call__(self, batch: Batch) -> Rows:
@@ -77,9 +79,13 @@ class StoreGetter:
             store = self._store = found
         if isinstance(store, SpanStore):
             return _rows_of_spans(store, keys)
-        if store.window is None:
-            return rows_of(store, store.bucket(NO_WINDOW, keys), keys)
-        return _windowed_rows(store, keys)
+        if store.window is not None:
+            return _windowed_rows(store, keys)
+        rows = rows_of(store, store.bucket(NO_WINDOW, keys), keys)
+        if self._history:
+            orders = batch.origin.order(range(len(batch)))
+            rows = rows._replace(values=self._history.rows(keys, orders, rows.values))
+        return rows
 
 
 def rows_of(store: StateStore, bucket: Bucket, keys: Sequence[bytes]) -> Rows:

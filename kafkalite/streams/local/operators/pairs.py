@@ -85,7 +85,7 @@ class Joined:
         places = self.above.places(take(self.at, indexes))
         return [None if self.made[i] else each for i, each in zip(indexes, places, strict=True)]
 
-    def order(self, indexes: Sequence[int]) -> list[int]:
+    def order(self, indexes: Sequence[int]) -> Sequence[int]:
         """At the moment of the record that came."""
         return self.above.order(take(self.at, indexes))
 

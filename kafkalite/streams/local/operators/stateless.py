@@ -24,6 +24,7 @@ from kafkalite.streams.local.operators.changed import (
     with_values,
     without_values,
 )
+from kafkalite.streams.local.order import is_of_several
 from kafkalite.streams.local.runtime import (
     Needs,
     Runtime,
@@ -73,7 +74,12 @@ def _(node: p.Branch, below: Needs, runtime: Runtime) -> Needs:
 # What each does
 
 
-@compile_node.register(p.Source)
+@compile_node.register
+def _(node: p.Source, runtime: Runtime) -> Push:
+    push = runtime.forward(node)
+    return runtime.held(push) if runtime.ordering.gathers and is_of_several(node) else push
+
+
 @compile_node.register(p.BranchArm)
 @compile_node.register(p.Late)
 @compile_node.register(p.Final)

@@ -19,8 +19,9 @@ tables merge until the commit; of each key the last one goes on.
 
 Facts  A stream's record without a value is dropped and counted; one without a key as well, unless
        how="left": it is joined with None.
-       Where a record comes by two ways, to both sides, it goes all the way before the next
-       (runtime.above_both_sides): what is found must not be of a later one.
+       What a record finds must not be of a later one. Most tables can tell what their rows were in
+       the course of a run (looking_back.py). With others a record that comes to both sides goes all
+       the way before the next (runtime.above_both_sides).
        Old rows are those that were sent: a join of which somebody needs them has a store.
 Fails  through the error policy, with the record. A skipped update of a join of tables is a deletion
        where the old row is known.
@@ -104,6 +105,7 @@ def _(node: p.StreamTableJoin, below: Needs, runtime: Runtime) -> tuple[Needs, N
 
 @compile_node.register
 def _(node: p.StreamTableJoin, runtime: Runtime) -> tuple[Push, Push]:
+    history = runtime.history(node)
     keys, process = store_keys(node, runtime), _lookup(node, runtime)
     is_inner = node.how == "inner"
     if node.grace_ms is not None:
@@ -115,7 +117,7 @@ def _(node: p.StreamTableJoin, runtime: Runtime) -> tuple[Push, Push]:
         if len(batch):
             process(batch)
 
-    return run, _ignore
+    return run if history is None else runtime.held(run), _ignore
 
 
 def _lookup(node: p.StreamTableJoin, runtime: Runtime) -> Push:

@@ -39,6 +39,7 @@ class LatestRows:
     def __init__(self, node: p.Node, runtime: Runtime) -> None:
         self.store = open_store(node, Layout((Last(),)), runtime)
         self.keys = store_keys(node, runtime)
+        self.history = runtime.histories.get(node)
 
     def put(self, batch: Batch, values: Sequence[Any]) -> list[Any]:
         """Takes the updates over; the rows they replace."""
@@ -54,6 +55,8 @@ class LatestRows:
                 rows.pop(key, None)
             else:
                 rows[key] = value
+        if self.history is not None:
+            self.history.note(keys, batch.origin.order(range(len(batch))), olds)
         latest = dict(zip(keys, batch.timestamps, strict=True))
         bucket.stamps.update(latest)
         bucket.unlogged.update(latest)
