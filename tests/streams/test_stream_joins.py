@@ -230,6 +230,19 @@ class TestSelfJoins:
         assert [value for _, value, _ in out] == [[1, 1], [2, 1], [1, 2], [2, 2]]
 
 
+class ByteArrays:
+    """A serde of small numbers that writes bytearrays."""
+
+    def open(self, context: Any) -> ByteArrays:
+        return self
+
+    def serialize(self, topic: str, column: Any) -> Any:
+        return [bytearray([value]) for value in column]
+
+    def deserialize(self, topic: str, column: Any) -> Any:
+        return [value[0] for value in column]
+
+
 class TestTheTopology:
     def test_changed_keys_get_topics_that_are_called_after_the_join(self) -> None:
         app = StreamsBuilder("app", key=string(), value=json())
@@ -265,6 +278,13 @@ class TestTheTopology:
         driver.pipe("left", 1, key="a", timestamp=0)
         driver.pipe("right", 2, key="a", timestamp=0)
         assert rows(driver) == [("a", [1, 2], 0)]
+
+    def test_a_serde_may_write_any_kind_of_bytes(self) -> None:
+        app = StreamsBuilder("app", key=string(), value=json())
+        left, right = (app.stream(topic).map(lambda v: v + 1) for topic in TOPICS)
+        joined = left.join(right, pair, within=5, left_serde=ByteArrays(), right_serde=ByteArrays())
+        joined.to("out")
+        assert run(app, (LEFT, "a", 1, 0), (RIGHT, "a", 2, 1)) == [("a", [2, 3], 1)]
 
     def test_a_function_that_fails_names_the_record_that_came(self) -> None:
         app = StreamsBuilder("app", key=string(), value=json())

@@ -15,51 +15,47 @@ Source Kafka Streams takes records one by one, so its joins see the store as it 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kafkalite.streams import plan as p
+from kafkalite.streams.aggregates import Count, First, Last, Max, Mean, Min, Sum
 
-
-@dataclass(slots=True)
-class _Changes:
-    """Of one key: the places of its updates, ascending, and the rows that they replaced."""
-
-    orders: list[int] = field(default_factory=list)
-    olds: list[Any] = field(default_factory=list)
+MAKE_NEW: Final = frozenset({Count, First, Last, Max, Mean, Min, Sum})  # and change no row in place
 
 
 class History:
     """The rows of one table that the updates of a run have replaced."""
 
     def __init__(self) -> None:
-        self._changes: dict[bytes, _Changes] = {}
+        self._orders: defaultdict[bytes, list[int]] = defaultdict(list)  # ascending for each key
+        self._olds: defaultdict[bytes, list[Any]] = defaultdict(list)
 
     def note(self, keys: Sequence[bytes], orders: Sequence[int], olds: Sequence[Any]) -> None:
         """Updates came, with these places in the order of their run."""
-        changes = self._changes
+        known_orders, known_olds = self._orders, self._olds
         for key, order, old in zip(keys, orders, olds, strict=True):
-            of_key = changes.get(key) or changes.setdefault(key, _Changes())
-            of_key.orders.append(order)
-            of_key.olds.append(old)
+            known_orders[key].append(order)
+            known_olds[key].append(old)
 
     def rows(self, keys: Sequence[bytes], orders: Sequence[int], rows: Sequence[Any]) -> list[Any]:
         """The rows of `keys` at places in the order; `rows` are those that the store has."""
-        found, changes = list(rows), self._changes
-        for index, key in enumerate(keys):
-            if (of_key := changes.get(key)) is not None:
-                at = bisect_right(of_key.orders, orders[index])
-                if at < len(of_key.olds):
-                    found[index] = of_key.olds[at]
+        found, known = list(rows), self._orders
+        for index, (key, order) in enumerate(zip(keys, orders, strict=True)):
+            if (changes := known.get(key)) is not None:
+                at = bisect_right(changes, order)
+                if at < len(changes):
+                    found[index] = self._olds[key][at]
         return found
 
     def __bool__(self) -> bool:
-        return bool(self._changes)
+        return bool(self._orders)
 
     def clear(self) -> None:
         """The run is over."""
-        self._changes.clear()
+        self._orders.clear()
+        self._olds.clear()
 
 
 def looked_into(node: p.Node) -> p.Node | None:
@@ -72,4 +68,8 @@ def looked_into(node: p.Node) -> p.Node | None:
         table = table.parent
     if isinstance(table, p.TableSource | p.ToTable):
         return None if table.history_ms is not None else table
+    if isinstance(table, p.Aggregate):
+        is_plain = table.window is None and not table.subtracts
+        is_plain = is_plain and not isinstance(table.parent, p.Cogroup)
+        return table if is_plain and {*map(type, table.aggregates)} <= MAKE_NEW else None
     return table if isinstance(table, p.TableFilter | p.TableMap) else None

@@ -9,6 +9,7 @@ Source Kafka Streams' KStreamAggregate, KTableAggregate.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from operator import gt
 from typing import TYPE_CHECKING, Any, Final
@@ -63,17 +64,23 @@ class GroupAggregate:
         batch, whole = self.rows.taken(batch, values=True)
         if not len(batch):
             return
-        if self.rows.wants_each(batch) and self._fold_updates(whole, batch):
+        wants_each = self.rows.wants_each(batch)
+        asks_each = wants_each or (self.rows.history is not None and len(batch) > 1)
+        if asks_each and self._fold_updates(whole, batch, goes_on=wants_each):
             return
         for part, segment in self.rows.parts(batch, whole):
+            self.rows.keep_olds(part)
             self._fold(segment, part)
 
     def _combine(self, batch: Batch) -> None:
         """As `process`, of rows that others have folded."""
         batch = self.rows.keys(batch)
-        if len(batch):
-            self.rows.combine(batch)
-            self.rows.after(batch)
+        runs = [(0, len(batch))] if self.rows.history is None else self.rows.runs(batch)
+        for start, end in runs:
+            if part := batch.slice(start, end):
+                self.rows.keep_olds(part)
+                self.rows.combine(part)
+                self.rows.after(part)
 
     def _fold(self, segment: Segment, batch: Batch) -> None:
         groups = self._group(segment)
@@ -85,12 +92,25 @@ class GroupAggregate:
             self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
         self.rows.after(batch, is_part=True)
 
-    def _fold_updates(self, whole: Segment, batch: Batch) -> bool:
-        """By columns, in native code, and tells below of every update; False where it cannot."""
+    def _fold_updates(self, whole: Segment, batch: Batch, *, goes_on: bool) -> bool:
+        """By columns, in native code: tells a join of every row that is replaced, and below of
+        every update if each `goes_on`; False where it cannot."""
         groups = self._group(whole)
-        if groups is None or (updates := fold_updates(self.rows, groups, whole, batch)) is None:
+        if groups is None:
             return False
-        self.rows.forward(updates)
+        updates = fold_updates(self.rows, groups, whole, batch, are_told=goes_on)
+        if updates is None:
+            return False
+        if self.rows.history is not None:
+            assert updates.raw_keys is not None
+            assert updates.olds is not None
+            keys: Sequence[Any] = updates.raw_keys
+            orders = updates.origin.order(range(len(updates)))
+            self.rows.history.note(keys, orders, updates.olds)
+        if goes_on:
+            self.rows.forward(updates if self.rows.needs.old else replace(updates, olds=None))
+        else:
+            self.rows.after(batch)
         return True
 
     def _group(self, segment: Segment) -> Groups | None:

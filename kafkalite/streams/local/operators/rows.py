@@ -104,6 +104,7 @@ class Rows:
         self.forward = runtime.forward(node)
         self.tells = bool(runtime.edges(node))
         self.needs = runtime.needs(node) | runtime.needs(node, p.Port.FINAL)
+        self.history = runtime.histories.get(node)
         self.waiting = 0  # rows that may have changed since below was told
         self._read: Iterator[Any] = iter(())  # the column that is being folded in
 
@@ -134,16 +135,18 @@ class Rows:
             yield batch.slice(start, end), replace(part, indexes=range(end - start))
 
     def runs(self, batch: Batch, ends: Ends | None = None) -> Iterator[tuple[int, int]]:
-        """The records that may be folded at once: all, or cut where every update goes on.
+        """The records that may be folded at once: all, or cut where every update goes on, or where
+        a join asks what rows were.
 
         No key comes twice in a run then; `ends` cuts more finely. Where the order among several
         arms depends on it, each record is a run.
         """
-        if not self.wants_each(batch):
+        wants_each = self.wants_each(batch)
+        if not wants_each and self.history is None:
             yield 0, len(batch)
             return
         found: Iterable[int] = range(1, len(batch) + 1)
-        if not self.runtime.ordering.forks:
+        if not wants_each or not self.runtime.ordering.forks:
             found = (ends or _distinct)(batch)
         start = 0
         for end in found:
@@ -313,6 +316,15 @@ class Rows:
                     partials[key] = part if older is None else merge(older, part)
 
     # Telling below
+
+    def keep_olds(self, batch: Batch) -> None:
+        """Notes what the rows of the batch's keys are, for a join that asks; no key comes twice."""
+        if self.history is not None:
+            keys: list[Any] = objects(batch.raw_keys or [])
+            bucket, has = self.store.bucket(NO_WINDOW, keys), self.store.has
+            rows = zip(keys, self.layout.rows(bucket, keys), strict=True)
+            olds = [row if has(bucket, key) else None for key, row in rows]
+            self.history.note(keys, batch.origin.order(range(len(batch))), olds)
 
     def note(self, bucket: Bucket, keys: dict[bytes, int]) -> None:
         """Notes that `keys` are about to change."""

@@ -110,14 +110,11 @@ class StreamJoin:
         """What the native loop makes of a run; None where there is no such loop."""
         if not NATIVE:
             return None
-        key_spans, value_spans = Spans.gathered(keys), Spans.gathered(values)
         stamps = Int64s.gathered(batch.timestamps)
         judged = None if times is None else Int64s.gathered(times)
-        assert key_spans is not None
-        assert value_spans is not None
-        assert stamps is not None
+        assert stamps is not None, f"{self.node.name!r}: timestamps are no integers"
         at, made, made_stamps, made_keys, left, right, dropped = match(
-            self, sides, key_spans, stamps, value_spans, judged
+            self, sides, _spans(keys), stamps, _spans(values), judged
         )
         for reason, count in zip(DROPS, dropped, strict=True):
             self.results.drop(reason, count)
@@ -200,6 +197,15 @@ class StreamJoin:
     def resume(self, stream_time: int) -> None:
         """Goes on from there."""
         self.time = max(self.time, stream_time)
+
+
+def _spans(column: Sequence[bytes | None]) -> Spans:
+    """Bytes of any kind as spans: a serde of the user's may write a bytearray."""
+    found = Spans.gathered(column)
+    if found is None:
+        found = Spans.gathered([None if each is None else bytes(each) for each in column])
+        assert found is not None
+    return found
 
 
 @node_needs.register

@@ -24,15 +24,21 @@ if TYPE_CHECKING:  # the native module may not be there
     from kafkalite.streams.local.operators.folding import Groups, Updates
 
 
-def fold_updates(rows: Rows, groups: Groups, segment: Segment, batch: Batch) -> Batch | None:
-    """Folds `segment` of `batch` into the store; the updates, None where that cannot be done."""
+def fold_updates(
+    rows: Rows, groups: Groups, segment: Segment, batch: Batch, *, are_told: bool = True
+) -> Batch | None:
+    """Folds `segment` of `batch` into the store; the updates, None where that cannot be done.
+
+    `are_told`: below hears of them by these updates.
+    """
     assert rows.kinds is not None
     buckets = rows.buckets(groups)
     updates = follow(groups, rows.kinds, segment.arguments, buckets, deletes=rows.layout.deletes)
     if updates is None:
         return None
-    before = _rows_before(rows, groups) if rows.needs.old else None
-    rows.write_groups(groups, segment, are_told=True)
+    wants_olds = rows.needs.old or rows.history is not None
+    before = _rows_before(rows, groups) if wants_olds else None
+    rows.write_groups(groups, segment, are_told=are_told)
     return _batch(rows, updates, segment, batch, before)
 
 
