@@ -460,6 +460,23 @@ def test_the_native_loop_and_its_twin_agree(
     assert runs[0] == runs[1]
 
 
+def test_very_many_pairs_leave_in_parts(batch_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of many records with one key: it would take memory for the product of both sides."""
+    left = [("a", n, n // 10) for n in range(200)]
+    right = [("a", -n, n // 10) for n in range(200)]
+    whole, cut = (batch_run(joined_app("outer", 10)) for _ in range(2))
+    whole.feed_all({"left": left, "right": right})
+    sent = []
+    monkeypatch.setattr(stream_joins, "PAIRS_MAX", 500)
+    join = next(iter(cut.tasks[0]._runtime.stateful.values()))
+    monkeypatch.setattr(join.results, "forward", lambda batch, f=join.results.forward: (
+        sent.append(len(batch)), f(batch)))  # fmt: skip
+    cut.feed_all({"left": left, "right": right})
+    assert cut.rows("out") == whole.rows("out")
+    assert len(sent) > 10
+    assert max(sent) < 500 + 200
+
+
 def test_a_stretch_of_both_inputs_is_one_run(batch_run: Any) -> None:
     """Records that alternate between the inputs would be runs of one record each."""
     run = batch_run(joined_app("inner", 10))

@@ -8,5 +8,12 @@ from kafkalite.core.protocol._spans import Spans
 INTERFACE: int
 
 def match(
-    join: Any, sides: bytes, keys: Spans, stamps: Int64s, values: Spans, times: Int64s | None
-) -> tuple[Int64s, bytes, Int64s, Spans, Spans, Spans, tuple[int, int, int]]: ...
+    join: Any,
+    sides: bytes,
+    keys: Spans,
+    stamps: Int64s,
+    values: Spans,
+    times: Int64s | None,
+    start: int,
+    pairs_max: int,
+) -> tuple[int, Int64s, bytes, Int64s, Spans, Spans, Spans, tuple[int, int, int]]: ...

@@ -29,7 +29,7 @@ from kafkalite.streams.local.state._segment_rows cimport (
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 2
+INTERFACE = 3
 
 cdef enum:
     LEFT = 0  # as pairs.py counts the sides
@@ -302,13 +302,15 @@ cdef class Run:
 
 def match(
     object join, bytes sides, Spans keys not None, Int64s stamps not None,
-    Spans values not None, Int64s times,
+    Spans values not None, Int64s times, Py_ssize_t start, Py_ssize_t pairs_max,
 ):
-    """Joins records one after the other; `times` are those by which they are judged, if any.
+    """Joins records one after the other; `times` are those by which they are judged, if any. It
+    begins with record `start`, and ends behind the one with which there are so many pairs.
 
-    Gives the columns of all pairs, and how many records had no key, no value, or came too late.
+    Gives where it ended, the columns of all pairs, and how many records had no key, no value, or
+    came too late.
     """
-    cdef Py_ssize_t at, i, count = stamps.size
+    cdef Py_ssize_t at, i, count = stamps.size, end = stamps.size
     cdef int side
     cdef int64_t stamp, time, low, limit, keeps = join.keeps_ms, reached = join.time
     cdef bint is_timed = times is not None
@@ -323,7 +325,12 @@ def match(
     right = Side(join.sides[1], join.reach[1])
     if not len(sides) == keys.size == values.size == count or (is_timed and times.size != count):
         raise ValueError("columns of different lengths")
-    for at in range(count):
+    if not 0 <= start <= count:
+        raise IndexError(f"record {start} of {count}")
+    for at in range(start, count):
+        if run.count >= pairs_max and at > start:
+            end = at
+            break
         side = PyBytes_AS_STRING(sides)[at]
         own, other = (left, right) if side == LEFT else (right, left)
         key, value, stamp = text_at(keys, at), text_at(values, at), stamps.numbers[at]
@@ -357,4 +364,4 @@ def match(
     for own in (left, right):
         own.store.newest = max(own.store.newest, own.newest)
         own.store.reckon()
-    return (*run.columns(), (no_key, no_value, too_late))
+    return (end, *run.columns(), (no_key, no_value, too_late))

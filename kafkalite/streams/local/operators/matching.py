@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalite.streams.local.state.segment_rows import NATIVE as ROWS
 
-INTERFACE: Final = 2  # what the native module and this one agree on
+INTERFACE: Final = 3  # what the native module and this one agree on
 
 __all__ = ["INTERFACE", "NATIVE", "match"]
 

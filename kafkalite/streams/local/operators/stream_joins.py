@@ -11,8 +11,8 @@ record of either side is joined with the rows of the other side, and then become
 No record is too late to be joined. Where several tasks write an input (watermarks.py), `newest` is
 the time by which the record is judged, and rows leave when all tasks have passed them.
 
-The inputs are gathered (order.py): a run gives the records of both sides in their order, and all
-pairs of a run leave as one batch.
+The inputs are gathered (order.py): a run gives the records of both sides in their order, and the
+pairs of a run leave together, as one batch unless they are very many.
 
 Facts  A record without key or value is dropped; with a value and without a key it gives a null
        result at once where its side may have one. Pairs come oldest row first. A pair has the later
@@ -24,7 +24,7 @@ Source Kafka Streams' KStreamKStreamJoin, and KIP-633. Its null results may come
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import merge
 from itertools import repeat
 from typing import Final
@@ -49,6 +49,7 @@ from kafkalite.streams.local.state import SegmentStore
 from kafkalite.streams.stores import Store
 
 NEVER: Final = -1
+PAIRS_MAX: Final = 100_000  # that leave as one batch, and those of one record more
 DROPS: Final = (Reason.NULL_KEY, Reason.NULL_VALUE, Reason.EXPIRED_ROW)  # as the loop counts them
 
 
@@ -85,9 +86,9 @@ class StreamJoin:
         assert batch.raw_values is not None
         times = batch.times if self.runtime.is_timed else None
         assert times is not None or not self.runtime.is_timed
-        found = self.natively(sides, batch.raw_keys, batch, batch.raw_values, times)
-        if found is not None:
-            self.results.send(found, batch)
+        if NATIVE:
+            for found in self.natively(sides, batch.raw_keys, batch, batch.raw_values, times):
+                self.results.send(found, batch)
             return
         pairs = Pairs()
         records = zip(sides, batch.raw_keys, batch.timestamps, batch.raw_values, strict=True)
@@ -106,19 +107,19 @@ class StreamJoin:
         batch: Batch,
         values: Sequence[bytes | None],
         times: Sequence[int] | None,
-    ) -> Pairs | None:
-        """What the native loop makes of a run; None where there is no such loop."""
-        if not NATIVE:
-            return None
+    ) -> Iterator[Pairs]:
+        """What the native loop makes of a run, some `PAIRS_MAX` at a time."""
         stamps = Int64s.gathered(batch.timestamps)
         judged = None if times is None else Int64s.gathered(times)
         assert stamps is not None, f"{self.node.name!r}: timestamps are no integers"
-        at, made, made_stamps, made_keys, left, right, dropped = match(
-            self, sides, _spans(keys), stamps, _spans(values), judged
-        )
-        for reason, count in zip(DROPS, dropped, strict=True):
-            self.results.drop(reason, count)
-        return Pairs(at, made, made_keys, made_stamps, (left, right))
+        columns, end = (sides, _spans(keys), stamps, _spans(values), judged), 0
+        while end < len(batch):
+            end, at, made, made_stamps, made_keys, left, right, dropped = match(
+                self, *columns, end, PAIRS_MAX
+            )
+            for reason, count in zip(DROPS, dropped, strict=True):
+                self.results.drop(reason, count)
+            yield Pairs(at, made, made_keys, made_stamps, (left, right))
 
     def incomplete(
         self, pairs: Pairs, side: int, at: int, key: bytes | None, stamp: int, value: bytes | None
