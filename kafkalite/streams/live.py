@@ -92,19 +92,31 @@ class AsyncLiveStore(Generic[K, V]):
         *,
         after: Place | None = None,
         timeout: Duration = TIMEOUT,  # noqa: ASYNC109 - the word of the blocking twin
+        max_lag: int | None = None,
     ) -> V:
         """The row of a key, None when there is none.
 
         `after`: the place of a record that the store must have seen, as a producer's future gives
-        it; StoreUnavailable when it has not after `timeout`.
+        it; StoreUnavailable when it has not after `timeout`. `max_lag`: where the key's task does
+        not run here, a copy of it answers, a standby or one that is being restored, if it lacks at
+        most so many records.
         """
         seconds = positive(timeout, f"store {self.name!r}: timeout") / 1000
 
         async def work(queries: Queries) -> V:
             if after is not None:
                 await queries.seen(self.name, after, seconds)
-            row: V = await queries.get(self.name, key)
+            row: V = await queries.get(self.name, key, max_lag)
             return row
+
+        return await self._asking.ask(work)
+
+    async def lag(self, key: K) -> int:
+        """How many records the rows lack that `get` looks into: 0 where the key's task runs here.
+        StoreUnavailable where there is no copy either."""
+
+        async def work(queries: Queries) -> int:
+            return queries.lag(self.name, key)
 
         return await self._asking.ask(work)
 
@@ -163,13 +175,27 @@ class LiveStore(Generic[K, V]):
         self._store: AsyncLiveStore[K, V] = AsyncLiveStore(name, asking)
         self._wait = asking.wait
 
-    def get(self, key: K, *, after: Place | None = None, timeout: Duration = TIMEOUT) -> V:
+    def get(
+        self,
+        key: K,
+        *,
+        after: Place | None = None,
+        timeout: Duration = TIMEOUT,
+        max_lag: int | None = None,
+    ) -> V:
         """The row of a key, None when there is none.
 
         `after`: the place of a record that the store must have seen, as a producer's future gives
-        it; StoreUnavailable when it has not after `timeout`.
+        it; StoreUnavailable when it has not after `timeout`. `max_lag`: where the key's task does
+        not run here, a copy of it answers, a standby or one that is being restored, if it lacks at
+        most so many records.
         """
-        return self._wait(self._store.get(key, after=after, timeout=timeout))
+        return self._wait(self._store.get(key, after=after, timeout=timeout, max_lag=max_lag))
+
+    def lag(self, key: K) -> int:
+        """How many records the rows lack that `get` looks into: 0 where the key's task runs here.
+        StoreUnavailable where there is no copy either."""
+        return self._wait(self._store.lag(key))
 
     def range(
         self, start: K | None = None, end: K | None = None, *, limit: int | None = LIMIT

@@ -160,8 +160,8 @@ async def _worker(peer: Peer) -> WorkerStatus:
     if peer.address is None:
         return WorkerStatus(name, count, "no HTTP")
     try:
-        _, health = await get(peer.address, "/health", ANSWER_SECONDS)
-        status, topology = await get(peer.address, "/topology", ANSWER_SECONDS)
+        _, _, health = await get(peer.address, "/health", ANSWER_SECONDS)
+        status, _, topology = await get(peer.address, "/topology", ANSWER_SECONDS)
     except BrokerUnavailable as error:
         return WorkerStatus(name, count, "no answer", (str(error),))
     found = orjson.loads(health)

@@ -70,6 +70,21 @@ class Follower:
         """How many records each task is behind."""
         return {life.task_id: sum(map(self._lag, replays)) for life, replays in self._lives.items()}
 
+    @property
+    def known_lags(self) -> dict[TaskId, int]:
+        """The same of tasks whose changelogs have all been read from here, as of the last fetch."""
+        consumer = self._consumer
+        if consumer is None:
+            return {}
+        found: dict[TaskId, int] = {}
+        for life, replays in self._lives.items():
+            changelogs = [replay.changelog for replay in replays]
+            lags = [consumer.lag(tp) for tp in changelogs if tp not in self._fresh]
+            known = [lag for lag in lags if lag is not None]
+            if len(known) == len(replays):
+                found[life.task_id] = sum(known)
+        return found
+
     async def step(self, budget_ms: float) -> bool:
         """Reads for about as long as the budget; whether there was something to read."""
         if not self._replays:

@@ -243,6 +243,10 @@ class GlobalView:
         low = b"" if start is None else self._bytes(start)
         return self._store.pairs(low, None if end is None else self._bytes(end))
 
+    def fetch(self, key: Any, start: int, end: int) -> Iterator[tuple[Any, Any]]:
+        """There are no windows."""
+        raise TopologyError(f"{self._store} has no windows to fetch from")
+
     def __len__(self) -> int:
         """How many rows there are."""
         return self._store.count()

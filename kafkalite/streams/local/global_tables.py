@@ -38,7 +38,7 @@ from kafkalite.streams.local.rounds import Clocks
 from kafkalite.streams.local.state.backend import Place
 from kafkalite.streams.local.state.directory import Places
 from kafkalite.streams.local.task_thread import TaskThread
-from kafkalite.streams.plan import Plan
+from kafkalite.streams.plan import GlobalSource, Plan
 
 DIRECTORY: Final = "global"
 POLL_MS: Final = 500
@@ -79,6 +79,16 @@ class GlobalTables:
         self._consumer: Consumer | None = None
         self._checked_at = self._reported_at = clocks.monotonic()
         self._following: asyncio.Task[None] | None = None
+
+    @property
+    def tables(self) -> tuple[GlobalSource, ...]:
+        """The tables of the plan."""
+        return self._plan.global_tables
+
+    @property
+    def are_read(self) -> bool:
+        """Whether every table has been read to its end once."""
+        return self._following is not None
 
     async def read(self, is_stopping: Callable[[], bool]) -> None:
         """Reads every table to its end, then goes on in the background. Breaks off once stopping:

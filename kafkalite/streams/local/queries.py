@@ -8,6 +8,10 @@ record left them, some of them not committed yet. A caller who has written a rec
 the store has seen it: `after` is the record's place in its topic. The record may have gone through
 repartition topics; of those in between, what the group has committed counts.
 
+Global tables are asked in the same way; every worker has all of their rows. A copy of a task that
+runs elsewhere, or that is restored here, is asked where that is wanted: its rows are committed
+ones, and it says how many records of the changelog it lacks.
+
 Owns   nothing: tasks, thread and client are the worker's.
 Never  changes a store.
 Fails  with StoreUnavailable where another worker has the key, or nobody yet; with TopologyError for
@@ -34,6 +38,8 @@ from kafkalite.serde.registry import SchemaRegistry
 from kafkalite.serde.serde import SerdeContext
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.assignor import TaskId
+from kafkalite.streams.local.global_store import GlobalView
+from kafkalite.streams.local.global_tables import GlobalTables
 from kafkalite.streams.local.peers import Peers
 from kafkalite.streams.local.state import START
 from kafkalite.streams.local.task import Task, TaskState
@@ -79,7 +85,7 @@ class Home:
     """Where a store is: its sub-topology, and how many tasks that has."""
 
     store: Store
-    sub: SubTopology
+    sub: SubTopology | None  # None: a global table
     width: int
     is_hashed: bool  # whether our own hash decided about the partition of every key
 
@@ -101,6 +107,8 @@ class Queries:
         thread: TaskThread,
         tasks: Callable[[], Mapping[TaskId, Task]],
         inputs: Callable[[], TaskInputs],
+        copies: Callable[[], Mapping[TaskId, tuple[Task, int]]],
+        global_tables: GlobalTables,
     ) -> None:
         self._application_id = application_id
         self._subs = {sub.id: sub for sub in subs}
@@ -111,19 +119,53 @@ class Queries:
         self._homes: tuple[TaskInputs | None, dict[str, Home]] = None, {}
         self._tasks = tasks
         self._inputs = inputs
+        self._copies = copies
+        self._globals = global_tables
         self.peers = Peers(application_id, client, self._task_of)
 
     # What is asked
 
-    async def get(self, name: str, key: Any) -> Any:
-        """The row of a key, None where there is none."""
+    async def get(self, name: str, key: Any, max_lag: int | None = None) -> Any:
+        """The row of a key, None where there is none; also of a copy that lacks at most `max_lag`
+        records, in the worker's loop."""
         home = self.home(name)
         partition = self.partition_of(home, key)
+        if max_lag is not None and (copy := self.copy(home, partition, max_lag)) is not None:
+            return copy.store(name).get(key)
         return await self._read(lambda: self.look(home, key, partition), is_short=True)
+
+    def lag(self, name: str, key: Any) -> int:
+        """How many records the rows that `get` looks into lack; 0 where the task runs."""
+        home = self.home(name)
+        partition = self.partition_of(home, key)
+        if self.runs(home, partition):
+            return 0
+        if (copy := self._copy(home, partition)) is None:
+            raise self._elsewhere(home, key, partition)
+        return copy[1]
+
+    def copy(self, home: Home, partition: int, max_lag: int) -> Task | None:
+        """A copy of a task that does not run here, for the worker's loop. StoreUnavailable where it
+        lacks more records than `max_lag`."""
+        if self.runs(home, partition) or (found := self._copy(home, partition)) is None:
+            return None
+        task, lag = found
+        if lag > max_lag:
+            raise StoreUnavailable(
+                f"store {home.store.name!r}: the copy of task {task} in this worker lacks {lag:,} "
+                f"records, more than max_lag={max_lag}",
+                partition,
+            )
+        return task
+
+    def _copy(self, home: Home, partition: int) -> tuple[Task, int] | None:
+        return None if home.sub is None else self._copies().get(TaskId(home.sub.id, partition))
 
     def look(self, home: Home, key: Any, partition: int) -> Any:
         """The row of a key of that partition, None where there is none; in the task thread."""
         name = home.store.name
+        if home.sub is None:
+            return self._global(name).get(key)
         row = None
         if (task := self._running(home, partition)) is not None:
             row = task.store(name).get(key)
@@ -141,19 +183,25 @@ class Queries:
         """The pairs of a key's windows that start in [start, end]; in the task thread."""
         if (task := self._running(home, partition)) is None:
             raise self._elsewhere(home, key, partition)
-        return list(islice(task.store(home.store.name).fetch(key, start, end), limit))
+        return windows_of(task, home, key, start, end, limit)
+
+    def _global(self, name: str) -> GlobalView:
+        if not self._globals.are_read:
+            raise StoreUnavailable(f"global table {name!r}: its topic is being read")
+        return self._globals.stores[name].view()
 
     def runs(self, home: Home, partition: int) -> bool:
         """Whether the task of that partition runs in this worker."""
-        return self._running(home, partition) is not None
+        return home.sub is None or self._running(home, partition) is not None
 
     def _running(self, home: Home, partition: int) -> Task | None:
+        assert home.sub is not None, "global tables have no tasks"
         task = self._tasks().get(TaskId(home.sub.id, partition))
         return None if task is None or task.state is TaskState.FAILED else task
 
     def _elsewhere(self, home: Home, key: Any, partition: int) -> StoreUnavailable:
         name = home.store.name
-        if not self.has_tasks(home):
+        if home.sub is None or not self.has_tasks(home):
             return self._nothing_of(name)
         return StoreUnavailable(
             f"store {name!r}: the key {key!r} belongs to task {home.sub.id}_{partition}, which "
@@ -164,6 +212,8 @@ class Queries:
     async def rows(self, name: str, pick: Callable[[Any], Sequence[Pair]]) -> list[Pair]:
         """The pairs that `pick` takes of each task's view, in the order of their keys' bytes."""
         home = self.home(name)
+        if home.sub is None:
+            return list(await self._read(lambda: pick(self._global(name))))
         tasks = self._tasks_of(home)
         if not tasks:
             raise self._nothing_of(name)
@@ -204,7 +254,8 @@ class Queries:
     @property
     def names(self) -> list[str]:
         """The stores of the application."""
-        return sorted(store.name for sub in self._subs.values() for store in sub.stores)
+        stores = [store.name for sub in self._subs.values() for store in sub.stores]
+        return sorted(stores + [table.name for table in self._globals.tables])
 
     def _partitions_of(self) -> Mapping[str, int]:
         return self._inputs().partitions_of
@@ -226,6 +277,11 @@ class Queries:
                     width = self._partitions_of().get(store.changelog_topic, 0)
                     home = homes[name] = Home(store, sub, width, _is_hashed(sub))
                     return home
+        for table in self._globals.tables:
+            if table.name == name:
+                (topic,) = table.topics
+                store = Store(name, topic, table, table.key, table.value)
+                return homes.setdefault(name, Home(store, None, 0, is_hashed=True))
         raise TopologyError(
             f"{self._application_id}: no store is called {name!r}; stores are {self.names}"
         )
@@ -241,6 +297,8 @@ class Queries:
 
     def partition_of(self, home: Home, key: Any) -> int:
         """The partition of a key, by the hash of Kafka's producers."""
+        if home.sub is None:
+            return 0
         (data,) = self.key_bytes(home, [key])
         if not home.width:
             raise StoreUnavailable(f"store {home.store.name!r}: the application has not started")
@@ -253,9 +311,10 @@ class Queries:
 
     def has_tasks(self, home: Home) -> bool:
         """Whether this worker has rows of a store."""
-        return bool(self._tasks_of(home))
+        return home.sub is None or bool(self._tasks_of(home))
 
     def _tasks_of(self, home: Home) -> list[Task]:
+        assert home.sub is not None, "global tables have no tasks"
         tasks = self._tasks()
         return [
             task
@@ -266,6 +325,9 @@ class Queries:
     # Read your writes
 
     async def _wait(self, home: Home, tp: TopicPartition, end: int) -> None:
+        if home.sub is None:
+            await self._until_read(home.store, tp, end)
+            return
         begin = next((s.id for s in self._subs.values() if s.source_of(tp.topic)), None)
         ways = None if begin is None else self._ways(begin, home.sub.id)
         if begin is None or ways is None:
@@ -284,6 +346,14 @@ class Queries:
                     if below is not None:
                         ends[below] |= await self._ends(admin, topic)
             await self._until_processed(admin, ends[home.sub.id])
+
+    async def _until_read(self, table: Store, tp: TopicPartition, end: int) -> None:
+        if tp.topic != table.changelog_topic:
+            raise TopologyError(f"global table {table.name!r} is not of topic {tp.topic!r}")
+        store = self._globals.stores.get(table.name)
+        while store is None or store.offsets.get(tp.partition, 0) < end:
+            await asyncio.sleep(LOOK_SECONDS)
+            store = self._globals.stores.get(table.name)
 
     def _ways(self, begin: int, end: int) -> dict[int, set[int]] | None:
         """The sub-topologies on ways from one to another, each with those just above it."""
@@ -344,6 +414,11 @@ class Queries:
 
 def _picked(task: Task, name: str, pick: Callable[[Any], Sequence[Pair]]) -> Sequence[Pair]:
     return pick(task.store(name))
+
+
+def windows_of(task: Task, home: Home, key: Any, start: int, end: int, limit: int) -> list[Pair]:
+    """The pairs of a key's windows that start in [start, end]."""
+    return list(islice(task.store(home.store.name).fetch(key, start, end), limit))
 
 
 def _is_hashed(sub: SubTopology) -> bool:

@@ -135,6 +135,18 @@ class TaskStarter:
         """Whether `advance` has something to do at once."""
         return bool(self._queue or self._restores)
 
+    @property
+    def copies(self) -> Mapping[TaskId, tuple[Task, int]]:
+        """The tasks that do not run here but have state, with how many records of their changelogs
+        that lacks. For the worker's loop."""
+        lags = self._follower.known_lags
+        found = {
+            life.task_id: (task, lags[life.task_id])
+            for life, (task, _) in self._made.items()
+            if life.is_standby and life.task_id in lags
+        }
+        return found | {life.task_id: (self._made[life][0], n) for life, n in self._behind.items()}
+
     def prepared_standbys(self) -> list[Life]:
         """The standbys that have been prepared since the last call, as `prepared`."""
         return _take_done(self._following)

@@ -165,6 +165,8 @@ class Worker:
             self._thread,
             lambda: self._rounds.running,
             lambda: self._inputs,
+            lambda: self._starter.copies if self._has_assignment else {},
+            self._globals,
         )
         self._inputs = TaskInputs(plan.application_id, subs, {}, {})  # until topics are known
         self._commits = Commits(self._rounds, self._polling, self._send, self._upkeep.committed)

@@ -8,8 +8,9 @@
     GET /topology                            the plan, with the tasks of this worker and their lags
 
 Any worker answers for all: it asks the worker whose task has the key, or every worker for a range,
-and says which one it was (`x-kafkalite-worker`). `?after=TOPIC:PARTITION:OFFSET` waits until the
-store has seen that record, at most `?timeout=`.
+and says which one it was (`x-kafkalite-worker`). With `?max_lag=` a copy answers for a key whose
+task does not run, and says how many records it lacks (`x-kafkalite-lag`).
+`?after=TOPIC:PARTITION:OFFSET` waits until the store has seen that record, at most `?timeout=`.
 
     400 a key or parameter that makes no sense     404 no such store, or no row of that key
     409 the key's task is with a worker that answers nobody     503 nobody runs it at the moment
@@ -25,6 +26,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 from types import SimpleNamespace
 from typing import Any, Final
@@ -42,7 +44,7 @@ from kafkalite.streams.live import Asking
 from kafkalite.streams.local.assignor import TaskId
 from kafkalite.streams.local.overview import Overview
 from kafkalite.streams.local.peers import Peer
-from kafkalite.streams.local.queries import Home, Queries, StoreUnavailable
+from kafkalite.streams.local.queries import Home, Queries, StoreUnavailable, windows_of
 from kafkalite.streams.plan import Plan
 from kafkalite.streams.web.client import get
 from kafkalite.streams.web.documents import (
@@ -54,6 +56,7 @@ from kafkalite.streams.web.documents import (
     key_of,
     no_row,
     row_document,
+    store_document,
 )
 from kafkalite.streams.web.metrics import PAGE_TYPE, page
 
@@ -62,6 +65,9 @@ log: Final = logging.getLogger(__name__)
 LIMIT_MAX: Final = 10_000
 TIMEOUT: Final = "10s"
 PEER_SECONDS: Final = 10.0
+COPY_SECONDS: Final = 2.0  # the same where a copy may answer instead
+LAG: Final = "x-kafkalite-lag"
+FOUND: Final = (200, 404)  # whether there is a row is known
 READING: Final = frozenset({"GET", "HEAD"})
 
 LookUp = Callable[[], Coroutine[Any, Any, Sequence[Peer]]]  # who has which tasks
@@ -128,7 +134,7 @@ class WorkerApp:
         except Refused as error:
             return _error_response(error.status, str(error))
         except StoreUnavailable as error:
-            return _error_response(503, str(error), {"retry-after": "1"})
+            return _unavailable(error)
         except BrokerUnavailable as error:
             return _error_response(503, str(error))
         except TopologyError as error:
@@ -162,37 +168,100 @@ class WorkerApp:
     async def _stores(self) -> list[dict[str, Any]]:
         peers = await self._asking.ask(lambda _: self._peers())
         queries = await self._asking.ask(_themselves)
-        return [_store_document(queries.home(name), peers) for name in queries.names]
+        owners = {str(task): peer.address for peer in peers for task in peer.tasks}
+        return [_document_of(queries.home(name), owners) for name in queries.names]
 
     async def _row(self, question: Question) -> Response:
         assert question.key is not None
         queries = await self._asking.ask(_themselves)
         home = queries.home(question.store)
         key = key_of(home.store, question.key)
-        task = TaskId(home.sub.id, queries.partition_of(home, key))
-        if not question.is_local and (there := await self._elsewhere(task)) is not None:
-            status, body = await get(there, question.path, PEER_SECONDS)
-            return Response(body, status, media_type="application/json", headers={WORKER: there})
-        rows = await self._asking.ask(lambda q: self._local_rows(q, question, key))
-        if home.is_windowed:
-            return self._response({"rows": [row for _, row in rows]})
-        if not rows:
-            raise Refused(404, no_row(question.store, question.key))
-        return self._response(rows[0][1])
+        if home.sub is not None and not question.is_local:
+            task = TaskId(home.sub.id, queries.partition_of(home, key))
+            if "max_lag" in question.parameters:
+                return await self._row_or_copy(question, home, key, task)
+            if (there := await self._elsewhere(task)) is not None:
+                return _passed_on(there, await get(there, question.path, PEER_SECONDS))
+        return await self._row_here(question, home, key)
 
-    async def _local_rows(self, queries: Queries, question: Question, key: Any) -> list[Row]:
+    async def _row_here(self, question: Question, home: Home, key: Any) -> Response:
+        rows, lag = await self._asking.ask(lambda q: self._local_rows(q, question, key))
+        stale = {} if lag is None else {LAG: str(lag)}
+        if home.is_windowed:
+            return self._response({"rows": [row for _, row in rows]}, headers=stale)
+        if not rows:
+            words = no_row(question.store, str(question.key))
+            return _error_response(404, words, {WORKER: self._address} | stale)
+        return self._response(rows[0][1], headers=stale)
+
+    async def _row_or_copy(
+        self, question: Question, home: Home, key: Any, task: TaskId
+    ) -> Response:
+        """Of the task that runs; else of the copy that lacks the fewest records."""
+        here = partial(self._answered, question, home, key)
+        try:
+            there = await self._elsewhere(task)
+        except Refused:  # it has no address
+            there = None
+        if there is not None:
+            first = await self._asked(there, question)
+        else:
+            first = await here()
+        if first.status_code in FOUND and LAG not in first.headers:
+            return first
+        others = [
+            peer.address
+            for peer in await self._asking.ask(lambda _: self._peers())
+            if peer.address not in (None, there, self._address)
+        ]
+        asked = [self._asked(str(address), question) for address in others]
+        if there is not None:
+            asked.append(here())
+        answers = [first, *await asyncio.gather(*asked)]
+        found = [answer for answer in answers if answer.status_code in FOUND]
+        return min(found, key=lambda a: int(a.headers.get(LAG, "0")), default=first)
+
+    async def _answered(self, question: Question, home: Home, key: Any) -> Response:
+        try:
+            return await self._row_here(question, home, key)
+        except StoreUnavailable as error:
+            return _unavailable(error)
+
+    async def _asked(self, address: str, question: Question) -> Response:
+        try:
+            return _passed_on(address, await get(address, question.path, COPY_SECONDS))
+        except BrokerUnavailable as error:
+            return _unavailable(error)
+
+    async def _local_rows(
+        self, queries: Queries, question: Question, key: Any
+    ) -> tuple[list[Row], int | None]:
+        """The rows of a key, and how many records their copy lacks; None: the task runs."""
         await self._wait(queries, question)
         home = queries.home(question.store)
+        copy, lag = None, None
+        if "max_lag" in question.parameters:
+            copy = queries.copy(
+                home, queries.partition_of(home, key), question.number("max_lag", 0)
+            )
+            lag = None if copy is None else queries.lag(question.store, key)
         if home.is_windowed:
             first, last = question.number("from", 0), question.number("to", END_OF_TIME)
             limit = _limit(question)
-            pairs = await queries.rows(
-                question.store, lambda view: list(islice(view.fetch(key, first, last), limit))
-            )
+            if copy is not None:
+                pairs = windows_of(copy, home, key, first, last, limit)
+            else:
+                pairs = await queries.rows(
+                    question.store, lambda view: list(islice(view.fetch(key, first, last), limit))
+                )
         else:
-            value = await queries.get(question.store, key)
+            value = (
+                await queries.get(question.store, key)
+                if copy is None
+                else copy.store(question.store).get(key)
+            )
             pairs = [] if value is None else [(key, value)]
-        return [(b"", row_document(key, value)) for key, value in pairs]
+        return [(b"", row_document(key, value)) for key, value in pairs], lag
 
     async def _elsewhere(self, task: TaskId) -> str | None:
         """The address of the worker that has the task; None where that is this one."""
@@ -211,8 +280,10 @@ class WorkerApp:
 
     async def _range(self, question: Question) -> Response:
         limit = _limit(question)
+        queries = await self._asking.ask(_themselves)
+        is_global = queries.home(question.store).sub is None
         rows = await self._asking.ask(lambda q: self._local_range(q, question, limit + 1))
-        if not question.is_local:
+        if not question.is_local and not is_global:
             rows += await self._ranges_elsewhere(question)
             rows.sort(key=lambda row: row[0])
         page_of_rows: dict[str, Any] = {"rows": [row for _, row in rows[:limit]], "next": None}
@@ -254,6 +325,7 @@ class WorkerApp:
         nobody would see: the request fails."""
         queries = await self._asking.ask(_themselves)
         home = queries.home(question.store)
+        assert home.sub is not None, "every worker has all of a global table"
         others = [
             peer
             for peer in await self._asking.ask(lambda _: self._peers())
@@ -267,7 +339,7 @@ class WorkerApp:
             *(get(str(peer.address), question.path, PEER_SECONDS) for peer in others)
         )
         rows: list[Row] = []
-        for peer, (status, body) in zip(others, answers, strict=True):
+        for peer, (status, _, body) in zip(others, answers, strict=True):
             if status != 200:
                 raise Refused(503, f"{peer.address} has answered {status}: {body[:200]!r}")
             answer = orjson.loads(body)
@@ -286,8 +358,8 @@ class WorkerApp:
         place = SimpleNamespace(topic=topic, partition=int(partition), offset=int(offset))
         await queries.seen(question.store, place, positive(timeout, "timeout") / 1000)
 
-    def _response(self, document: Any) -> Response:
-        return _json_response(document, headers={WORKER: self._address})
+    def _response(self, document: Any, headers: Mapping[str, str] | None = None) -> Response:
+        return _json_response(document, headers={WORKER: self._address, **(headers or {})})
 
     # The worker
 
@@ -367,22 +439,32 @@ def _hex(text: str) -> bytes:
         raise Refused(400, f"next: expected what the page before gave, got {text!r}") from None
 
 
-def _store_document(home: Home, peers: Sequence[Peer]) -> dict[str, Any]:
-    owners = {task: peer.address for peer in peers for task in peer.tasks}
-    tasks = [TaskId(home.sub.id, number) for number in range(home.width)]
-    return {
-        "name": home.store.name,
-        "key": repr(home.store.key),
-        "value": repr(home.store.value),
-        "windows": home.is_windowed,
-        "tasks": {str(task): owners.get(task) for task in tasks},
-    }
+def _document_of(home: Home, owners: Mapping[str, str | None]) -> dict[str, Any]:
+    sub = home.sub
+    tasks = () if sub is None else [str(TaskId(sub.id, number)) for number in range(home.width)]
+    return store_document(
+        home.store,
+        is_windowed=home.is_windowed,
+        is_global=sub is None,
+        tasks={task: owners.get(task) for task in tasks},
+    )
 
 
 def _json_response(
     document: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     return Response(encoded(document), status, headers, media_type="application/json")
+
+
+def _passed_on(address: str, answer: tuple[int, dict[str, str], bytes]) -> Response:
+    """What another worker has said."""
+    status, headers, body = answer
+    kept = {WORKER: address} | ({LAG: headers[LAG]} if LAG in headers else {})
+    return Response(body, status, media_type="application/json", headers=kept)
+
+
+def _unavailable(error: KafkaliteError) -> Response:
+    return _error_response(503, str(error), {"retry-after": "1"})
 
 
 def _error_response(status: int, words: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -14,8 +14,8 @@ from kafkalite.errors import BrokerUnavailable
 ANSWER_BYTES_MAX: Final = 64 << 20
 
 
-async def get(address: str, path: str, seconds: float) -> tuple[int, bytes]:
-    """The status and the body of the answer of HOST:PORT."""
+async def get(address: str, path: str, seconds: float) -> tuple[int, dict[str, str], bytes]:
+    """The status, the headers and the body of the answer of HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(seconds):
@@ -24,7 +24,9 @@ async def get(address: str, path: str, seconds: float) -> tuple[int, bytes]:
         protocol, status, *_ = head.split(b" ", 2)
         if not protocol.startswith(b"HTTP/1."):
             raise ValueError(f"no HTTP: {protocol[:20]!r}")
-        return int(status), body
+        lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+        headers = {n.decode().lower(): v.decode().strip() for n, _, v in lines}
+        return int(status), headers, body
     except (OSError, ValueError, asyncio.LimitOverrunError, TimeoutError) as error:
         why = str(error) or type(error).__name__
         raise BrokerUnavailable(f"the worker at {address} does not answer: {why}") from error

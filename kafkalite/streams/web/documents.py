@@ -47,6 +47,20 @@ def key_of(store: Store, text: str) -> Any:
         raise Refused(400, f"store {store.name!r}: {text!r} is no key of {store.key!r}") from None
 
 
+def store_document(
+    store: Store, *, is_windowed: bool, is_global: bool, tasks: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """A store, and which worker has each of its tasks."""
+    return {
+        "name": store.name,
+        "key": repr(store.key),
+        "value": repr(store.value),
+        "windows": is_windowed,
+        "global": is_global,
+        "tasks": tasks,
+    }
+
+
 def row_document(key: Any, value: Any) -> dict[str, Any]:
     """A row."""
     return {"key": key, "value": value}
