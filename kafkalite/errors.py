@@ -10,7 +10,7 @@ KafkaliteError
 │   │                      refuses and where a client hears of it
 │   ├── RecordsTooLarge    because the batch decompresses to more bytes than are allowed
 │   └── RecordsRefused     for some records of the batch, by their index
-├── BrokerUnavailable      nobody answers at the address, or the connection broke
+├── BrokerUnavailable      no broker answers at the address, or the connection broke
 ├── StorageError           the disk refused or holds something it should not
 │   └── DataDirectoryInUse another process holds the lock
 ├── CoordinationError      the cluster's shared state (ZooKeeper or the embedded one) refused

@@ -70,7 +70,7 @@ HTTP_STOP_SECONDS: Final = 5.0
 
 @dataclass(slots=True)
 class Node:
-    """A running broker. `addresses` are what clients are told, by the listeners' names.
+    """A running broker. `addresses` are the advertised ones, by the listeners' names.
 
     `address` is that of the listener for brokers, which is the first one unless the settings say
     otherwise; what runs in the broker's process asks there.
@@ -322,7 +322,7 @@ async def _bind_all(server: Server, listeners: Listeners) -> dict[str, Address]:
             own = Address(_own_host(), bound.port) if wanted.is_everywhere else bound
         told[name] = own
         if len(listeners.wanted) > 1 or own != bound:
-            words = "listening on %s://%s, clients are told %s (advertised.listeners decides)"
+            words = "listening on %s://%s, advertised to clients as %s (see advertised.listeners)"
             log.info(words, name, bound, own)
     return told
 

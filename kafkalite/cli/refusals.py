@@ -42,12 +42,12 @@ MEANINGS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNSUPPORTED_VERSION: "the broker is too old, or does not have this feature",
 }
 
-NOBODY: Final = "nobody answers at"
+NOBODY: Final = "no broker answers at"
 REMEDY: Final = "; -b HOST:PORT names another broker, 'kafkalite server start' starts one"
 
 
 def in_words(error: KafkaliteError) -> str:
-    """The message of an error, with what a Kafka error code means."""
+    """The message of an error, with the meaning of a Kafka error code."""
     if isinstance(error, BrokerUnavailable):
         return f"{error}{REMEDY if NOBODY in str(error) else ''}"
     if not isinstance(error, ApiError):

@@ -144,7 +144,7 @@ class Client(Lifetime):
         return asyncio.get_running_loop().time()
 
     async def start(self) -> None:
-        """Finds the cluster. BrokerUnavailable if nobody answers at the bootstrap servers."""
+        """Finds the cluster. BrokerUnavailable if no broker answers at the bootstrap servers."""
         if not self.cluster.nodes:
             try:
                 await self.refresh(())
@@ -252,7 +252,7 @@ class Client(Lifetime):
         seconds = self.timing.unavailable_after_ms / 1000
         troubles = ", ".join(sorted({slot.trouble for slot in slots if slot.trouble}))
         why = f": {troubles}" if troubles else ""
-        raise BrokerUnavailable(f"nobody answers at {places} (tried for {seconds:g} s){why}")
+        raise BrokerUnavailable(f"no broker answers at {places} (tried for {seconds:g} s){why}")
 
     async def _try(self, slot: Slot, until: float) -> BrokerConnection | None:
         """One attempt, unless the slot was refused a moment ago."""

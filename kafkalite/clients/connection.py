@@ -231,7 +231,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 if not future.done():  # else whoever asked was cancelled
                     future.set_result(event.message)
         except WireError as error:
-            self._fail(WireError(f"{self.address} sent what is no answer: {error}"))
+            self._fail(WireError(f"{self.address} sent an invalid response: {error}"))
 
     def pause_writing(self) -> None:
         """The socket is full."""

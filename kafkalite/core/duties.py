@@ -37,7 +37,7 @@ class Duties:
         self._due_ms[duty] = now_ms + duty.interval_ms
 
     def due(self, now_ms: int) -> list[tuple[Duty, Slices]]:
-        """What is to be run now; a duty is not due again until it is `done`."""
+        """The duties to run now; a duty is not due again until it is `done`."""
         due = [duty for duty, due_ms in self._due_ms.items() if due_ms <= now_ms]
         for duty in due:
             del self._due_ms[duty]

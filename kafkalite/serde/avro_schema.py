@@ -345,7 +345,7 @@ def _checked_symbols(schema: dict[str, Any], full: str, path: str) -> frozenset[
         if not NAME.fullmatch(symbol):
             raise SchemaError(f"{at(path)}enum {full!r}: {symbol!r} is no legal symbol")
     if "default" in schema and schema["default"] not in symbols:
-        raise SchemaError(f"{at(path)}enum {full!r}: default is none of its symbols")
+        raise SchemaError(f"{at(path)}enum {full!r}: the default is not one of its symbols")
     return frozenset(symbols)
 
 

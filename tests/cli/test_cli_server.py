@@ -323,7 +323,7 @@ def test_listening_everywhere_tells_clients_a_numeric_address(tmp_path: Path) ->
         assert host != "0.0.0.0"
         assert all(part.isdigit() for part in host.split("."))
         process.terminate()
-        assert "clients are told" in process.communicate(timeout=20)[1]
+        assert "advertised to clients as" in process.communicate(timeout=20)[1]
 
 
 def test_a_registry_says_where_it_is(bootstrap: str) -> None:

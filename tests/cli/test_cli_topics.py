@@ -203,7 +203,7 @@ def test_the_cluster_s_state(kafkalite: Run, bootstrap: str, make_topic: Run) ->
 )
 def test_a_broker_that_is_not_there_is_named(refused: Run, arguments: list[str]) -> None:
     told = refused(*arguments, "--bootstrap-servers", "127.0.0.1:1")
-    assert told.startswith("nobody answers at 127.0.0.1:1")
+    assert told.startswith("no broker answers at 127.0.0.1:1")
     assert told.endswith("; -b HOST:PORT names another broker, 'kafkalite server start' starts one")
 
 

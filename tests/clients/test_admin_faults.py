@@ -146,7 +146,9 @@ def test_a_new_topic_that_no_broker_tells_of_is_named(fake_broker: Any) -> None:
         ):
             client.timing.request_timeout_ms = 300
             broker.handlers[CreateTopicsRequest] = lambda _: created(ErrorCode.NONE)
-            with pytest.raises(ApiError, match="topic t is not told of yet: REQUEST_TIMED_OUT"):
+            with pytest.raises(
+                ApiError, match="topic t is not in the brokers' metadata yet: REQUEST_TIMED_OUT"
+            ):
                 await Admin(client).create_topics([NewTopic("t")])
 
     asyncio.run(scenario())

@@ -90,7 +90,7 @@ def test_a_second_run_loads_nothing_unless_told_to(address: str) -> None:
 def test_a_broker_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = run("--bootstrap-servers", "127.0.0.1:1")
     assert done.returncode == 1
-    assert done.stderr.startswith("load.py: nobody answers at 127.0.0.1:1")
+    assert done.stderr.startswith("load.py: no broker answers at 127.0.0.1:1")
     assert done.stderr.count("\n") == 1
 
 

@@ -41,7 +41,7 @@ def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:
         (["int", "int"], "a union with 'int' twice"),
         ([["int"]], "a union directly in a union"),
         ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "each once"),
-        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "none of its symbols"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "not one of its symbols"),
         ({"type": "enum", "name": "E", "symbols": ["a b"]}, "no legal symbol"),
         ({"type": "fixed", "name": "F"}, "size None"),
         ({"type": "fixed", "name": "F", "size": -1}, "size -1"),

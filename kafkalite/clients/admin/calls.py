@@ -3,7 +3,7 @@
 Owns   the client, if it was not handed in; what each family of calls repeats, and when.
 Never  repeats a change that a broker may have made, unless the broker said that it did not.
 Fails  with ApiError for the first thing refused, naming it and the broker's reason; with
-       BrokerUnavailable when nobody answers.
+       BrokerUnavailable if no broker answers.
 Source apache/kafka `AdminApiDriver` and its lookup strategies.
 """
 

@@ -65,7 +65,7 @@ class TopicCalls(AdminCalls):
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> None:
-        """Creates topics, and returns once brokers tell of them."""
+        """Creates topics, and returns once the brokers' metadata has them."""
         wanted = list(topics)
         request = CreateTopicsRequest(
             topics=tuple(_creatable(topic) for topic in wanted),
@@ -79,11 +79,13 @@ class TopicCalls(AdminCalls):
         if not validate_only:
             names = [topic.name for topic in wanted]
             await self._until(
-                names, lambda now, t: now.partition_count(t) > 0, "is not told of yet"
+                names,
+                lambda now, t: now.partition_count(t) > 0,
+                "is not in the brokers' metadata yet",
             )
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Deletes topics and all their records, and returns once brokers tell of them no more."""
+        """Deletes topics and all their records, and returns once brokers no longer list them."""
         wanted = tuple(names)
         request = DeleteTopicsRequest(
             topics=tuple(DeleteTopicState(name) for name in wanted),
@@ -94,12 +96,14 @@ class TopicCalls(AdminCalls):
             request,
             lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.responses],
         )
-        await self._until(wanted, lambda now, t: t not in now.topics, "is still told of")
+        await self._until(
+            wanted, lambda now, t: t not in now.topics, "is still in the brokers' metadata"
+        )
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
     ) -> None:
-        """Gives topics more partitions, so many in all, and returns once brokers tell of them."""
+        """Raises topics' numbers of partitions, and returns once the brokers' metadata has them."""
         topics = tuple(CreatePartitionsTopic(name, n, None) for name, n in counts.items())
         await self._ask_controller(
             CreatePartitionsRequest(topics, TIMEOUT_MS, validate_only),
@@ -113,10 +117,10 @@ class TopicCalls(AdminCalls):
     async def _until(
         self, names: Collection[str], is_so: Callable[[Cluster, str], bool], otherwise: str
     ) -> None:
-        """Asks for these topics until brokers tell of each what a change has made of it.
+        """Refreshes the metadata of these topics until it shows the change of each.
 
-        A broker hears of the controller's changes with a delay, a long one where it has just
-        started. REQUEST_TIMED_OUT where it takes too long: the change is made all the same.
+        A broker gets the controller's changes with a delay, which is long if it has just
+        started. REQUEST_TIMED_OUT if it takes too long: the change is made all the same.
         """
 
         async def attempt() -> None:

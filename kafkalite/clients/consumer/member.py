@@ -218,7 +218,7 @@ class GroupMember:
             elif request is not None:
                 seconds = membership.config.max_poll_interval_ms / 1000
                 log.warning(
-                    "group %s: nobody polled for %g s, the member leaves", self._group_id, seconds
+                    "group %s: no poll for %g s, the member leaves", self._group_id, seconds
                 )
                 await self._ask_or_log(request)
             pause_ms = membership.config.heartbeat_interval_ms

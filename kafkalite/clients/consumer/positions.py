@@ -247,7 +247,7 @@ class Positions:
             place.stage = Stage.FETCHING
             place.error = ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{topic_partition}: nothing is committed and auto_offset_reset is none",
+                f"{topic_partition}: there is no committed offset, and auto_offset_reset is none",
             )
 
     def found(self, topic_partition: TopicPartition, asked: int, offset: int, epoch: int) -> None:

@@ -185,7 +185,7 @@ class Broker:
             return self.config.topic()
 
     def gauges(self) -> dict[str, int]:
-        """What goes up and down, as it is now: beside `metrics`, for whoever shows it."""
+        """The current values of the gauges, in addition to the counters in `metrics`."""
         return {
             "partitions": len(self.partitions),
             "offline_partitions": len(self.partitions.offline),
@@ -300,7 +300,7 @@ class Broker:
             self.waiting.advanced(partition, byte_count, fresh)
 
     def flushed(self, partition: Partition, byte_count: int) -> None:
-        """What waited for a flush is acknowledged, and readers are told of `byte_count` bytes."""
+        """Acknowledges the writes that waited for a flush; readers learn of `byte_count` bytes."""
         partition.advance()
         self.waiting.advanced(partition, byte_count)
 

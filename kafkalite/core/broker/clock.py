@@ -62,7 +62,7 @@ class Clock:
         return self._wall_ns() // NS_PER_MS
 
     def monotonic_ms(self) -> int:
-        """What passes evenly, in ms since nobody knows when."""
+        """The monotonic clock, in ms since an unknown moment."""
         return self._monotonic_ns() // NS_PER_MS
 
     def now(self) -> Now:

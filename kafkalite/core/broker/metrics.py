@@ -87,7 +87,7 @@ class ApiMetrics:
 
 @dataclass(slots=True)
 class TopicMetrics:
-    """What came into a topic and went out of it."""
+    """The traffic into and out of a topic."""
 
     records_in: int = 0
     bytes_in: int = 0  # of batches appended by producers

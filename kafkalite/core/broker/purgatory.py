@@ -123,7 +123,7 @@ class Purgatory(Generic[K]):
         return True
 
     def expire(self, now_ms: int) -> list[Operation[K]]:
-        """What has waited long enough, earliest deadline first."""
+        """The operations whose deadline has passed, earliest deadline first."""
         expired: list[Operation[K]] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             operation = heappop(self._deadlines)[2]

@@ -53,7 +53,7 @@ Told = tuple[int, int]  # a partition's high watermark and log start offset
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """What one reader asks for, and what it was told last of each partition."""
+    """One reader's partitions, and the last answer about each of them."""
 
     session_id: int
     uses_topic_ids: bool
@@ -94,7 +94,7 @@ class FetchSession:
         return is_news
 
     def news(self) -> Iterable[tuple[Asked, PartitionData]]:
-        """What its reader does not know yet of what was found."""
+        """The found changes that the reader does not know yet."""
         reading = self.reading
         found, reading.found = reading.found, {}
         return self.news_of(found, reading.in_order(found))
@@ -158,7 +158,7 @@ class FetchSessions:
         by_id: bool,
         now_ms: int,
     ) -> OpenFetch | ErrorCode:
-        """What a request is to read. `by_id`: it calls topics by ids, and `names` has the names."""
+        """The partitions to read for a request. `by_id`: it has topic ids, `names` their names."""
         asked = partitions_asked(request, names, by_id)
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
             return self._open_anew(request, by_id, asked)
@@ -239,7 +239,7 @@ class FetchSessions:
     def _go_on(
         self, session: FetchSession, epoch: int, names: Mapping[UUID, str], now_ms: int
     ) -> OpenFetch:
-        """What a session that was brought up to date is to read."""
+        """The partitions to read for an updated session."""
         if not session.reading.asked:
             self._close(session.session_id)
             return OpenFetch(Reading({}))

@@ -56,7 +56,7 @@ class Lags:
 
 
 class Host(Protocol):
-    """What is asked of the broker."""
+    """The survey's interface to the broker."""
 
     partitions: Partitions
     groups: GroupCoordinators
@@ -68,7 +68,7 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class Survey:
-    """What was found; complete once the slices of `take` have ended."""
+    """The results, complete once the slices of `take` have ended."""
 
     topic_bytes: dict[str, int] = field(default_factory=dict)  # of all logs held here
     topics_left_out: int = 0

@@ -63,7 +63,7 @@ class Waiting:
         return parked
 
     def complete(self, operation: Operation[TopicPartition]) -> None:
-        """What `operation` waits for has come, as whoever parked it has learned."""
+        """Completes `operation`: the event that it waits for has happened."""
         if self.purgatory.cancel(operation):
             self._finish((operation,))
 

@@ -67,7 +67,7 @@ Watcher = Callable[[str], None]  # called with the path that changed; reads it a
 
 
 class Coordination(Protocol):
-    """What a broker asks of the cluster's shared state."""
+    """A broker's interface to the cluster's shared state."""
 
     async def get(self, path: str) -> Entry:
         """The value at `path`. NoSuchNode if there is none."""

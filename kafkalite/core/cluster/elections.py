@@ -44,7 +44,7 @@ Elect = Callable[[PartitionImage, ClusterImage], int]
 def elect_leaders(
     request: ElectLeadersRequest, image: ClusterImage
 ) -> tuple[ElectLeadersResponse, tuple[ClusterRecord, ...]]:
-    """What becomes of each election, and the records of those that change something."""
+    """The result of each election, and the records of those that change something."""
     try:
         elect = _elector(request.election_type)
     except ApiError as error:
@@ -162,7 +162,7 @@ def _refuse(code: ErrorCode, words: str = "") -> NoReturn:
 def alter_reassignments(
     request: AlterPartitionReassignmentsRequest, image: ClusterImage
 ) -> tuple[AlterPartitionReassignmentsResponse, tuple[ClusterRecord, ...]]:
-    """What becomes of each partition, and the records of topics that change."""
+    """The result for each partition, and the records of topics that change."""
     changed: dict[str, list[PartitionImage]] = {}
     responses = []
     for topic in request.topics:

@@ -77,7 +77,7 @@ class Tree:
         return sorted(self._children.get(path, ()))
 
     def check(self, operations: Sequence[Operation]) -> Changes:
-        """What `operations` would change; raises for the first that fails, and changes nothing."""
+        """The changes by `operations`, without making them. Raises for the first that fails."""
         changes: Changes = {}
         for operation in operations:
             path = operation.path
@@ -282,7 +282,7 @@ class LocalCoordination:
 
 
 def _durable(entry: Entry | None) -> Entry | None:
-    """What of a path the journal holds."""
+    """An entry as the journal has it; None for an ephemeral one."""
     return None if entry is None or entry.is_ephemeral else entry
 
 

@@ -50,7 +50,7 @@ def check_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """What two names share that metrics could not tell apart."""
+    """The common form of two names that metrics could not tell apart."""
     return name.replace(".", "_")
 
 

@@ -385,7 +385,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     *_accepted_keys(),
     *_synonym_keys(),
     _broker("advertised.listeners", _T.LIST, None, _ANY,
-            "The addresses that clients are told; those listened on where unset."),
+            "The addresses that clients get; by default those of the listeners."),
     _broker("auto.create.topics.enable", _T.BOOLEAN, True, _ANY,
             "Whether a request for an unknown topic creates it."),
     _broker("auto.leader.rebalance.enable", _T.BOOLEAN, True, _ANY,

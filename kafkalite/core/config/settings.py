@@ -94,7 +94,7 @@ class ConfigEntry:
 
     @property
     def told_source(self) -> ConfigSource:
-        """What DescribeConfigs calls the source."""
+        """The source that DescribeConfigs reports."""
         return self.synonyms[0].source if self.synonyms else ConfigSource.DEFAULT_CONFIG
 
     @property
@@ -279,7 +279,7 @@ _GROUPS = _groups()
 
 
 def _check_broker(values: Mapping[str, Any]) -> None:
-    """What no single setting can tell."""
+    """Checks settings that depend on each other."""
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] == 0:
             raise ConfigError(f"{name}: 0 keeps nothing; -1 keeps everything")
@@ -346,7 +346,7 @@ class TopicConfig:
 
     @property
     def log(self) -> LogConfig:
-        """What the log of each of the topic's partitions reads."""
+        """The settings for the log of each of the topic's partitions."""
         if not self.overrides:
             return self.broker.topic_log
         return LogConfig.of(self.values, self.broker)
@@ -366,7 +366,7 @@ class TopicConfig:
 
 
 def _entry(key: ConfigKey, value: Value, broker: BrokerConfig) -> ConfigEntry:
-    """What is told of a setting that a topic leaves to its broker."""
+    """The description of a setting that a topic leaves to its broker."""
     synonyms = broker.synonyms(key.synonyms)
     source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
     told = _told(key.synonyms[0], synonyms) if synonyms else ()
@@ -386,7 +386,7 @@ def _fallback(key: ConfigKey, broker: BrokerConfig) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What the log of one partition reads; Kafka's names with underscores. -1: without bound."""
+    """The settings of one partition's log, by Kafka's names with underscores. -1: no bound."""
 
     cleanup_policy: tuple[str, ...] = ("delete",)
     compression_type: str = "producer"

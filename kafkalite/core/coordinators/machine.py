@@ -41,7 +41,7 @@ class AppendInTransaction:
 
 @dataclass(slots=True)
 class Step:
-    """What one step of a machine has come to so far: each part of the machine adds to it."""
+    """The outcome of a machine's step so far: each part of the machine adds to it."""
 
     now: Now
     records: list[Record] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Machine(Protocol):
     only_last_counts: bool
 
     def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
-        """What a request comes to. It may be answered by a later step."""
+        """The outcome of a request. A later step may answer it."""
 
     def replay(
         self, key: bytes, value: bytes | None, now: Now, *, producer_id: int = NO_PRODUCER_ID
@@ -101,7 +101,7 @@ class Machine(Protocol):
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now: Now
     ) -> Outcome[Record]:
-        """What to answer instead of `outcome`, whose records did not get into the log."""
+        """The replies in the place of `outcome`, whose records did not get into the log."""
 
     def resign(self, now: Now) -> Outcome[Record]:
         """Answers all who wait. The machine is of no use afterwards."""

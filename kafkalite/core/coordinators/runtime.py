@@ -53,7 +53,7 @@ M = TypeVar("M", bound=Machine)
 
 
 class Host(Protocol):
-    """What the coordinators ask of their broker."""
+    """The coordinators' interface to their broker."""
 
     node_id: int
 

@@ -262,7 +262,7 @@ class GroupCoordinator:
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now: Now
     ) -> Outcome[Record]:
-        """What to answer instead of `outcome`, whose records did not get into the log."""
+        """The replies in the place of `outcome`, whose records did not get into the log."""
         step = Step(now)
         for reply in outcome.replies:
             step.reply(reply.token, with_append_error(reply.response, error))

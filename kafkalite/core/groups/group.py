@@ -103,7 +103,7 @@ class Member:
         return {p.name for p in self.protocols}
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said for this protocol; nothing for one that it does not know."""
+        """The member's metadata for this protocol; empty for one that it does not know."""
         return metadata_of(self.protocols, protocol_name)
 
     def topics(self, protocol_name: str | None) -> frozenset[str] | None:
@@ -115,7 +115,7 @@ class Member:
 
 
 def metadata_of(protocols: Protocols, protocol_name: str | None) -> bytes:
-    """What a member that knows `protocols` said for one of them."""
+    """A member's metadata for one of its `protocols`."""
     for protocol in protocols:
         if protocol.name == protocol_name:
             return protocol.metadata
@@ -349,7 +349,7 @@ class Group:
         )
 
     def without_departed(self, wall_ms: int) -> GroupMetadataValue | None:
-        """What was written last without the members who are gone; None if all are still there.
+        """The last written state without departed members; None if all members are present.
 
         A static member stays under the id that it has now. Assignments are void with the departure.
         """

@@ -82,7 +82,7 @@ class Offsets:
         return {partition: partitions[partition].offset for partition in sorted(partitions)}
 
     def fetch(self, group_id: str, partition: TopicPartition) -> CommittedOffset | None:
-        """Where the group goes on in this partition, if it has said so."""
+        """The group's committed offset in this partition, if there is one."""
         placed = self._committed.get(group_id, {}).get(partition)
         return None if placed is None else placed.offset
 

@@ -264,7 +264,7 @@ class Rebalances:
     # -- the log
 
     def read(self, group_id: str, data: bytes) -> GroupMetadataValue:
-        """What a record says of a group. The last one that was written here is not decoded."""
+        """A record's content about a group. The last record written here is not decoded."""
         group = self.groups.get(group_id)
         if group is not None and group.written is not None and group.written_data == data:
             return group.written

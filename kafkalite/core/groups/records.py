@@ -58,7 +58,7 @@ class GroupRecordKey(NamedTuple):
 
 
 def decode_key(key: bytes) -> OffsetRecordKey | GroupRecordKey | None:
-    """What a record is about; None if it is of a kind that the classic protocol does not have."""
+    """The subject of a record; None for a kind that the classic protocol does not have."""
     version = read_version(key)
     if version in (0, OFFSET_KEY_VERSION):
         offset_key = decode_with_version(OffsetCommitKey, key)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 def describe_configs(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse | Pending[DescribeConfigsResponse]:
-    """The settings of each resource, or of each why not."""
+    """Returns the settings of each resource, or an error."""
     answer = in_slices(broker, ApiKey.DESCRIBE_CONFIGS, context, _described(broker, request))
     return cast("DescribeConfigsResponse | Pending[DescribeConfigsResponse]", answer)
 
@@ -214,7 +214,7 @@ def incremental_alter_configs(
 def _in_slices(
     broker: Broker, key: ApiKey, context: RequestContext, slices: Answering, count: int
 ) -> Any:
-    """What became of `count` changes. They are made even if the peer leaves meanwhile."""
+    """The results of `count` changes. They are made even if the peer disconnects."""
     is_large = count > ENTRIES_PER_SLICE
     return in_slices(broker, key, context, slices, keeps_peer=True, is_large=is_large)
 
@@ -222,7 +222,7 @@ def _in_slices(
 def _changed(
     broker: Broker, unread: Iterable[ConfigChange], response: Any, *, validate_only: bool
 ) -> Answering:
-    """What became of each change: refused or done here, or as the controller says."""
+    """The result of each change: refused or done here, or the controller's answer."""
     changes: list[ConfigChange] = []
     for change in unread:
         changes.append(change)

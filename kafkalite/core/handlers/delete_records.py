@@ -38,7 +38,7 @@ ENTRIES_TOLD_PER_SLICE: Final = 2_000  # each takes some 1 us
 def delete_records(
     broker: Broker, request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse | Pending[DeleteRecordsResponse]:
-    """Where each log starts now. Of a partition named twice the last offset counts."""
+    """Returns the new start of each log. If a partition is named twice, its last offset counts."""
     slices = _slices(broker, request)
     is_large = sum(len(topic.partitions) for topic in request.topics) > ENTRIES_AT_ONCE
     answer = in_slices(broker, ApiKey.DELETE_RECORDS, context, slices, is_large=is_large)
@@ -99,7 +99,7 @@ def _response(
 
 
 def _delete_one(broker: Broker, where: TopicPartition, offset: int) -> int:
-    """Where the log starts then."""
+    """The start of the log after the deletion."""
     if where.topic in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{where}: its topic is internal")
     partition = broker.partition(*where)

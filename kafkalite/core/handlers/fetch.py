@@ -69,7 +69,7 @@ NAMES_A_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.F
 
 @handles(ApiKey.FETCH, versions=(4, 16))
 def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer:
-    """What there is, if it is enough, an error, or all that may be waited for."""
+    """Returns records at once if there are enough or an error; waits for more otherwise."""
     if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
         if _is_long(request):
             return _in_slices(broker, context, _refuse_in_slices(broker, request, context))
@@ -296,7 +296,7 @@ class _Fetching:
         self.has_errors = self.has_more = False
 
     def read(self) -> None:
-        """What may have changed in each partition, in their order, within the max_bytes."""
+        """Reads the partitions that may have changed, in their order, within max_bytes."""
         self._begin()
         reading = self.opened.reading
         asked, found = reading.asked, reading.found
@@ -385,7 +385,7 @@ class _Fetching:
         return response
 
     def _endpoints(self, node_ids: set[int]) -> tuple[NodeEndpoint, ...]:
-        """Where the client reaches those of these brokers that it can reach."""
+        """The addresses of those brokers that the client can reach."""
         nodes = self.broker.image.nodes(self.context.listener)
         return tuple(NodeEndpoint(*node, rack) for node, rack in nodes if node.node_id in node_ids)
 

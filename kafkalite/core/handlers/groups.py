@@ -196,7 +196,7 @@ def _split(
 
 @handles(ApiKey.DESCRIBE_GROUPS, (0, 5), Parts("groups", "groups", identity=str))
 def describe_groups(broker: Broker, request: DescribeGroupsRequest, context: RequestContext) -> Any:
-    """Members and states of groups, each told once."""
+    """Returns the members and states of groups, each group once."""
     if sum(_member_count(broker, each) for each in request.groups) > ENTRIES_PER_PART:
         slices = _describe_in_slices(broker, request, context)
         return in_slices(broker, ApiKey.DESCRIBE_GROUPS, context, slices)
@@ -280,7 +280,7 @@ OFFSETS_OF_TOPICS: Final = Parts("topics.partition_indexes", "topics.partitions"
 
 @handles(ApiKey.OFFSET_FETCH, (1, 9), OFFSETS_OF_GROUPS, OFFSETS_OF_TOPICS)
 def offset_fetch(broker: Broker, request: OffsetFetchRequest, context: RequestContext) -> Any:
-    """Where groups go on."""
+    """Returns the committed offsets of groups."""
     unnamed = [group.group_id for group in request.groups if group.topics is None]
     if request.topics is None:
         unnamed.append(request.group_id)

@@ -79,7 +79,7 @@ WORK_OF_SEARCH: Final = 64  # where a partition whose offset is known is 1
 def list_offsets(
     broker: Broker, request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse | Pending[ListOffsetsResponse]:
-    """One offset for each partition, or why not."""
+    """Returns one offset for each partition, or an error."""
     answers: list[ListOffsetsPartitionResponse] = []
     slices = _slices(broker, request, context.api_version, answers)
     try:
@@ -228,7 +228,7 @@ def _find(
 
 
 def _cached(broker: Broker, look: Callable[[], T]) -> Generator[Any, None, T]:
-    """What `look` finds in files. A thread reads what is not cached, then it looks again."""
+    """The result of `look` in files. A thread reads uncached parts before a second look."""
     for _ in range(COLD_READS_MAX):
         try:
             with cached_only():
@@ -282,7 +282,7 @@ def _written_by(written: list[tuple[int, int]], timestamp: int) -> list[int]:
 def offset_for_leader_epoch(
     broker: Broker, request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:
-    """Where each leader epoch ends, so that a reader can tell whether its log was cut."""
+    """Returns the end of each leader epoch, so that a reader can detect a truncated log."""
     return OffsetForLeaderEpochResponse(
         topics=tuple(
             OffsetForLeaderTopicResult(

@@ -34,7 +34,7 @@ PARTITIONS_PER_SLICE: Final = 1_000  # each takes some 2 us
 def describe_log_dirs(
     broker: Broker, request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]:
-    """The data directory with the partitions asked for, or all that are here."""
+    """Returns the data directory with the given partitions, or with all."""
     slices = _slices(broker, request)
     answer = in_slices(broker, ApiKey.DESCRIBE_LOG_DIRS, context, slices)
     return cast("DescribeLogDirsResponse | Pending[DescribeLogDirsResponse]", answer)

@@ -72,7 +72,7 @@ LARGE_PARTITIONS: Final = 200  # in an answer, from which on encoding it takes a
 def metadata(
     broker: Broker, request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Encoded | Pending[MetadataResponse]:
-    """The brokers, and the topics asked for. An answer about very many partitions is kept."""
+    """Returns the brokers and the given topics. Responses about very many partitions are cached."""
     answer: Any = None
     if is_kept := len(request.topics or ()) <= KEPT_TOPICS_MAX:
         kept = broker.kept_answers

@@ -90,7 +90,7 @@ Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a par
 def produce(
     broker: Broker, request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | Pending[ProduceResponse] | None:
-    """Appends each partition's batch by itself: one refused does not keep back the others."""
+    """Appends the batch of each partition separately: a refusal does not affect the others."""
     topics = request.topic_data
     production = _Production(broker, request, context)
     if len(topics) == 1 and len(topics[0].partition_data) == 1:
@@ -181,7 +181,7 @@ def _one_aside(production: _Production, topic: str, data: PartitionProduceData) 
 def _response(
     production: _Production, responses: tuple[TopicProduceResponse, ...]
 ) -> ProduceResponse | Pending[ProduceResponse] | None:
-    """What the producer is answered, once the batches are replicated or at once."""
+    """The response to the producer, once the batches are replicated or at once."""
     request, response = production.request, ProduceResponse(responses)
     if request.acks == ACKS_NONE:
         _raise_first_error(response)
@@ -254,7 +254,7 @@ def _not_appended(
     partition: Partition | None,
     records: Buffer | None,
 ) -> PartitionProduceResponse:
-    """What the producer of a refused batch is told."""
+    """The response for a refused batch."""
     production.broker.note_storage_error(error)
     start = NO_OFFSET
     if partition is not None and records is not None and error.error_code in OF_THE_BATCH:
@@ -277,7 +277,7 @@ def aside(
 def not_appended(
     broker: Broker, partition: Partition, records: Buffer, error: ApiError
 ) -> ProduceResponse:
-    """What the producer of one batch is told, where it is refused."""
+    """The response for a single batch that is refused."""
     topic, index = partition.topic_partition
     production = _Production(broker, ProduceRequest(), RequestContext(RECORD_BATCH_V))
     data = PartitionProduceData(index, records)
@@ -377,7 +377,7 @@ def _validated_aside(
 
 
 def _bytes_max(partition: Partition) -> int:
-    """What the batches of a request may decompress to, where the last is for `partition`."""
+    """The limit for a request's decompressed batches, the last of which is for `partition`."""
     of_topic = DECOMPRESSED_RATIO_MAX * partition.log.config.max_message_bytes
     return max(DECOMPRESSED_BYTES_MAX, of_topic)
 

@@ -29,7 +29,7 @@ FENCED_V: Final = 4
 def init_producer_id(
     broker: Broker, request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse | Pending[InitProducerIdResponse]:
-    """A new id in epoch 0, or that of the transactional id in its next one."""
+    """Returns a new id in epoch 0, or the transactional id's producer id in its next epoch."""
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
     if request.transactional_id is not None:

@@ -34,7 +34,7 @@ ENTRIES_MAX: Final = 50_000  # 10,000 partitions, each of another topic, are 20,
 
 
 class BrokerService:
-    """What a `Server` serves."""
+    """The service behind a `Server`."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

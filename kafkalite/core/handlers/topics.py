@@ -56,5 +56,5 @@ for _carried in CARRIED:
 def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """None."""
+    """Returns an empty list: reassignments are complete at once."""
     return ListPartitionReassignmentsResponse()

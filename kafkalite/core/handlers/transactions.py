@@ -236,7 +236,7 @@ def end_txn(
 def describe_transactions(
     broker: Broker, request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse | Pending[DescribeTransactionsResponse]:
-    """How transactional ids stand, each told once."""
+    """Returns the states of transactional ids, each id once."""
     slices = _describe_transactions(broker, request)
     answer = in_slices(broker, ApiKey.DESCRIBE_TRANSACTIONS, context, slices)
     return cast("DescribeTransactionsResponse | Pending[DescribeTransactionsResponse]", answer)
@@ -358,8 +358,8 @@ def _write_marker(
 def describe_producers(
     broker: Broker, request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse | Pending[DescribeProducersResponse]:
-    """Who has written to partitions lately, and who has a transaction open in them; each partition
-    is told once."""
+    """Returns the recent producers of partitions and their open transactions, each partition
+    once."""
     slices = _describe_producers(broker, request)
     answer = in_slices(broker, ApiKey.DESCRIBE_PRODUCERS, context, slices)
     return cast("DescribeProducersResponse | Pending[DescribeProducersResponse]", answer)

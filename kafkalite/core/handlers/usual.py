@@ -143,7 +143,7 @@ def _takes(partition: Partition, acks: int) -> bool:
 
 
 def poll(broker: Broker, request: RequestReceived, listener: str) -> Any:
-    """What one partition has, or a poll that waits for it. None: the request is not usual."""
+    """One partition's records, or a poll that waits for them. None: the request is not usual."""
     header = request.header
     fields = read_poll(request.body, header.api_version)
     if fields is None:

@@ -160,7 +160,7 @@ class OffsetCheckpoint:
 
 
 def read_meta_properties(storage: Storage) -> dict[str, str]:
-    """Whose directory this is; empty when nobody's yet."""
+    """The properties of the directory's owner; empty if it has none yet."""
     data = storage.read_small(META_PROPERTIES)
     return {} if data is None else parse_properties(data.decode("utf-8", "replace"))
 

@@ -28,7 +28,7 @@ SYNC_EACH_MAX: Final = 64  # of more logs, each sync costs more than one of ever
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What a flush has to wait for: `run` may be called in another thread."""
+    """The syncs of a flush: `run` may be called in another thread."""
 
     offset: int  # everything below it is on the disk once `run` returned None
     generation: int
@@ -61,7 +61,7 @@ class Flush:
 
     @property
     def epochs_path(self) -> str:
-        """Where the leader epochs belong."""
+        """The file of the leader epochs."""
         return self.place.path(CHECKPOINT_NAME)
 
 

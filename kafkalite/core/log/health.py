@@ -71,5 +71,5 @@ def _nothing() -> None:
 
 
 def refuse(error: Exception) -> NoReturn:
-    """What a client is told of the disk."""
+    """Raises the error about the disk that clients get."""
     raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

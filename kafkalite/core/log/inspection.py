@@ -52,7 +52,7 @@ class Readable(Protocol):
 
 
 class Fault(NamedTuple):
-    """What is wrong at a byte of a file."""
+    """An error at a byte of a file."""
 
     position: int
     what: str
@@ -110,7 +110,7 @@ def _without_place(error: CorruptBatchError) -> str:
 
 
 class Seen(NamedTuple):
-    """What an index may be held to, of one batch."""
+    """The facts about one batch that an index must agree with."""
 
     position: int
     base_offset: int
@@ -242,7 +242,7 @@ def _used(data: bytes, entry: Struct) -> Iterator[tuple[int, int]]:
 
 
 def check_offset_index(data: bytes, base_offset: int, seen: Sequence[Seen]) -> Iterator[Fault]:
-    """What is wrong with an offset index, given the batches of its log."""
+    """The errors of an offset index, given the batches of its log."""
     by_position = {batch.position: batch for batch in seen}
     before = OffsetEntry(0, base_offset - 1, -1)
     for entry in offset_entries(data, base_offset):
@@ -261,7 +261,7 @@ def check_offset_index(data: bytes, base_offset: int, seen: Sequence[Seen]) -> I
 
 
 def check_time_index(data: bytes, base_offset: int, seen: Sequence[Seen]) -> Iterator[Fault]:
-    """What is wrong with a time index, given the batches of its log."""
+    """The errors of a time index, given the batches of its log."""
     before = TimeEntry(0, -1, base_offset - 1)
     todo = iter(seen)
     batch = next(todo, None)
@@ -284,7 +284,7 @@ def check_time_index(data: bytes, base_offset: int, seen: Sequence[Seen]) -> Ite
 
 
 def check_transaction_index(data: bytes, seen: Sequence[Seen]) -> Iterator[Fault]:
-    """What is wrong with a transaction index, given the batches of its log."""
+    """The errors of a transaction index, given the batches of its log."""
     aborts = {batch.base_offset: batch.aborts for batch in seen if batch.aborts is not None}
     for entry in aborted_entries(data):
         if isinstance(entry, Fault):

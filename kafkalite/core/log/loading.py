@@ -128,7 +128,7 @@ def _size_bytes(segments: list[Segment]) -> int:
 
 
 def _loss(bytes_cut: int, end_offset: int, on_disk: int) -> str | None:
-    """What to tell of a log that is shorter than it was; `on_disk`: below it all was synced."""
+    """The message about a log that became shorter; everything below `on_disk` was synced."""
     told = []
     if bytes_cut:
         told.append(f"{bytes_cut} bytes from offset {end_offset} on were torn or corrupt, and cut")
@@ -193,7 +193,7 @@ def _complete_swaps(place: Place, sizes: dict[str, int], swaps: list[str]) -> No
 
 
 def _offsets_of(sizes: Iterable[str], suffix: str) -> list[int]:
-    """What the files with `suffix` are named for, ascending."""
+    """The offsets in the names of the files with `suffix`, ascending."""
     offsets = (offset_of(name) for name in sizes if name.endswith(suffix))
     return sorted(offset for offset in offsets if offset is not None)
 

@@ -129,7 +129,7 @@ class PartitionLog:
 
     @property
     def directory(self) -> str:
-        """Where it lies in its storage."""
+        """The log's directory in its storage."""
         return self._place.directory
 
     @property
@@ -208,7 +208,7 @@ class PartitionLog:
         return Appended(base_offset, last_offset, log_append_time_ms, self.log_start_offset)
 
     def _as_before(self, batch: BatchMetadata) -> Appended:
-        """What the producer was told of a batch when it came first."""
+        """The first answer to a batch that its producer sends again."""
         by_broker = self._place.config.message_timestamp_type == "LogAppendTime"
         time_ms = batch.timestamp if by_broker else NO_TIMESTAMP
         return Appended(
@@ -503,7 +503,7 @@ class PartitionLog:
         return self._durability.is_overdue(self.log_end_offset, monotonic_ms)
 
     def begin_flush(self) -> Flush:
-        """What must reach the disk for the recovery point to move up to the log's end."""
+        """The writes that must reach the disk before the recovery point is the log's end."""
         return self._durability.begin(self._segments.since, self.log_end_offset)
 
     def end_flush(

@@ -90,7 +90,7 @@ class Storage(Protocol):
 
     @property
     def location(self) -> str:
-        """Where the directory is."""
+        """The location of the directory."""
         ...
 
     def open(self, path: str, size_bytes: int | None = None) -> File:
@@ -144,7 +144,7 @@ class Storage(Protocol):
         ...
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
-        """What each of `waits` returns; several wait for the disk at once where that helps."""
+        """The results of all `waits`; several wait for the disk at once where that helps."""
         ...
 
     def capacity(self) -> tuple[int, int]:

@@ -262,7 +262,7 @@ class ProducerState:
         return entry
 
     def last_stable_offset_after(self, completed: CompletedTransaction) -> int:
-        """Where readers of committed records stop once `completed` is replicated."""
+        """The end for readers of committed records once `completed` is replicated."""
         return min(self._open.values(), default=completed.last_offset + 1)
 
     def on_high_watermark(self, high_watermark: int) -> None:

@@ -330,7 +330,7 @@ class Segment:
         return self._first_timestamp
 
     def retention_timestamp(self) -> int:
-        """What retention by time goes by: the largest timestamp, else when the file was written."""
+        """The time for retention: the largest timestamp, else that of the file's last write."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 and self.size_bytes else self.modified_ms()
 
@@ -341,7 +341,7 @@ class Segment:
     # ---- indexes that are held to the log ------------------------------------------------------
 
     def _sound(self, look: Callable[[], T], fits: Callable[[T], bool]) -> T:
-        """What an index says, if the log agrees; else what it says once it is made anew."""
+        """The position in an index, which is rebuilt if the log does not agree with it."""
         said = look()
         if not fits(said):
             self._mend(self)
@@ -423,7 +423,7 @@ class Segment:
         return read_header(self.log.read(position, BATCH_HEADER_BYTES))
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins whose last offset is `offset` or more; the size if none."""
+        """The position of the first batch whose last offset is `offset` or more, or the size."""
         cursor = self._cursors.get(offset)
         if cursor is not None:
             return cursor
@@ -467,7 +467,7 @@ class Segment:
         return boundary, next_offset
 
     def remember(self, offset: int, position: int) -> None:
-        """Who reads from `offset` next finds its batch at `position`."""
+        """Notes that the batch of `offset`, the next one to be read, is at `position`."""
         cursors = self._cursors
         if offset not in cursors and len(cursors) >= _CURSORS_MAX:
             del cursors[next(iter(cursors))]

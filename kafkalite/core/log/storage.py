@@ -189,7 +189,7 @@ class FileStorage:
         return str(self.root.absolute())
 
     def absolute(self, path: str) -> Path:
-        """Where `path` lies in the file system."""
+        """The location of `path` in the file system."""
         return self.root / path
 
     def full(self, path: str) -> str:
@@ -324,7 +324,7 @@ class FileStorage:
         _sync_path(self.absolute(path))
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
-        """What each of `waits` returns; WAITING_THREADS_MAX wait at once."""
+        """The results of all `waits`; WAITING_THREADS_MAX wait at once."""
         with ThreadPoolExecutor(min(WAITING_THREADS_MAX, len(waits)) or 1, "disk") as pool:
             return list(pool.map(lambda wait: wait(), waits))
 

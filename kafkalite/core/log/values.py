@@ -40,7 +40,7 @@ class GoOn(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """What an append did; with `duplicate` what the append did that it repeats."""
+    """The result of an append; with `duplicate` the result of the append that it repeats."""
 
     base_offset: int
     last_offset: int

@@ -55,7 +55,7 @@ class FinalizedFeatureKey:
 
 @message(api_key=18, versions=(0, 4), flexible_since=3, response=True)
 class ApiVersionsResponse:
-    """What the broker speaks."""
+    """The APIs and versions of the broker."""
 
     error_code: ErrorCode = ErrorCode.NONE
     api_keys: tuple[ApiVersion, ...] = ()

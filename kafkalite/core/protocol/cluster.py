@@ -138,7 +138,7 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"]):
 
 @struct
 class ElectLeadersPartitionResult:
-    """What became of one election."""
+    """The result of one election."""
 
     partition_id: Int32
     error_code: ErrorCode = ErrorCode.NONE
@@ -147,7 +147,7 @@ class ElectLeadersPartitionResult:
 
 @struct
 class ReplicaElectionResult:
-    """What became of one topic's elections."""
+    """The result of one topic's elections."""
 
     topic: String
     partition_result: tuple[ElectLeadersPartitionResult, ...]
@@ -155,7 +155,7 @@ class ReplicaElectionResult:
 
 @message(api_key=43, versions=(0, 2), flexible_since=2, response=True)
 class ElectLeadersResponse:
-    """What became of the elections."""
+    """The result of the elections."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[ErrorCode, Since(1)] = ErrorCode.NONE
@@ -188,7 +188,7 @@ class AlterPartitionReassignmentsRequest(Request["AlterPartitionReassignmentsRes
 
 @struct
 class ReassignablePartitionResponse:
-    """What became of one partition."""
+    """The result of one partition."""
 
     partition_index: Int32
     error_code: ErrorCode = ErrorCode.NONE
@@ -197,7 +197,7 @@ class ReassignablePartitionResponse:
 
 @struct
 class ReassignableTopicResponse:
-    """What became of one topic's partitions."""
+    """The result of one topic's partitions."""
 
     name: String
     partitions: tuple[ReassignablePartitionResponse, ...]
@@ -205,7 +205,7 @@ class ReassignableTopicResponse:
 
 @message(api_key=45, versions=(0, 0), flexible_since=0, response=True)
 class AlterPartitionReassignmentsResponse:
-    """What became of the reassignments."""
+    """The result of the reassignments."""
 
     throttle_time_ms: Int32 = 0
     error_code: ErrorCode = ErrorCode.NONE

@@ -49,7 +49,7 @@ Decoder = Callable[[memoryview, int], tuple[Any, int]]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a decorator said of a message. `versions` are first and last, both included."""
+    """A decorator's description of a message. `versions`: first and last, both included."""
 
     name: str
     api_key: int | None

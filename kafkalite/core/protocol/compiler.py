@@ -85,7 +85,7 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """What is written within stands below `head`."""
+        """Indents the lines within below `head`."""
         self.line(head)
         self.depth += 1
         yield

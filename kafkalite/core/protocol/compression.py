@@ -243,7 +243,7 @@ def _lz4_size_at_most(view: memoryview) -> int:
 
 
 def _zstd_content_size(view: memoryview) -> int:
-    """What the (first) frame's header says of its content, 0 where it says nothing."""
+    """The content size in the (first) frame's header, 0 if the header does not have it."""
     if len(view) < 18 or bytes(view[:4]) != _ZSTD_MAGIC:
         return 0
     descriptor = view[4]

@@ -20,7 +20,7 @@ from kafkalite.errors import ErrorCode
 
 
 class ConfigOperation(IntEnum):
-    """What IncrementalAlterConfigs does to one setting."""
+    """IncrementalAlterConfigs' operation on one setting."""
 
     SET = 0
     DELETE = 1
@@ -116,7 +116,7 @@ class AlterConfigsRequest(Request["AlterConfigsResponse"]):
 
 @struct
 class AlterConfigsResourceResponse:
-    """What became of one topic's or broker's settings."""
+    """The result of one topic's or broker's settings."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: String | None = None
@@ -126,7 +126,7 @@ class AlterConfigsResourceResponse:
 
 @message(api_key=33, versions=(0, 2), flexible_since=2, response=True)
 class AlterConfigsResponse:
-    """What became of the settings."""
+    """The result of the settings."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...] = ()
@@ -160,7 +160,7 @@ class IncrementalAlterConfigsRequest(Request["IncrementalAlterConfigsResponse"])
 
 @message(api_key=44, versions=(0, 1), flexible_since=1, response=True)
 class IncrementalAlterConfigsResponse:
-    """What became of the settings."""
+    """The result of the settings."""
 
     throttle_time_ms: Int32 = 0
     responses: tuple[AlterConfigsResourceResponse, ...] = ()

@@ -66,7 +66,7 @@ Parts = list[bytes | SizedRecords]
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what, in which version. The version may be one that we do not know."""
+    """The header of a request: client, API and version, which may be unknown to us."""
 
     api_key: ApiKey
     api_version: int

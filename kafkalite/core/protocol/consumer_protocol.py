@@ -25,7 +25,7 @@ class TopicPartitions:
 
 @schema(versions=(0, 3))
 class ConsumerProtocolSubscription:
-    """What a consumer tells the group's leader when it joins."""
+    """A consumer's message to the group's leader when it joins."""
 
     topics: tuple[String, ...]
     user_data: Bytes | None = None
@@ -36,7 +36,7 @@ class ConsumerProtocolSubscription:
 
 @schema(versions=(0, 3))
 class ConsumerProtocolAssignment:
-    """What the group's leader assigned to a consumer."""
+    """The partitions that the group's leader assigned to a consumer."""
 
     assigned_partitions: tuple[TopicPartitions, ...]
     user_data: Bytes | None = None

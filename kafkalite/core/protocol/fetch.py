@@ -87,7 +87,7 @@ class FetchRequest(Request["FetchResponse"]):
 
 @struct
 class EpochEndOffset:
-    """Where the leader's log parts from the fetcher's (KIP-595)."""
+    """The offset at which the leader's log and the fetcher's diverge (KIP-595)."""
 
     epoch: Int32 = -1
     end_offset: Int64 = -1
@@ -111,7 +111,7 @@ class AbortedTransaction:
 
 @struct
 class PartitionData:
-    """What one partition has for the fetcher."""
+    """One partition's data for the fetcher."""
 
     partition_index: Int32
     error_code: ErrorCode = ErrorCode.NONE
@@ -128,7 +128,7 @@ class PartitionData:
 
 @struct
 class FetchableTopicResponse:
-    """What one topic has for the fetcher."""
+    """One topic's data for the fetcher."""
 
     topic: Annotated[String, Until(12)] = ""
     topic_id: Annotated[Uuid, Since(13)] = ZERO_UUID

@@ -126,7 +126,7 @@ def _element(where: str, hint: Any) -> Element:
 
 
 def _zero(element: Element) -> Any:
-    """What a field without a default holds in a version that lacks it."""
+    """The value of a field without a default in a version that lacks the field."""
     match element:
         case Fixed("?"):
             return False

@@ -43,7 +43,7 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
 
 @struct
 class Coordinator:
-    """Who coordinates one key."""
+    """The coordinator of one key."""
 
     key: String
     node_id: Int32
@@ -114,7 +114,7 @@ class JoinGroupResponse:
 
 @struct
 class SyncGroupRequestAssignment:
-    """What the leader assigned to one member."""
+    """The leader's assignment to one member."""
 
     member_id: String
     assignment: Bytes
@@ -182,7 +182,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
 
 @struct
 class MemberResponse:
-    """What became of one member's leaving."""
+    """The result of one member's leaving."""
 
     member_id: String
     group_instance_id: String | None
@@ -275,7 +275,7 @@ class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
 
 @struct
 class DeletableGroupResult:
-    """What became of one group."""
+    """The result of one group."""
 
     group_id: String
     error_code: ErrorCode = ErrorCode.NONE
@@ -283,7 +283,7 @@ class DeletableGroupResult:
 
 @message(api_key=42, versions=(0, 2), flexible_since=2, response=True)
 class DeleteGroupsResponse:
-    """What became of the groups."""
+    """The result of the groups."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[DeletableGroupResult, ...] = ()
@@ -314,7 +314,7 @@ class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
 
 @struct
 class OffsetDeleteResponsePartition:
-    """What became of one offset."""
+    """The result of one offset."""
 
     partition_index: Int32
     error_code: ErrorCode = ErrorCode.NONE
@@ -322,7 +322,7 @@ class OffsetDeleteResponsePartition:
 
 @struct
 class OffsetDeleteResponseTopic:
-    """What became of one topic's offsets."""
+    """The result of one topic's offsets."""
 
     name: String
     partitions: tuple[OffsetDeleteResponsePartition, ...]
@@ -330,7 +330,7 @@ class OffsetDeleteResponseTopic:
 
 @message(api_key=47, versions=(0, 0), response=True)
 class OffsetDeleteResponse:
-    """What became of the offsets."""
+    """The result of the offsets."""
 
     error_code: ErrorCode = ErrorCode.NONE
     throttle_time_ms: Int32 = 0

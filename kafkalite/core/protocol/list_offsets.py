@@ -118,7 +118,7 @@ class OffsetForLeaderTopicResult:
 
 @message(api_key=23, versions=(2, 4), flexible_since=4, response=True)
 class OffsetForLeaderEpochResponse:
-    """Where the leader epochs end."""
+    """The ends of the leader epochs."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[OffsetForLeaderTopicResult, ...] = ()

@@ -52,7 +52,7 @@ class BatchIndexAndErrorMessage:
 
 @struct
 class LeaderIdAndEpoch:
-    """Who leads the partition now; -1 where that is unknown (KIP-951)."""
+    """The partition's current leader; -1 if it is unknown (KIP-951)."""
 
     leader_id: Int32 = -1
     leader_epoch: Int32 = -1
@@ -60,7 +60,7 @@ class LeaderIdAndEpoch:
 
 @struct
 class PartitionProduceResponse:
-    """Where the batch of one partition was appended, or why it was not."""
+    """The offset of one partition's appended batch, or the reason for its refusal."""
 
     index: Int32
     error_code: ErrorCode = ErrorCode.NONE
@@ -74,7 +74,7 @@ class PartitionProduceResponse:
 
 @struct
 class TopicProduceResponse:
-    """What became of one topic's batches."""
+    """The result of one topic's batches."""
 
     name: String
     partition_responses: tuple[PartitionProduceResponse, ...]
@@ -92,7 +92,7 @@ class NodeEndpoint:
 
 @message(api_key=0, versions=(0, 11), flexible_since=9, response=True)
 class ProduceResponse:
-    """What became of each batch."""
+    """The result of each batch."""
 
     responses: tuple[TopicProduceResponse, ...]
     throttle_time_ms: Annotated[Int32, Since(1)] = 0

@@ -98,14 +98,14 @@ _MARKER_VALUE: Final = Struct(">hi")  # version, coordinator epoch
 
 
 class TimestampType(IntEnum):
-    """What a batch's timestamps are: bit 3 of its attributes."""
+    """The meaning of a batch's timestamps: bit 3 of its attributes."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlType(IntEnum):
-    """What a control record says; clients skip those that they do not know."""
+    """The type of a control record; clients skip types that they do not know."""
 
     ABORT = 0
     COMMIT = 1
@@ -154,7 +154,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Where the next batch may begin, and where a reader goes on."""
+        """The base offset of the next batch, at which a reader continues."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -378,7 +378,7 @@ def check_produced(
 
 
 def _check_slowly(header: BatchHeader, buffer: Buffer) -> None:
-    """What is wrong with the batch, apart from its records; ApiError, or nothing is."""
+    """Checks the batch apart from its records. ApiError for a damaged or invalid one."""
     try:
         verify_crc(buffer, 0, header)
     except CorruptBatchError as error:

@@ -63,7 +63,7 @@ assert HEADER_BYTES == 61
 
 
 class Fault(Enum):
-    """What can be wrong with a record; the value is the rest of the sentence."""
+    """The faults of a record; the value is the rest of the sentence."""
 
     TRUNCATED = "{field} runs past byte {limit}"
     OVERLONG = "{field} is not a varint of {limit} bytes at most"

@@ -52,7 +52,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member is to read."""
+    """The partitions that a member reads."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes = b""
@@ -84,7 +84,7 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Su
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
-    """What the leader's SyncGroup says for one member."""
+    """One member's assignment in the leader's SyncGroup."""
     message = ConsumerProtocolAssignment(_topics(assignment.partitions), assignment.user_data)
     return encode_with_version(message, VERSION)
 

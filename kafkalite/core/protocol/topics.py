@@ -93,7 +93,7 @@ class CreatableTopicResult:
 
 @message(api_key=19, versions=(0, 7), flexible_since=5, response=True)
 class CreateTopicsResponse:
-    """What became of the topics."""
+    """The result of the topics."""
 
     throttle_time_ms: Annotated[Int32, Since(2)] = 0
     topics: tuple[CreatableTopicResult, ...] = ()
@@ -118,7 +118,7 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
 
 @struct
 class DeletableTopicResult:
-    """What became of one topic."""
+    """The result of one topic."""
 
     name: Annotated[String | None, NullableSince(6)] = ""
     topic_id: Annotated[Uuid, Since(6)] = ZERO_UUID
@@ -128,7 +128,7 @@ class DeletableTopicResult:
 
 @message(api_key=20, versions=(0, 6), flexible_since=4, response=True)
 class DeleteTopicsResponse:
-    """What became of the topics."""
+    """The result of the topics."""
 
     throttle_time_ms: Annotated[Int32, Since(1)] = 0
     responses: tuple[DeletableTopicResult, ...] = ()
@@ -161,7 +161,7 @@ class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
 
 @struct
 class CreatePartitionsTopicResult:
-    """What became of one topic."""
+    """The result of one topic."""
 
     name: String
     error_code: ErrorCode = ErrorCode.NONE
@@ -170,7 +170,7 @@ class CreatePartitionsTopicResult:
 
 @message(api_key=37, versions=(0, 3), flexible_since=2, response=True)
 class CreatePartitionsResponse:
-    """What became of the topics."""
+    """The result of the topics."""
 
     throttle_time_ms: Int32 = 0
     results: tuple[CreatePartitionsTopicResult, ...] = ()
@@ -178,7 +178,7 @@ class CreatePartitionsResponse:
 
 @struct
 class DeleteRecordsPartition:
-    """Where the partition's log shall start; -1 means at its high watermark."""
+    """The new start of a partition's log; -1 means its high watermark."""
 
     partition_index: Int32
     offset: Int64
@@ -202,7 +202,7 @@ class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
 
 @struct
 class DeleteRecordsPartitionResult:
-    """Where the partition's log starts now (log start offset)."""
+    """The partition's log start offset."""
 
     partition_index: Int32
     low_watermark: Int64
@@ -211,7 +211,7 @@ class DeleteRecordsPartitionResult:
 
 @struct
 class DeleteRecordsTopicResult:
-    """What became of one topic's partitions."""
+    """The result of one topic's partitions."""
 
     name: String
     partitions: tuple[DeleteRecordsPartitionResult, ...]
@@ -219,7 +219,7 @@ class DeleteRecordsTopicResult:
 
 @message(api_key=21, versions=(0, 2), flexible_since=2, response=True)
 class DeleteRecordsResponse:
-    """What became of the records."""
+    """The result of the records."""
 
     throttle_time_ms: Int32 = 0
     topics: tuple[DeleteRecordsTopicResult, ...] = ()

@@ -35,7 +35,7 @@ REMOVED_PER_SLICE: Final = 64
 
 
 class Host(Protocol):
-    """What the partitions ask of their broker."""
+    """The partitions' interface to their broker."""
 
     node_id: int
     logs: LogStore

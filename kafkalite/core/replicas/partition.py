@@ -29,7 +29,7 @@ READ_COMMITTED: Final = 1
 
 
 class Watcher(Protocol):
-    """Who has read a partition, and reads it again only once it has changed."""
+    """A reader that reads a partition again only after a change."""
 
     def changed(self, partition: Partition, byte_count: int) -> bool:
         """A look at `partition` would now find something else, `byte_count` bytes more to read
@@ -38,7 +38,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """What the broker knows of one partition that it holds."""
+    """The broker's state of one partition that it holds."""
 
     topic_partition: TopicPartition
     log: PartitionLog

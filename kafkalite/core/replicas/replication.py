@@ -29,7 +29,7 @@ ACKS: Final = frozenset({ACKS_NONE, ACKS_LEADER, ACKS_ALL})
 
 
 class Role(Enum):
-    """What this broker is to the partition."""
+    """This broker's role for the partition."""
 
     OFFLINE = "no image of the partition has arrived yet"
     FOLLOWER = "another broker leads, or none does"

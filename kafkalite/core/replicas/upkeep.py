@@ -38,7 +38,7 @@ LOGS_PER_SLICE: Final = 32
 
 
 class Host(Protocol):
-    """What the upkeep asks of its broker."""
+    """The upkeep's interface to its broker."""
 
     logs: LogStore
     log_starts: SharedWrite
@@ -47,7 +47,7 @@ class Host(Protocol):
         """This moment."""
 
     def monotonic_ms(self) -> int:
-        """What passes evenly."""
+        """The monotonic clock."""
 
     def in_thread(self, act: Callable[[], Any]) -> Any:
         """Runs `act` in another thread; a future of what it returns."""
@@ -56,7 +56,7 @@ class Host(Protocol):
         """The partitions held here, by topic."""
 
     def flushed(self, partition: Partition, byte_count: int) -> None:
-        """What waited for a flush is acknowledged, and readers are told of `byte_count` bytes."""
+        """Acknowledges the writes that waited for a flush; readers learn of `byte_count` bytes."""
 
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
@@ -81,7 +81,7 @@ class Upkeep:
         self._in_flight: dict[Partition, Any] = {}  # futures of flushes
 
     def duties(self) -> Iterator[Duty]:
-        """What is to be done now and then."""
+        """The periodic duties."""
         config = self._config
         yield Duty("retention", config["log.retention.check.interval.ms"], self._retain)
         yield Duty("housekeeping", HOUSEKEEPING_MS, self._keep_house)
@@ -222,7 +222,7 @@ class Upkeep:
                 yield None
 
     def _guarded(self, act: Callable[[], object]) -> None:
-        """What the disk refuses is told, and the others go on."""
+        """Reports errors of the disk; the other logs continue."""
         try:
             act()
         except (ApiError, StorageError) as error:

@@ -44,7 +44,7 @@ class Acceptor:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address of the listener."""
         host, port, *_ = self._socket.getsockname()
         return host, port
 

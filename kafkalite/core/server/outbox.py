@@ -42,7 +42,7 @@ class FilePart(Protocol):
 
     @property
     def position(self) -> int:
-        """Where in the file they begin."""
+        """Their position in the file."""
 
     def fileno(self) -> int | None:
         """The open file's descriptor; None where there is none, and `read` is the way."""

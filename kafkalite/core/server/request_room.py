@@ -55,12 +55,12 @@ class RequestRoom(Generic[H]):
 
     @property
     def waiting(self) -> tuple[H, ...]:
-        """Who waits, first come first."""
+        """The waiting connections in the order of their arrival."""
         return tuple(self._waiting)
 
     @property
     def holders(self) -> tuple[H, ...]:
-        """Who has room, waiting for more or not."""
+        """The connections that have room, including those that wait for more."""
         return tuple(self._shares)
 
     def take(self, holder: H, byte_count: int, whole: int, now: float, host: str = "") -> bool:

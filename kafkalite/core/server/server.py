@@ -64,11 +64,11 @@ NEVER: Final = -1
 
 
 class Service(Protocol):
-    """Whoever answers requests."""
+    """The service that answers requests."""
 
     @property
     def metrics(self) -> BrokerMetrics:
-        """Where what is served is counted."""
+        """The counters of the service."""
 
     def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
         """A response; a `Pending` one; None where none is due.
@@ -82,7 +82,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What peers may take up; the names are those of Kafka's settings."""
+    """The limits for peers; the names are those of Kafka's settings."""
 
     socket_request_max_bytes: int = FRAME_BYTES_MAX
     max_connections: int = 2**31 - 1

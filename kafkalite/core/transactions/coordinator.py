@@ -181,7 +181,7 @@ class TransactionCoordinator:
         }
 
     def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
-        """What a request comes to. Raises TypeError for one that is not about transactions."""
+        """The outcome of a request. TypeError for one that is not about transactions."""
         handler = self._handlers.get(type(request))
         if handler is None:
             raise TypeError(f"{type(request).__name__} is no request to a transaction coordinator")
@@ -482,7 +482,7 @@ def _identity(transaction: Transaction) -> ProducerIdentity:
 
 
 def _expected(request: InitProducerIdRequest) -> ProducerIdentity | None:
-    """Who the producer says that it was."""
+    """The producer's own claim of its id and epoch."""
     if request.producer_id == NO_PRODUCER_ID:
         return None
     return ProducerIdentity(request.producer_id, request.producer_epoch)
@@ -527,7 +527,7 @@ def _why_not_go_on(entry: Entry | None, identity: ProducerIdentity) -> ErrorCode
 
 
 def _why_not_end(transaction: Transaction, *, commit: bool) -> ErrorCode:
-    """What an end of a transaction that is not ongoing is told: the same end again is no error."""
+    """The answer to ending a transaction that is not ongoing; repeating an end is no error."""
     if transaction.state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT):
         return ErrorCode.NONE
     if transaction.state is (PREPARE_COMMIT if commit else PREPARE_ABORT):

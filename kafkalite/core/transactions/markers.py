@@ -48,7 +48,7 @@ class Marker:
 
 
 class MarkerWriter(Protocol):
-    """Whoever brings markers to the leaders of partitions."""
+    """The sender of markers to the leaders of partitions."""
 
     def write(
         self,

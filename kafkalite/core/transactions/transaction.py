@@ -99,7 +99,7 @@ class Transaction:
 
     @property
     def is_commit(self) -> bool:
-        """Of one that is decided: how."""
+        """The decision about a decided transaction."""
         return self.state is PREPARE_COMMIT
 
     @property
