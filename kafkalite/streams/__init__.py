@@ -38,6 +38,7 @@ from kafkalite.streams.expressions.expression import (
 from kafkalite.streams.expressions.sides import left, right
 from kafkalite.streams.global_table import GlobalTable
 from kafkalite.streams.groups import Cogrouped, Grouped
+from kafkalite.streams.local.queries import StoreUnavailable
 from kafkalite.streams.matching import repeated
 from kafkalite.streams.processors import (
     KeyValueStore,
@@ -64,6 +65,7 @@ __all__ = [
     "ProcessorContext",
     "Record",
     "Serde",
+    "StoreUnavailable",
     "Stream",
     "Streams",
     "Table",

@@ -1,6 +1,7 @@
 """An application that runs beside other work: in a task of a loop, or in a thread of its own. [IO]
 
     async with app.running() as running:      a loop that is there: a web service, a notebook
+        await running.ready()
         await running.wait()
 
     app.start()                               no loop: a script, a thread
@@ -26,6 +27,8 @@ from kafkalite.errors import TopologyError
 from kafkalite.streams.local.worker import Progress, Worker
 
 log: Final = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.02  # between two looks at whether all tasks run
 
 Prepare = Callable[[], AbstractContextManager[Worker]]  # blocks: it may start a broker
 
@@ -55,6 +58,19 @@ class Running(Lifetime):
         self._worker = await loop.run_in_executor(None, self._context.__enter__)
         self._task = loop.create_task(self._worker.run(until_caught_up=self._until_caught_up))
         self._task.add_done_callback(self._note_end)
+
+    async def ready(self) -> None:
+        """Returns once every task that the group gave it runs: its stores can be asked then.
+
+        Returns as well when it has ended. Raises what ended it.
+        """
+        assert self._worker is not None, "it is started by `async with`"
+        assert self._task is not None, "it is started by `async with`"
+        while (seen := self._worker.overview()) is None or not seen.is_settled:
+            ended, _ = await asyncio.wait([self._task], timeout=LOOK_SECONDS)
+            if ended:
+                await self.wait()
+                return
 
     def stop(self) -> None:
         """Asks it to commit and end; `wait` returns then."""

@@ -113,6 +113,31 @@ def test_from_the_loop_in_which_it_runs(address: str) -> None:
     asyncio.run(service())
 
 
+def test_stores_can_be_asked_once_it_is_ready(address: str) -> None:
+    make_topic(address, "ready-in", 2)
+    with Producer(address) as producer:
+        write(producer, "ready-in", "k", "word")
+    app = words("ready")
+
+    async def service() -> None:
+        async with app.running(address) as running:
+            with pytest.raises(StoreUnavailable):
+                await app.async_store("by-key").all()
+            await running.ready()
+            assert await app.async_store("by-key").all() in ([], [("k", 1)])
+
+    asyncio.run(service())
+
+
+def test_ready_raises_what_ended_it(address: str) -> None:
+    async def service() -> None:
+        async with words("unready").running(address) as running:
+            await running.ready()
+
+    with pytest.raises(TopologyError, match="topic 'unready-in'"):
+        asyncio.run(service())
+
+
 def test_what_is_not_here_says_so(address: str) -> None:
     make_topic(address, "lacking-in", 2)
     app = words("lacking")
