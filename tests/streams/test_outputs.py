@@ -114,6 +114,15 @@ class TestRetention:
             ".to(topic, create={})"
         )
 
+    def test_the_topic_of_dead_letters_is_made_by_no_operator(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        admin = FakeAdmin(dead={"retention.ms": str(7 * DAY), "cleanup.policy": "delete"})
+        outputs = Outputs(admin, "app", "host:9092", "dead")  # type: ignore[arg-type]
+        asyncio.run(outputs.look_up(["dead"]))
+        outputs.note(output("dead", 1_357_000_000_000), NOW)
+        assert caplog.messages[0].endswith("configs alter dead --set retention.ms=-1 -b host:9092")
+
     @pytest.mark.parametrize(
         "settings",
         [

@@ -36,22 +36,38 @@ class Retention:
 
     ms: int
 
-    def words(self, application_id: str, topic: str, timestamp: int, servers: str) -> str:
-        """What a user should know, and do."""
+    def words(
+        self,
+        application_id: str,
+        topic: str,
+        timestamp: int,
+        servers: str,
+        *,
+        is_dead_letters: bool,
+    ) -> str:
+        """What a user should know, and do. No operator makes the topic of dead letters."""
         when = datetime.fromtimestamp(min(timestamp, DATE_MS_MAX) / 1000, UTC)
+        by_code = ", or let the application make the topic with .to(topic, create={})"
         return (
             f"{application_id}: writes records of {when:%Y-%m-%d} into topic {topic!r}, which "
             f"keeps them for {spell(self.ms)} by their timestamps: brokers will soon delete them. "
-            f"To keep them: kafkalite configs alter {topic} --set retention.ms=-1 -b {servers}, or "
-            "let the application make the topic with .to(topic, create={})"
+            f"To keep them: kafkalite configs alter {topic} --set retention.ms=-1 -b {servers}"
+            f"{'' if is_dead_letters else by_code}"
         )
 
 
 class Outputs:
     """What is known of the topics that one worker writes."""
 
-    def __init__(self, admin: Admin, application_id: str, servers: str) -> None:
+    def __init__(
+        self,
+        admin: Admin,
+        application_id: str,
+        servers: str,
+        dead_letter_topic: str | None = None,
+    ) -> None:
         self._admin = admin
+        self._dead_letter_topic = dead_letter_topic
         self._application_id = application_id
         self._servers = servers
         self._known: set[str] = set()
@@ -103,4 +119,8 @@ class Outputs:
         oldest = least(output.columns.timestamps)
         if oldest < now_ms - retention.ms:
             del self._retentions[topic]
-            log.warning("%s", retention.words(self._application_id, topic, oldest, self._servers))
+            is_dead_letters = topic == self._dead_letter_topic
+            words = retention.words(
+                self._application_id, topic, oldest, self._servers, is_dead_letters=is_dead_letters
+            )
+            log.warning("%s", words)

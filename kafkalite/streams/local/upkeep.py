@@ -51,7 +51,7 @@ class Upkeep:
         self._drops = drops
         self._admin = Admin(client)
         self._log = TopologyLog(client, self._admin, plan, subs)
-        self._outputs = Outputs(self._admin, plan.application_id, servers)
+        self._outputs = Outputs(self._admin, plan.application_id, servers, plan.dead_letter_topic)
         self._looking: asyncio.Task[None] | None = None
         repartitions = {topic.name for sub in subs for topic in sub.repartition_sources}
         self._purge = Purge(self._admin, repartitions, purge_interval_ms)
