@@ -163,7 +163,7 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "-"
-    return str(value)
+    return " ".join(str(value).splitlines())  # a row has one line
 
 
 def show_bytes(count: int) -> str:

@@ -237,6 +237,8 @@ def test_tables_and_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "NAME\n"
     print_table(["a", "b", "c"], [[None, True, [1, 2]]])
     assert capsys.readouterr().out.splitlines()[1] == "-  yes  1,2"
+    print_table(["message"], [["503: busy\nSee the manual."]])
+    assert capsys.readouterr().out.splitlines()[1:] == ["503: busy See the manual."]
     assert [show_bytes(n) for n in (999, 1_500, 2_000_000)] == ["999 B", "1.5 KB", "2.0 MB"]
     assert (show_time(-1), show_time(1 << 62)) == ("-", f"{1 << 62} ms")
 
