@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -18,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from browser import installed, page_of, started
 
 from kafkalite.clients import Columns, NewTopic
 from kafkalite.clients.sync import Admin, Producer
@@ -27,6 +29,12 @@ from kafkalite.streams import TopologyTestDriver, Windowed
 DASHBOARD = Path(__file__).parents[2] / "examples" / "dashboard"
 START, STEP_MS, WINDOW_MS = 1_767_571_200_000, 100, 5_000
 SECONDS_MAX = 60
+# Name and number of each bar, from the top of the page to its end.
+BARS = """
+[...document.querySelectorAll("#top li")]
+    .sort((a, b) => parseFloat(a.style.top) - parseFloat(b.style.top))
+    .map(item => [item.querySelector("b").textContent, item.querySelector("span").textContent])
+"""
 
 
 def views(example: Callable[..., ModuleType], seconds: int) -> list[tuple[str, int]]:
@@ -51,7 +59,7 @@ def test_the_store_has_the_top_ten_of_each_window(example: Callable[..., ModuleT
     assert rows == [(Windowed("all pages", START, START + WINDOW_MS), top(seen, START))]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(
     example: Callable[..., ModuleType], broker: EmbeddedBroker
 ) -> Iterator[tuple[str, int]]:
@@ -93,7 +101,14 @@ def events(address: tuple[str, int]) -> Iterator[Any]:
                 yield json.loads(line.removeprefix(b"data: "))
 
 
-def test_a_browser_gets_the_page_and_its_events(
+def last_window(example: Callable[..., ModuleType]) -> dict[str, Any]:
+    """The top of the last second: `final(idle=)` closes its window when no view follows."""
+    start = START + 2 * WINDOW_MS
+    rows = [{"page": page, "views": count} for count, page in top(views(example, 11), start)]
+    return {"start": start, "end": start + WINDOW_MS, "rows": rows}
+
+
+def test_a_client_gets_the_page_and_its_events(
     example: Callable[..., ModuleType], address: tuple[str, int]
 ) -> None:
     with closing(http.client.HTTPConnection(*address, timeout=SECONDS_MAX)) as connection:
@@ -101,11 +116,22 @@ def test_a_browser_gets_the_page_and_its_events(
         page = connection.getresponse().read().decode()
     assert re.findall(r'new EventSource\("(\w+)"\)', page) == ["events"]
 
-    # The last second is a window, too: `final(idle=)` closes it when nothing comes any more.
-    start = START + 2 * WINDOW_MS
-    rows = [{"page": page, "views": count} for count, page in top(views(example, 11), start)]
-    expected = {"start": start, "end": start + WINDOW_MS, "rows": rows}
-    for event in events(address):
-        if event == expected:
-            return
-    pytest.fail("the events ended")
+    expected = last_window(example)
+    assert any(event == expected for event in events(address))
+
+
+@pytest.mark.skipif(installed() is None, reason="no Chromium on this machine")
+def test_a_browser_draws_the_bars(
+    example: Callable[..., ModuleType], address: tuple[str, int], tmp_path: Path
+) -> None:
+    expected = [[row["page"], str(row["views"])] for row in last_window(example)["rows"]]
+
+    async def look(browser: str) -> Any:
+        async with page_of(browser) as page:
+            return await page.until(BARS, lambda bars: bars == expected)
+
+    program = installed()
+    assert program is not None
+    url = f"http://{address[0]}:{address[1]}/"
+    with started(program, url, tmp_path / "profile") as browser:
+        assert asyncio.run(look(browser)) == expected
