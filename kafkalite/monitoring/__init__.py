@@ -1,1 +1,1 @@
-"""A broker's metrics and health over HTTP.                 [IO]"""
+"""A broker's metrics and health over HTTP.                                                 [IO]"""

@@ -265,7 +265,7 @@ class First(Aggregate):
                 partials[key] = x
 
     def merge(self, older: Any, newer: Any) -> Any:
-        """That of the older."""
+        """The partial of the older one."""
         return older
 
 
@@ -282,7 +282,7 @@ class Last(Aggregate):
                 partials[key] = x
 
     def merge(self, older: Any, newer: Any) -> Any:
-        """That of the newer."""
+        """The partial of the newer one."""
         return newer
 
 
@@ -411,7 +411,7 @@ class Fold(Subtractable):
         return _own(partial)
 
     def begin(self) -> Any:
-        """What every row begins with, a merged one too."""
+        """The initial value of every row, also of a merged one."""
         return self.init()
 
     def merge(self, older: Any, newer: Any) -> Any:
@@ -486,14 +486,23 @@ class Collection(Protocol):
 
 
 count: Final[Measure[int]] = Count.over
+"""The number of records, or of the values that are not None."""
 sum_: Final[Choice] = Sum.over
+"""The sum of the values."""
 mean: Final[Measure[float]] = Mean.over
+"""The arithmetic mean of the values."""
 min_: Final[Choice] = Min.over
+"""The least value."""
 max_: Final[Choice] = Max.over
+"""The greatest value."""
 first: Final[Choice] = First.over
+"""The value that arrived first."""
 last: Final[Choice] = Last.over
+"""The value that arrived last."""
 collect: Final[Collection] = Collect.over
+"""A list of the values in the order of arrival."""
 collect_set: Final[Collection] = CollectSet.over
+"""A list of the distinct values in the order of their arrival."""
 
 
 @overload

@@ -86,7 +86,7 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
         self._on_error = self._draft.policy(on_error, application_id) or "fail"
 
     def plan(self) -> p.Plan:
-        """The topology as it is now: immutable, and not changed by what is built later."""
+        """The current topology, immutable. Operators that are added later do not change it."""
         return p.Plan(
             self.application_id,
             tuple(self._draft.nodes),
@@ -137,9 +137,9 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> Stream:
-        """One topic, several, or all that match a pattern, as a stream.
+        """Reads one topic, several, or all that match a pattern, as a stream.
 
-        `timestamp`: a function of the value that gives epoch ms; else the record's own is taken.
+        `timestamp`: a function of the value that gives epoch ms; by default the record's own time.
         Records further than `max_future` ahead of the wall clock count as errors.
         """
         operator = f"stream({topics!r})"
@@ -225,9 +225,9 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> GlobalTable:
-        """A topic as a table of which every worker has a whole copy, read before any task runs.
+        """A topic as a table with a whole copy on every worker, read before any task runs.
 
-        Streams join it by any key. It may be small and wide; large tables go by partitions.
+        Streams can join it by any key. Use it for small tables, and `table` for large ones.
         """
         operator = f"global_table({topic!r})"
         if on_error == "dlq":

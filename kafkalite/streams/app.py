@@ -183,7 +183,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         until_caught_up: bool = False,
         **settings: Unpack[Settings],
     ) -> Progress:
-        """As `run`, in the loop that runs here; signals are left alone.
+        """Runs the topology in the current event loop. Signal handlers stay as they are.
 
         Cancelled, it commits, leaves its group and ends; cancelled again, it ends at once.
         """
@@ -198,7 +198,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         until_caught_up: bool = False,
         **settings: Unpack[Settings],
     ) -> Running:
-        """`async with app.running() as running:` runs it beside the block, in its loop."""
+        """Runs the topology during a block: `async with app.running() as running:`."""
         check_settings(self.application_id, settings)
         if (settings.get("workers") or self.workers) > 1:
             raise TopologyError(
@@ -212,7 +212,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         return Running(self.application_id, prepare, until_caught_up=until_caught_up)
 
     def start(self, bootstrap_servers: str | None = None, **settings: Unpack[Settings]) -> Progress:
-        """Runs it in a thread until `stop()`; returns its progress, which goes on."""
+        """Runs the topology in a thread until `stop()`. Returns its progress, a live object."""
         if self._background is not None:
             raise TopologyError(f"{self.application_id}: it is started already")
         background = Background(self.application_id, self.running(bootstrap_servers, **settings))
@@ -221,19 +221,19 @@ class Streams(StreamsBuilder[K_co, V_co]):
         return progress
 
     def stop(self) -> Progress:
-        """Stops what `start` began, after a last commit. Raises what ended it before."""
+        """Stops the run of `start` after a last commit. Raises the error if the run has failed."""
         if self._background is None:
             raise TopologyError(f"{self.application_id}: it is not started")
         background, self._background = self._background, None
         return background.stop()
 
     def store(self, name: str) -> LiveStore[Any, Any]:
-        """A store to look into while the application runs in this process: `get`, `range`, `all`,
+        """A store, readable while the application runs in this process: `get`, `range`, `all`,
         `prefix`, `fetch`. Each call waits for its answer; any thread may ask."""
         return LiveStore(name, self._asking)
 
     def async_store(self, name: str) -> AsyncLiveStore[Any, Any]:
-        """As `store`, with methods to be awaited."""
+        """The same store with coroutine methods."""
         return AsyncLiveStore(name, self._asking)
 
     def _find_queries(self) -> tuple[asyncio.AbstractEventLoop, Queries] | None:

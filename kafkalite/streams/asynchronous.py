@@ -79,7 +79,7 @@ class Asynchronous(Generic[K_co, V_co]):
         ordered: bool = True,
         **options: Unpack[AsyncOptions],
     ) -> Stream:
-        """A new value for each, from an async function; the key stays.
+        """Maps each value by an async function; the key stays.
 
         At most `concurrency` calls (100) of a task run at once. A try that takes longer than
         `timeout` ("10s") has failed; a failed call is tried `retries` times more (0), after

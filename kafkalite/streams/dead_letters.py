@@ -52,7 +52,7 @@ class Letter:
 
     @property
     def topic(self) -> str:
-        """Where the record was read."""
+        """The position of the record."""
         return self.story.get("topic", "")
 
     @property
@@ -175,7 +175,7 @@ class Progress:
 
     @classmethod
     def load(cls, entry: OffsetAndMetadata) -> Progress:
-        """What `dump` wrote."""
+        """The content that `dump` wrote."""
         beyond: set[int] = set()
         for part in filter(None, entry.metadata.split(",")):
             first, last = part.split("-")
@@ -185,7 +185,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did, or would do: how many letters for each topic, and how many not."""
+    """The result of a replay, done or planned: the numbers of letters by topic, and of others."""
 
     sent: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     failed_again: int = 0  # too often

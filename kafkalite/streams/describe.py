@@ -1,4 +1,4 @@
-"""What a topology looks like: as text, as a mermaid flowchart, as JSON.                   [P]
+"""Descriptions of a topology: as text, as a mermaid flowchart, as JSON.                    [P]
 
     text      sub-topologies, each with its operators, stores and topics, as Kafka Streams prints
     mermaid   a flowchart, topics as cylinders, for a README
@@ -31,7 +31,7 @@ def describe(plan: p.Plan, format: Format = "text") -> str:  # noqa: A002 - the 
 
 
 def detail(node: p.Node) -> str:
-    """What a node does, in the user's words, as far as data can tell."""
+    """The description of a node in the user's words, as far as data can tell."""
     match node:
         case p.Source():
             read = ", ".join(node.topics) or f"/{node.pattern.pattern if node.pattern else ''}/"

@@ -65,7 +65,7 @@ class _OnePartition(Mapping[str, int]):
 
 
 class _Changelog:
-    """What a changelog keeps: the last row of each key."""
+    """The rows that a changelog keeps: the last one of each key."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, tuple[bytes | None, int, Headers]] = {}
@@ -198,7 +198,7 @@ class TopologyTestDriver:
         return list(self._outputs.pop(topic, ()))
 
     def advance_wall_clock(self, duration: Duration) -> None:
-        """Lets time pass: what waits for it happens."""
+        """Advances the wall clock, and runs everything that becomes due."""
         self.now_ms += not_negative(duration, "advance_wall_clock")
         try:
             for task in self._tasks:
@@ -209,7 +209,7 @@ class TopologyTestDriver:
         self.commit()
 
     def commit(self) -> None:
-        """Sends on what waits for the commit."""
+        """Commits: sends the updates that wait for it."""
         self._run(commits=True)
         self._uncommitted.clear()
 
@@ -230,7 +230,7 @@ class TopologyTestDriver:
         self.close()
 
     def store(self, name: str) -> Any:
-        """A store to look into, by the name of its operator."""
+        """A readable store, by the name of its operator."""
         for task in self._tasks:
             if name in task.changelog_topics:
                 return task.store(name)

@@ -37,7 +37,7 @@ class Fields(Generic[F_co]):
         on_error: p.OnError | None = None,
         **expressions: Any,
     ) -> F_co:
-        """A value of these fields alone: names of fields, expressions, `new=expression`."""
+        """Makes values of these fields only: names of fields, expressions, `new=expression`."""
         _check_name(name, "select")
         chosen = fields_of("select", fields, expressions)
         made = call("select", value(), *chosen.values(), options=tuple(chosen))
@@ -50,7 +50,7 @@ class Fields(Generic[F_co]):
         on_error: p.OnError | None = None,
         **expressions: Any,
     ) -> F_co:
-        """The value with more fields, or with others in the place of some that it has."""
+        """Adds fields to the value, or replaces some of them."""
         _check_name(name, "assign")
         chosen = fields_of("assign", fields, expressions)
         made = call("with_fields", value(), *chosen.values(), options=tuple(chosen))
@@ -59,14 +59,14 @@ class Fields(Generic[F_co]):
     def drop(
         self, *fields: str, name: str | None = None, on_error: p.OnError | None = None
     ) -> F_co:
-        """The value without some of its fields."""
+        """Removes fields from the value."""
         _check_names("drop", fields)
         return self._formula("drop", call("drop_fields", value(), options=fields), name, on_error)
 
     def rename(
         self, *, name: str | None = None, on_error: p.OnError | None = None, **names: str
     ) -> F_co:
-        """The value with other names for some of its fields: `rename(old="new")`."""
+        """Renames fields of the value: `rename(old="new")`."""
         _check_names("rename", tuple(names.values()))
         if len(set(names.values())) < len(names):
             raise TopologyError(f"rename: two fields would have one name: {names}")

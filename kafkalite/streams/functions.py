@@ -45,7 +45,7 @@ from kafkalite.streams.record import Record
 
 
 class Passes(Enum):
-    """What a callable is called with."""
+    """The arguments of a callable."""
 
     VALUE = "the value"
     KEY_AND_VALUE = "key and value"
@@ -315,7 +315,7 @@ class PartitionOf:
 
 
 def topic_of(given: object, operator: str, shape: Shape) -> str | Callable[[Any], str]:
-    """Where records are written: a topic, or a function of the record that names it."""
+    """The target of records: a topic, or a function of the record that names it."""
     if isinstance(given, Expression):
         function = expression_function(given, operator, shape, gives=STRING)
         return TopicOf(compile_objects(function.tree, function.shape))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Grouped(NotBuilt, Generic[K_co, V_co]):
-    """Records, or changes of a table, by group: waits to be aggregated."""
+    """Records, or changes of a table, in groups. An aggregate makes a table of them."""
 
     hints = hints.GROUPED
 
@@ -47,7 +47,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         self._subtracts = subtracts
 
     def cogroup(self, add: Callable[[R, V_co], R | None]) -> Cogrouped[K_co, R]:
-        """One table of several streams; `add(aggregate, value)` is for the values of this one.
+        """One table of several streams. `add(aggregate, value)` adds the values of this one.
 
         The others follow: `.cogroup(groups, add)`, then `.window(…)` if any, `.aggregate(init)`.
         """
@@ -99,7 +99,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         cached: bool = True,
         **aggregates: Aggregate,
     ) -> Table:
-        """A table of dicts, one field per named aggregate; of one unnamed: of its bare values.
+        """A table of dicts with a field for each named aggregate, or of one aggregate's values.
 
         The updates of a row merge until the commit; with `cached=False` every one goes on.
         """
@@ -114,7 +114,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         return self._table("aggregate", parts, tuple(aggregates) or None, on_error, options)
 
     def count(self, **options: Unpack[AggregateOptions[int]]) -> Table[K_co, int]:
-        """How many records, null values too where there are windows; `int64()` unless told."""
+        """Counts records, with windows those with null values, too. The serde is `int64()`."""
         return self._table("count", (Count(),), None, None, options)
 
     def reduce(
@@ -125,7 +125,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
         on_error: p.OnError | None = None,
         **options: Unpack[AggregateOptions[V_co]],
     ) -> Table[K_co, V_co]:
-        """`function(aggregate, value)` over the values; the first is the aggregate as it is."""
+        """Reduces values by `function(aggregate, value)`, beginning with the first value."""
         parts = (reduce_(function, subtract),)
         return self._table("reduce", parts, None, on_error, options)
 
@@ -176,7 +176,7 @@ class Grouped(NotBuilt, Generic[K_co, V_co]):
 
 
 class Cogrouped(Generic[K_co, R]):
-    """Groups of several streams, each with its function: wait to be aggregated."""
+    """Groups of several streams, each with its function. `aggregate` makes a table of them."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Cogrouped(Generic[K_co, R]):
     def cogroup(
         self, other: Grouped[K_co, V], add: Callable[[R, V], R | None]
     ) -> Cogrouped[K_co, R]:
-        """The same with the groups of one more stream; `add(aggregate, value)` for its values."""
+        """Adds the groups of another stream; `add(aggregate, value)` adds its values."""
         if not isinstance(other, Grouped):
             raise TopologyError(f"cogroup: expected groups of a stream, got {type(other).__name__}")
         operator = f"cogroup of {other._node.name!r}"
@@ -207,7 +207,7 @@ class Cogrouped(Generic[K_co, R]):
         return Cogrouped(self._draft, (*self._nodes, other._node), (*self._adders, add))
 
     def window(self, window: Window) -> Cogrouped[Windowed[K_co], R]:
-        """One row per key and window, as over the groups of one stream."""
+        """Makes one row per key and window, as with the groups of one stream."""
         over = Grouped(self._draft, self._nodes[0], self._window).window(window)._window
         return Cogrouped(self._draft, self._nodes, self._adders, over)
 

@@ -31,7 +31,7 @@ class AggregateOptions(TypedDict, Generic[R], total=False):
 
 
 class Named(TypedDict, total=False):
-    """What every operator with a user function takes."""
+    """Options of every operator with a user function."""
 
     name: str | None
     on_error: p.OnError | None
@@ -50,21 +50,21 @@ class WithRecord(Named):
 
 
 class Grouping(Named, Generic[K, V], total=False):
-    """What grouping takes: the serdes of the internal topic."""
+    """Options of grouping: the serdes of the internal topic."""
 
     key: Serde[K] | None
     value: Serializer[V] | None
 
 
 class Regrouping(Named, Generic[K, V], total=False):
-    """What grouping the rows of a table takes."""
+    """Options of grouping the rows of a table."""
 
     key: Serde[K] | None
     value_serde: Serializer[V] | None
 
 
 class SourceOptions(TypedDict, Generic[V], total=False):
-    """What reading a topic as a stream takes, beside serdes."""
+    """Options of reading a topic as a stream, beside serdes."""
 
     timestamp: OfValue[V, int] | None
     offset_reset: Literal["earliest", "latest"]
@@ -74,7 +74,7 @@ class SourceOptions(TypedDict, Generic[V], total=False):
 
 
 class TableSourceOptions(TypedDict, total=False):
-    """What reading a topic as a table takes, beside serdes."""
+    """Options of reading a topic as a table, beside serdes."""
 
     name: str | None
     history: Duration | None
@@ -82,14 +82,14 @@ class TableSourceOptions(TypedDict, total=False):
 
 
 class GlobalOptions(TypedDict, total=False):
-    """What reading a topic as a global table takes, beside serdes."""
+    """Options of reading a topic as a global table, beside serdes."""
 
     name: str | None
     on_error: p.OnError | None
 
 
 class SinkOptions(TypedDict, Generic[K, V], total=False):
-    """What writing into a topic takes, beside the key's serde."""
+    """Options of writing to a topic, beside the key's serde."""
 
     value: Serializer[V] | None
     partitioner: Callable[[K, V, int], int] | Expression | None
@@ -113,26 +113,26 @@ class StreamJoinOptions(JoinOptions, total=False):
 
 
 class TableJoinOptions(Named, Generic[R], total=False):
-    """What a join of tables takes. `value`: the serde of its rows, where it has a store."""
+    """Options of a join of tables. `value`: the serde of its rows, if it has a store."""
 
     value: Serializer[R] | None
     cached: bool
 
 
 class ForeignOptions(Named, Generic[R], total=False):
-    """What a join of tables by a foreign key takes. `value`: as of TableJoinOptions."""
+    """Options of a join of tables by a foreign key. `value` as in TableJoinOptions."""
 
     value: Serializer[R] | None
 
 
 class TableOptions(Named, total=False):
-    """What operators on tables take, as they are implemented."""
+    """Options of operators on tables, as they are implemented."""
 
     with_key: bool
 
 
 class Options(TableOptions, total=False):
-    """What operators on streams take, as they are implemented."""
+    """Options of operators on streams, as they are implemented."""
 
     with_record: bool
 

@@ -56,7 +56,7 @@ class Processing(Generic[K_co, V_co]):
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> Stream[K_co, V]:
-        """As `process`, for a processor that keeps the key: nothing below is repartitioned.
+        """As `process`, for a processor that keeps the key, so that no repartition is needed.
 
         A record that it forwards under another key than that of the record at hand is an error.
         """

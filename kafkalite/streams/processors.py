@@ -1,4 +1,4 @@
-"""What a processor is written against: its methods, its context, its stores.              [P]
+"""The interfaces of processors: their methods, context and stores.                         [P]
 
     class Changes(Processor[str, int, str, int]):
         def init(self, context):
@@ -61,7 +61,7 @@ Clock = Literal["stream_time", "wall_clock"]
 
 
 class Timer(Protocol):
-    """What `context.schedule` returns."""
+    """A timer, returned by `context.schedule`."""
 
     def cancel(self) -> None:
         """The function is called no more."""
@@ -74,7 +74,7 @@ class KeyValueStore(Protocol[K, V]):
         """The value of a key, None when there is none."""
 
     def put(self, key: K, value: V | None) -> None:
-        """Puts a value, whatever there was; None deletes."""
+        """Sets or replaces a value; None deletes."""
 
     def delete(self, key: K) -> V | None:
         """Deletes a value and returns it."""
@@ -164,7 +164,7 @@ def store(
 
 
 class ProcessorContext(Protocol[K2_contra, V2_contra]):
-    """What a processor works with. It is that of one task, from `init` to `close`."""
+    """The context of a processor in one task, from `init` to `close`."""
 
     @property
     def stream_time(self) -> int:
@@ -179,7 +179,7 @@ class ProcessorContext(Protocol[K2_contra, V2_contra]):
         """The partition of the task."""
 
     def forward(self, record: Record[K2_contra, V2_contra]) -> None:
-        """Sends a record on, with its key, value, timestamp and headers."""
+        """Sends a record downstream, with its key, value, timestamp and headers."""
 
     @overload
     def store(self, store: StoreSpec[S]) -> S: ...

@@ -35,7 +35,7 @@ DELETED_AT_ONCE: Final = 500  # topics in one request
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset changes. `begin`: where inputs begin, if not where their sources say."""
+    """The changes of a reset. `begin`: the start of the inputs, if not that of their sources."""
 
     plan: Plan
     committed: Mapping[TopicPartition, int]  # offsets to forget
@@ -75,7 +75,7 @@ class Reset:
 async def survey(
     client: Client, plan: Plan, *, to: Begin | None = None, state_dir: Path | None = None
 ) -> Reset:
-    """What a reset of `plan`'s application would change. TopologyError while it has members."""
+    """The changes by a reset of `plan`'s application. TopologyError while it has members."""
     application_id = plan.application_id
     async with Admin(client) as admin:
         await _refuse_members(admin, application_id)

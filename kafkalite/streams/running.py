@@ -47,7 +47,7 @@ class Running(Lifetime):
 
     @property
     def progress(self) -> Progress:
-        """What it has done so far."""
+        """The progress so far."""
         assert self._worker is not None, "it is started by `async with`"
         return self._worker.progress
 

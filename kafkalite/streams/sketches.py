@@ -139,7 +139,7 @@ class Quantiles(Aggregate):
 
 
 def approx_distinct(of: OfValue[V, object] | None = None, *, lg_k: int = 12) -> Aggregate[V, int]:
-    """About how many different values there are, from sketches of at most 2^lg_k bytes.
+    """Estimates the number of distinct values, with sketches of about 2^lg_k bytes.
 
     The standard error is 0.83 / sqrt(2^lg_k), 1.3 % with 12; after merges 1.04 / sqrt(2^lg_k).
     """
@@ -178,7 +178,7 @@ def _is_rank(rank: object) -> bool:
 
 
 def _canonical(value: Any) -> int | float | str:
-    """What stands for a value in a sketch: the same for equal ones, and nothing that is ignored."""
+    """A value's form in a sketch: equal values have the same form, and no form is ignored."""
     if isinstance(value, int | float):
         if value == value // 1 and -INT64 <= value < INT64:
             return int(value)

@@ -74,7 +74,7 @@ class Stream(
     NotBuilt,
     Generic[K_co, V_co],
 ):
-    """Records one after the other. `to` and `for_each` are its ends.
+    """A stream of records. `to` and `for_each` end it.
 
     `Stream[str, Order]` has texts as keys and orders as values, for a type checker. It checks
     functions; of a field's name or an expression it takes the result as Any. Any record may have
@@ -98,7 +98,7 @@ class Stream(
         self, predicate: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
     ) -> Self: ...
     def filter(self, predicate: UserFunction, **options: Unpack[Options]) -> Stream:
-        """The records for which `predicate` is true."""
+        """Keeps the records for which `predicate` is true."""
         return self._filter("filter", predicate, options, negate=False)
 
     @overload
@@ -112,7 +112,7 @@ class Stream(
         self, predicate: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
     ) -> Self: ...
     def filter_not(self, predicate: UserFunction, **options: Unpack[Options]) -> Stream:
-        """The records for which `predicate` is not true."""
+        """Keeps the records for which `predicate` is not true."""
         return self._filter("filter_not", predicate, options, negate=True)
 
     @overload
@@ -126,7 +126,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, V], **options: Unpack[WithRecord]
     ) -> Stream[K_co, V]: ...
     def map(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
-        """A new value for each; the key stays."""
+        """Maps each value to a new one; the key stays."""
         return self._each("map", p.Map, function, options)
 
     @overload
@@ -142,7 +142,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, Iterable[V]], **options: Unpack[WithRecord]
     ) -> Stream[K_co, V]: ...
     def flat_map(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
-        """Any number of values for each, from an iterable; the key stays."""
+        """Maps each value to an iterable of values; the key stays."""
         return self._each("flat_map", p.FlatMap, function, options)
 
     @overload
@@ -154,7 +154,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
     ) -> Self: ...
     def peek(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
-        """Calls `function` with each record and passes it on."""
+        """Calls `function` with each record, and passes the record on unchanged."""
         return self._each("peek", p.Peek, function, options)
 
     @overload
@@ -168,7 +168,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, object], **options: Unpack[WithRecord]
     ) -> None: ...
     def for_each(self, function: UserFunction, **options: Unpack[Options]) -> None:
-        """Calls `function` with each record; the end of the stream."""
+        """Calls `function` with each record, and ends the stream."""
         self._each("for_each", p.Peek, function, options)
 
     # The key changes
@@ -186,7 +186,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, K], **options: Unpack[WithRecord]
     ) -> Stream[K, V_co]: ...
     def select_key(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
-        """A new key for each; the value stays."""
+        """Gives each record a new key; the value stays."""
         return self._each("select_key", p.SelectKey, function, options)
 
     @overload
@@ -198,7 +198,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, tuple[K, V]], **options: Unpack[WithRecord]
     ) -> Stream[K, V]: ...
     def map_pairs(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
-        """`function(key, value)` gives the new `(key, value)`."""
+        """Maps each record by `function(key, value)` to a new `(key, value)`."""
         return self._each("map_pairs", p.MapPairs, function, of_pairs(options))
 
     @overload
@@ -210,7 +210,7 @@ class Stream(
         self, function: OfRecord[K_co, V_co, Iterable[tuple[K, V]]], **options: Unpack[WithRecord]
     ) -> Stream[K, V]: ...
     def flat_map_pairs(self, function: UserFunction, **options: Unpack[Options]) -> Stream:
-        """`function(key, value)` gives an iterable of `(key, value)`."""
+        """Maps each record by `function(key, value)` to an iterable of `(key, value)`."""
         return self._each("flat_map_pairs", p.MapPairs, function, of_pairs(options), flat=True)
 
     def map_batch(
@@ -220,7 +220,7 @@ class Stream(
         name: str | None = None,
         on_error: p.OnError | None = None,
     ) -> Stream[K, V]:
-        """`function` gets `Columns` and returns `Columns`: once per batch, not per record.
+        """Maps whole batches: `function` takes and returns `Columns`.
 
         The key counts as changed. When it fails, it fails for the whole batch.
         """
@@ -251,9 +251,9 @@ class Stream(
     def branch(
         self, *predicates: UserFunction, default: bool = False, **options: Unpack[Options]
     ) -> tuple[Stream, ...]:
-        """A stream for each predicate, of the records for which it is the first that is true.
+        """Splits the stream: each record goes to the stream of the first predicate that is true.
 
-        With `default`, one more of those for which none is.
+        With `default`, a last stream gets the records for which no predicate is true.
         """
         operator = self._operator("branch", options.get("name"))
         if not predicates:
@@ -274,7 +274,7 @@ class Stream(
         return tuple(Stream(self._draft, self._draft.add(arm)) for arm in arms)
 
     def merge(self, *others: Stream[K_co, V_co], name: str | None = None) -> Stream[K_co, V_co]:
-        """The records of all these streams, interleaved."""
+        """Merges the records of all these streams into one."""
         operator = self._operator("merge", name)
         for other in others:
             if not isinstance(other, Stream):
@@ -297,7 +297,7 @@ class Stream(
         value: Serializer[V_co] | None = None,
         name: str | None = None,
     ) -> Stream[K_co, V_co]:
-        """Through an internal topic. Without `partitions`: as many as its input has.
+        """Sends records through an internal topic, with as many partitions as the input by default.
 
         `partitioner(key, value, partitions)` gives the partition, or an expression a number whose
         remainder does. Null keys are left out.
@@ -373,7 +373,7 @@ class Stream(
         name: str | None = None,
         history: Duration | None = None,
     ) -> Table[K_co, V_co]:
-        """The latest value per key; a null value deletes. Named: with a store to look into."""
+        """A table of the latest value per key; a null value deletes. Named, it has a store."""
         operator = self._operator("to_table", name)
         node = self._then(
             "to_table",
@@ -415,7 +415,7 @@ class Stream(
         value: Serializer | None = None,
         **options: Unpack[Options],
     ) -> Grouped:
-        """Groups by a new key; equal ones meet through an internal topic. None: left out."""
+        """Groups by a new key, through an internal topic. Records with the key None are dropped."""
         operator = self._operator("group_by", options.get("name"))
         node = self._each(
             "group_by",

@@ -65,7 +65,7 @@ class Table(
     @overload
     def filter(self, predicate: OfPair[K_co, V_co, object], **options: Unpack[WithKey]) -> Self: ...
     def filter(self, predicate: UserFunction, **options: Unpack[TableOptions]) -> Table:
-        """The rows for which `predicate` is true. Named: with a store to look into."""
+        """Keeps the rows for which `predicate` is true. A named table has a store."""
         return self._rows("filter", p.TableFilter, predicate, options, negate=False)
 
     @overload
@@ -75,7 +75,7 @@ class Table(
         self, predicate: OfPair[K_co, V_co, object], **options: Unpack[WithKey]
     ) -> Self: ...
     def filter_not(self, predicate: UserFunction, **options: Unpack[TableOptions]) -> Table:
-        """The rows for which `predicate` is not true. Named: with a store to look into."""
+        """Keeps the rows for which `predicate` is not true. A named table has a store."""
         return self._rows("filter_not", p.TableFilter, predicate, options, negate=True)
 
     @overload
@@ -87,11 +87,11 @@ class Table(
         self, function: OfPair[K_co, V_co, V | None], **options: Unpack[WithKey]
     ) -> Table[K_co, V]: ...
     def map(self, function: UserFunction, **options: Unpack[TableOptions]) -> Table:
-        """A new value for each row. Named: with a store to look into."""
+        """Maps each row to a new value. A named table has a store."""
         return self._rows("map", p.TableMap, function, options)
 
     def to_stream(self, *, name: str | None = None) -> Stream[K_co, V_co]:
-        """Every update, after the commit's cache; a deleted row is a null value."""
+        """A stream of the updates, merged until the commit; a deletion has a null value."""
         return self._draft.stream(self._draft.below("to_stream", p.ToStream, self._node, name))
 
     @overload
@@ -232,7 +232,7 @@ class Table(
         return type(self)(self._draft, node)
 
     def late(self, *, name: str | None = None) -> Stream:
-        """The records that came too late for every window, as they came."""
+        """A stream of the records that came too late for all their windows, unchanged."""
         node = self._node
         while isinstance(node, p.TableFilter | p.TableMap | p.Suppress):
             node = node.parent

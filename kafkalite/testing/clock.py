@@ -20,7 +20,7 @@ def at(ms: int) -> Now:
 
 
 def wall_of(monotonic_ms: int) -> int:
-    """What the wall clock says when the monotonic one says `monotonic_ms`."""
+    """The wall clock's time at the monotonic time `monotonic_ms`."""
     return monotonic_ms - SKEW_MS
 
 

@@ -47,7 +47,7 @@ END_SECONDS: Final = 60  # in which all programs that are cancelled end
 
 
 class Stuck(AssertionError):
-    """What was waited for has not come, and how far time is."""
+    """The awaited event did not happen; the error says how far time is."""
 
 
 class Time:
@@ -261,7 +261,7 @@ class World:
                 raise Stuck(f"{names}: work without a rest for {turns} turns")
 
     def result(self, host: Host, program: Coroutine[Any, Any, R], within_seconds: float = 60) -> R:
-        """What a program of `host` returns."""
+        """The result of a program of `host`."""
         task = host.spawn(program)
         self.run(task.done, within_seconds)
         return task.result()

@@ -38,7 +38,7 @@ class PowerLoss(BaseException):
 
 
 class _Content:
-    """What a name leads to: bytes now, and bytes that are safe."""
+    """The content of a name: its current bytes, and its safe bytes."""
 
     __slots__ = ("data", "modified_ms", "synced")
 
@@ -48,7 +48,7 @@ class _Content:
         self.modified_ms = 0
 
     def after_crash(self, random: Random) -> bytes:
-        """What may be left: the safe bytes, or they and a torn part of what came after."""
+        """The possible rest: the safe bytes, or these and a torn part of the later ones."""
         data, safe = bytes(self.data), self.synced
         if not data.startswith(safe):  # it was cut and not synced: one or the other
             if random.random() < 0.5:
@@ -343,7 +343,7 @@ class MemoryStorage:
             self.replace(path, data)
 
     def wait_for_all(self, waits: Sequence[Callable[[], T]]) -> list[T]:
-        """What each of `waits` returns, one after the other: a crash finds some done."""
+        """The results of all `waits`, one after the other: a crash finds some done."""
         return [wait() for wait in waits]
 
     @property

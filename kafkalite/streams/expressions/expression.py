@@ -52,7 +52,7 @@ POLARS: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expression:
-    """What has a value for each record: see the module."""
+    """A value for each record: see the module."""
 
     tree: Node
 
@@ -293,7 +293,7 @@ class Then(Expression):
         return When(self._above(), of(condition).tree)
 
     def otherwise(self, result: object) -> Expression:
-        """What applies where no condition holds."""
+        """The value if no condition holds."""
         return Expression(Call("when", (*self._above(), of(result).tree)))
 
     def _above(self) -> tuple[Node, ...]:
@@ -309,7 +309,7 @@ class When:
     condition: Node
 
     def then(self, result: object) -> Then:
-        """What applies where the condition holds."""
+        """The value if the condition holds."""
         return Then(Call("when", (*self.above, self.condition, of(result).tree, Literal(None))))
 
 
