@@ -1,4 +1,7 @@
-"""Our workers on Apache Kafka: topologies of all kinds, exactly once, whoever is killed."""
+"""Our workers on Apache Kafka: topologies of all kinds, exactly once, whoever is killed.
+
+Three of them share their topics with an application of Kafka Streams.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from many_apps import TOPOLOGIES
+from many_apps import BESIDE_JAVA, JAVA_TOPICS, TOPOLOGIES
 from many_runs import Run, until
 
 APPS = Path(__file__).parents[1] / "streams" / "kafka_apps.py"
 PARTITIONS = 2
 ROUND = 300  # records of each stream
 PATIENCE_SECONDS = 90
+ALL = {**TOPOLOGIES, **BESIDE_JAVA}
 SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
@@ -74,23 +78,26 @@ def answers(port: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def done(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Two processes, each killed once while it works; then all is done."""
-    run = Run(kafka, tmp_path_factory.mktemp("state"))
+def done(kafka: str, jvm: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Two processes, each killed once while it works, beside Kafka Streams; then all is done."""
+    folder = tmp_path_factory.mktemp("state")
+    run = Run(kafka, folder / "ours", ALL)
+    run.begin(JAVA_TOPICS)
     try:
-        run.begin()
-        run.send()
-        run.start("first")
-        run.start("second")
-        for instance in ("first", "second"):
-            before = {name: len(run.read(name)) for name in TOPOLOGIES}
+        with jvm.running("Mixed", kafka, str(folder / "java")):
             run.send()
-            until(lambda before=before: run.went_on(before), "no output")
+            run.start("first")
+            run.start("second")
+            for instance in ("first", "second"):
+                before = {name: len(run.read(name)) for name in ALL}
+                run.send()
+                until(lambda before=before: run.went_on(before), "no output")
+                run.send()
+                run.kill(instance)
+                run.start(instance)
             run.send()
-            run.kill(instance)
-            run.start(instance)
-        run.send()
-        run.finish()
+            run.finish()
+            until(lambda: java_is_done(run), "Kafka Streams is not done")
         yield run
     finally:
         for worker in run.workers.values():
@@ -98,6 +105,17 @@ def done(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             worker.wait()
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+def java_is_done(run: Run) -> bool:
+    """Whether the last of what Kafka Streams writes has come back."""
+    run.catch_up("last", BESIDE_JAVA)
+    try:
+        for name in BESIDE_JAVA:
+            run.check(name)
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_every_result_is_there_exactly_once(done: Run, name: str) -> None:
     done.check(name)

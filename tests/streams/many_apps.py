@@ -1,4 +1,4 @@
-"""Topologies of all kinds in one process: `many_apps.py ADDRESS STATE_DIR INSTANCE [once]`.
+"""Topologies of all kinds in one process: `many_apps.py ADDRESS STATE_DIR INSTANCE NAMES [once]`.
 
 Each is an application of its own, with its own group, transactions and internal topics. All read
 `left`, `right` and `facts`; each writes a topic of its name. What they must have made of their
@@ -33,6 +33,7 @@ from kafkalite.streams import (
     sum_,
     tumbling,
 )
+from kafkalite.streams import windowed as windowed_by
 from kafkalite.streams.local.worker import Worker, WorkerConfig
 
 FACTS = {f"k{number}": 100 + number for number in range(12)}
@@ -346,10 +347,49 @@ TOPOLOGIES = {
 }
 
 
+# Beside Kafka Streams, which reads what they write and writes what they read: Mixed.java
+
+
+def doubled(app: Streams) -> Any:
+    groups = app.stream("doubled", value=int64()).filter(is_record).group_by(lambda v: f"g{v % 14}")
+    return groups.aggregate(n=count(), sum=sum_()).to_stream()
+
+
+def in_groups_of_doubled(sent: Sent) -> Iterable[Any]:
+    for group in range(0, 14, 2):
+        own = [value * 2 for _, value, _ in sent.left if value * 2 % 14 == group]
+        yield f"g{group}", {"n": len(own), "sum": sum(own)}
+
+
+def there_and_back(app: Streams) -> Any:
+    counts = app.stream("left", value=int64()).group_by_key().window(tumbling(200)).count()
+    counts.final().to("windows-of-ours")
+    return app.stream("windows-by-java", value=int64())
+
+
+def sessions_of_java(app: Streams) -> Any:
+    return app.stream("sessions-of-java", key=windowed_by(string()), value=int64())
+
+
+BESIDE_JAVA = {
+    "doubles": Topology(doubled, in_groups_of_doubled, is_table=True),
+    "there_and_back": Topology(
+        there_and_back,
+        lambda sent: [(f"{key}@{start}", n) for (key, start, _), n in windowed(sent)],
+    ),
+    "java_sessions": Topology(
+        sessions_of_java,
+        lambda sent: [(key, value["n"]) for key, value in in_sessions(sent)],
+        is_table=True,
+    ),
+}
+JAVA_TOPICS = ("doubled", "sessions-of-java", "windows-of-ours", "windows-by-java")
+
+
 def built(name: str) -> Streams:
     """The application of one topology; keys of windows are written as [key, start, end]."""
     app = Streams(name, key=string())
-    made = TOPOLOGIES[name].build(app)
+    made = {**TOPOLOGIES, **BESIDE_JAVA}[name].build(app)
     stream = made if hasattr(made, "select_key") else made.to_stream()
     spelled = stream.map_pairs(lambda key, value: (plain(key), value))
     spelled.to(name, key=json(), value=json())
@@ -363,9 +403,9 @@ def plain(key: Any) -> Any:
 
 async def main() -> None:
     """Runs all of them."""
-    address, folder, instance, *until = sys.argv[1:]
+    address, folder, instance, names, *until = sys.argv[1:]
     workers = []
-    for name in TOPOLOGIES:
+    for name in names.split(","):
         config = WorkerConfig(
             processing_guarantee="exactly_once",
             session_timeout_ms=1_500,

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from many_apps import END_MS, FACTS, TOPOLOGIES, Sent
+from many_apps import END_MS, FACTS, TOPOLOGIES, Sent, Topology
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.consumer.consumer import Consumer
@@ -39,14 +39,16 @@ def until(is_so: Callable[[], bool], complaint: str) -> None:
 class Run:
     """The input, and the processes that work on it, with their state below `folder`."""
 
-    def __init__(self, address: str, folder: Path) -> None:
-        self.address, self.folder = address, folder
+    def __init__(
+        self, address: str, folder: Path, topologies: Mapping[str, Topology] = TOPOLOGIES
+    ) -> None:
+        self.address, self.folder, self.topologies = address, folder, topologies
         self.sent = Sent([], [])
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
 
-    def begin(self) -> None:
+    def begin(self, more: Iterable[str] = ()) -> None:
         """Makes the topics, and the rows that all else finds there."""
-        topics = ["left", "right", *TOPOLOGIES]
+        topics = ["left", "right", *self.topologies, *more]
         asyncio.run(
             self._create([NewTopic(t, PARTITIONS, configs=KEPT) for t in [*topics, "facts"]])
         )
@@ -75,8 +77,8 @@ class Run:
         """The same records, which have been sent already."""
         first = len(self.sent.left)
         numbers = range(first, first + ROUND)
-        self.sent.left.extend((f"k{v % 12}", v, v * 10) for v in numbers)
-        self.sent.right.extend((f"k{v * 5 % 12}", v, v * 10 + 3) for v in numbers)
+        self.sent.left.extend((f"k{v % 12}", v, v * 10 + 10) for v in numbers)
+        self.sent.right.extend((f"k{v * 5 % 12}", v, v * 10 + 13) for v in numbers)
 
     def _close_windows(self) -> None:
         """Sends records far in the future, into every partition."""
@@ -92,14 +94,17 @@ class Run:
 
     def start(self, instance: str) -> None:
         """A process with a worker of each application."""
-        command = [sys.executable, str(APPS), self.address, str(self.folder), instance]
-        self.workers[instance] = subprocess.Popen(command)
+        self.workers[instance] = subprocess.Popen(self._command(instance, self.topologies))
+
+    def _command(self, instance: str, names: Iterable[str], *more: str) -> list[str]:
+        state = str(self.folder)
+        return [sys.executable, str(APPS), self.address, state, instance, ",".join(names), *more]
 
     def went_on(self, before: dict[str, int]) -> bool:
         """Whether every output has grown: a fault is to hit work."""
         return all(
             len(self.read(name)) > before[name]
-            for name, each in TOPOLOGIES.items()
+            for name, each in self.topologies.items()
             if not each.waits
         )
 
@@ -117,9 +122,9 @@ class Run:
             assert worker.wait(PATIENCE_SECONDS) in (0, -signal.SIGTERM)
         self.workers.clear()
 
-    def catch_up(self, instance: str) -> None:
+    def catch_up(self, instance: str, names: Iterable[str] | None = None) -> None:
         """A process that does whatever is left to do."""
-        command = [sys.executable, str(APPS), self.address, str(self.folder), instance, "once"]
+        command = self._command(instance, names or self.topologies, "once")
         subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
 
     def finish(self, instance: str = "last") -> None:
@@ -131,12 +136,13 @@ class Run:
 
     def check(self, name: str) -> None:
         """Compares an output with plain Python."""
-        topology = TOPOLOGIES[name]
+        topology = self.topologies[name]
         # The records that close windows lead to some of their own.
         found = [(key, value) for key, value in self.read(name) if "end" not in str(key)]
         expected = [(key, value) for key, value in topology.rows(self.sent)]
         if topology.is_table:
-            rows = {json.dumps(key): value for key, value in found}
+            latest = {json.dumps(key): value for key, value in found}
+            rows = {key: value for key, value in latest.items() if value is not None}
             assert rows == {json.dumps(key): value for key, value in expected}
         else:
             assert Counter(map(json.dumps, found)) == Counter(map(json.dumps, expected))
