@@ -18,6 +18,7 @@ import pytest
 HERE = Path(__file__).parent
 GUIDE = HERE.parents[1] / "docs" / "guide" / "typing.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MISTAKE = re.compile(r"^(orders\..*?)  +(\S.*)$", re.MULTILINE)  # in the guide, with its message
 RIGHT = sorted(HERE.glob("typed_*.py"))
 WRONG = sorted(HERE.glob("wrong_*.py"))
 ERROR = re.compile(r"^(.+?):(\d+): error: (.*)$")
@@ -54,8 +55,14 @@ def test_mypy_finds_the_mistakes_and_nothing_else(
 ) -> None:
     monkeypatch.setenv("MYPYPATH", str(HERE.parents[1]))
     guide = tmp_path / "guide.py"
-    guide.write_text("\n".join(BLOCK.findall(GUIDE.read_text())))
-    errors, marks = found([*RIGHT, guide, *WRONG], tmp_path), marked(WRONG)
+    page = GUIDE.read_text()
+    guide.write_text("\n".join(BLOCK.findall(page)))
+    mistakes = tmp_path / "mistakes.py"
+    wrong = [f"{code}  # E: {message}" for code, message in MISTAKE.findall(page)]
+    assert len(wrong) == 3
+    mistakes.write_text("\n".join([guide.read_text(), *wrong, ""]))
+    wrong_files = [*WRONG, mistakes]
+    errors, marks = found([*RIGHT, guide, *wrong_files], tmp_path), marked(wrong_files)
     assert not {place: told for place, told in errors.items() if place not in marks}
     assert not marks.keys() - errors.keys(), "no error where one is expected"
     other = {at: told for at, told in errors.items() if not any(marks[at] in each for each in told)}
