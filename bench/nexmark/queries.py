@@ -27,9 +27,11 @@ from kafkalite.streams import (
     int64,
     json,
     last,
+    left,
     max_,
     mean,
     min_,
+    right,
     session,
     string,
     struct,
@@ -135,25 +137,19 @@ def q22(app: Streams, target: str) -> None:
 
 def q3(app: Streams, target: str) -> None:
     """Who sells things of category 10 in three states: a join by foreign key."""
-
-    def offer(auction: Any, seller: Any) -> Row:
-        return {name: seller[name] for name in ("name", "city", "state")} | {"id": auction["id"]}
-
     people = app.table(PERSONS, value=avro(schema=SCHEMAS[PERSONS]))
     near = people.filter(col("state").is_in(["OR", "ID", "CA"]))
     chosen = auctions_of(app).filter(col("category") == 10)
-    answer(chosen.join(near, offer, foreign_key=lambda auction: str(auction["seller"])), target)
+    offer = struct(id=left("id"), **{name: right(name) for name in ("name", "city", "state")})
+    answer(chosen.join(near, offer, foreign_key=col("seller").cast("string")), target)
 
 
 def in_time(app: Streams) -> Stream[str, Any]:
     """Bids with their auction's category, seller and reserve; late ones are left out."""
-
-    def both(bid: Any, auction: Any) -> Row:
-        kept = {name: bid[name] for name in ("auction", "bidder", "price", "dateTime")}
-        of_auction = {name: auction[name] for name in ("category", "seller", "reserve", "expires")}
-        return kept | of_auction
-
-    return bids_of(app).join(auctions_of(app), both).filter(col("dateTime") <= col("expires"))
+    of_bid = {name: left(name) for name in ("auction", "bidder", "price", "dateTime")}
+    of_auction = {name: right(name) for name in ("category", "seller", "reserve", "expires")}
+    both = bids_of(app).join(auctions_of(app), struct(**of_bid, **of_auction))
+    return both.filter(col("dateTime") <= col("expires"))
 
 
 def q4(app: Streams, target: str) -> None:
@@ -175,23 +171,22 @@ def better(old: Any, new: Any) -> Any:
 
 def q13(app: Streams, target: str) -> None:
     """Bids with what a fixed table says of the auction's number: a global table."""
+    kept = {name: left(name) for name in ("auction", "bidder", "price", "dateTime")}
     side = app.global_table(SIDE, value=string())
-    joined = bids_of(app).join(side, named, key=(col("auction") % SIDE_ROWS).cast("string"))
-    answer(joined, target)
-
-
-def named(bid: Any, word: str) -> Row:
-    kept = {name: bid[name] for name in ("auction", "bidder", "price", "dateTime")}
-    return {**kept, "value": word}
+    number = (col("auction") % SIDE_ROWS).cast("string")
+    answer(bids_of(app).join(side, struct(**kept, value=right()), key=number), target)
 
 
 def q20(app: Streams, target: str) -> None:
     """Bids for auctions of category 10, with all that is known of the auction."""
+    of_bid = {name: left(name) for name in fields(BIDS)}
+    of_auction = {f"auction_{name}": right(name) for name in fields(AUCTIONS)}
+    chosen = auctions_of(app).filter(col("category") == 10)
+    answer(bids_of(app).join(chosen, struct(**of_bid, **of_auction)), target)
 
-    def both(bid: Any, auction: Any) -> Row:
-        return {**bid, **{f"auction_{name}": auction[name] for name in auction}}
 
-    answer(bids_of(app).join(auctions_of(app).filter(col("category") == 10), both), target)
+def fields(topic: str) -> list[str]:
+    return [field["name"] for field in SCHEMAS[topic]["fields"]]
 
 
 # ---- windows -----------------------------------------------------------------------------------

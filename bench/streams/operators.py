@@ -52,13 +52,25 @@ def stream_join_expressions(app: Streams, source: str, target: str) -> None:
     orders.join(payments, paid, within=JOINED_WITHIN).to(target, value=json())
 
 
-def table_join(app: Streams, source: str, target: str) -> None:
-    def known(visit: Json, user: Json) -> Json:
-        return {"id": visit["id"], "amount": visit["amount"], "limit": user["amount"]}
+def limited(row: Json, user: Json) -> Json:
+    return {"id": row["id"], "amount": row["amount"], "limit": user["amount"]}
 
+
+LIMITED: Final = struct(id=left("id"), amount=left("amount"), limit=right("amount"))  # the same
+
+
+def _table_join(app: Streams, source: str, target: str, function: Any) -> None:
     visits, users = source.split(",")
-    joined = app.stream(visits, value=json()).join(app.table(users, value=json()), known)
-    joined.to(target, value=json())
+    known = app.table(users, value=json())
+    app.stream(visits, value=json()).join(known, function).to(target, value=json())
+
+
+def table_join(app: Streams, source: str, target: str) -> None:
+    _table_join(app, source, target, limited)
+
+
+def table_join_expressions(app: Streams, source: str, target: str) -> None:
+    _table_join(app, source, target, LIMITED)
 
 
 def session_count(app: Streams, source: str, target: str) -> None:
@@ -80,21 +92,28 @@ def sliding_mean_expressions(app: Streams, source: str, target: str) -> None:
     _sliding_mean(app, source, target, "amount")
 
 
-def foreign_join(app: Streams, source: str, target: str) -> None:
-    def billed(purchase: Json, user: Json) -> Json:
-        return {"id": purchase["id"], "amount": purchase["amount"], "limit": user["amount"]}
-
+def _foreign_join(app: Streams, source: str, target: str, function: Any, user: Any) -> None:
     purchases, users = (app.table(topic, value=json()) for topic in source.split(","))
-    bills = purchases.join(users, billed, foreign_key=lambda purchase: purchase["user"])
+    bills = purchases.join(users, function, foreign_key=user)
     bills.to_stream().to(target, value=json())
+
+
+def foreign_join(app: Streams, source: str, target: str) -> None:
+    _foreign_join(app, source, target, limited, lambda purchase: purchase["user"])
+
+
+def foreign_join_expressions(app: Streams, source: str, target: str) -> None:
+    _foreign_join(app, source, target, LIMITED, "user")
 
 
 MAKERS: Final[dict[str, Callable[[Streams, str, str], None]]] = {
     "stream-join": stream_join,
     "stream-join-expressions": stream_join_expressions,
     "table-join": table_join,
+    "table-join-expressions": table_join_expressions,
     "session-count": session_count,
     "sliding-mean": sliding_mean,
     "sliding-mean-expressions": sliding_mean_expressions,
     "foreign-join": foreign_join,
+    "foreign-join-expressions": foreign_join_expressions,
 }

@@ -38,7 +38,8 @@ from kafkalite.streams import json as json_serde
 from kafkalite.streams.collecting import collecting_seldom
 
 from .inputs import PARTITIONS, fill
-from .inputs import values_of_json as json_values
+from .market import Input
+from .market import values_of_json as json_values
 from .serving import serving
 from .sides import Ours, our_streams, started
 
@@ -174,7 +175,7 @@ def measure(ours: Ours, topology: str, options: argparse.Namespace) -> dict[str,
     """One topology."""
     source, port = f"{topology}-in", options.port
     count = options.records or RECORDS[topology]
-    fill(ours.address, source, count, keyed if topology == "functions" else small)
+    fill(ours.address, source, Input(count, keyed if topology == "functions" else small))
     name = f"queries-{topology}"
     words = [topology, name, source, ours.address, str(port)]
     command = [sys.executable, "-m", "bench.streams.queries", "--worker", *words]

@@ -166,6 +166,7 @@ class Peer(Streams):
     """Kafka Streams. Its program is the kit's StreamsBench, or our own Operators."""
 
     lab: Path = Path()
+    latest: tuple[Any, Figures] | None = None  # what was measured last, and its figures
 
     def run(self, source: str, target: str, topology: str, **options: Any) -> Figures:
         """A program over the input to its end; `options` are its arguments."""
