@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,6 +129,16 @@ Http = Annotated[
     ),
 ]
 
+BrokerData = Annotated[
+    Path | None,
+    typer.Option(help="Where a broker of its own keeps its log.", show_default="kafkalite-data"),
+]
+
+Reload = Annotated[
+    bool,
+    typer.Option("--reload", help="Start again when a Python file of the app's folder changes."),
+]
+
 Traced = Annotated[
     bool, typer.Option("--traceback", help="Show where an error comes from, frame by frame.")
 ]
@@ -160,12 +171,7 @@ def run(
             envvar=SERVERS_VARIABLE,
         ),
     ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where a broker of its own keeps its log.", show_default="kafkalite-data"
-        ),
-    ] = None,
+    data_dir: BrokerData = None,
     until_caught_up: Annotated[
         bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
     ] = False,
@@ -175,6 +181,7 @@ def run(
     standby_replicas: Standbys = None,
     workers: Workers = None,
     http: Http = None,
+    reload: Reload = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     traceback: Traced = False,
 ) -> None:
@@ -185,7 +192,12 @@ def run(
 
     Without --bootstrap-servers a broker of its own runs, prints its address, and the run waits for
     topics that do not exist there yet.
+
+    With --reload a change of the source commits, ends the run, and starts it again with its state.
+    While the source does not load, its error is shown and the run before goes on.
     """
+    if reload:
+        raise typer.Exit(_run_again_on_change(app))
     with _traced(traceback):
         streams = load(app)
     from kafkalite.streams.workers import VARIABLE
@@ -214,6 +226,17 @@ def run(
     typer.echo(f"{streams.application_id}: {ending}: {_summary(progress)}")
     for line in progress.drops.lines():
         typer.echo(f"{streams.application_id}: {line}")
+
+
+def _run_again_on_change(app: str) -> int:
+    from kafkalite.cli.reloading import Reloading, command_without
+
+    file = Path(app.partition(":")[0])
+    if not file.is_file():
+        raise TopologyError(f"{file}: no such file")
+    check = [sys.executable, "-m", "kafkalite.cli.streams", "describe", app, "--json"]
+    say = partial(typer.echo, err=True)
+    return Reloading(file, command_without("--reload"), check, say).run()
 
 
 @contextmanager
