@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Generic, Literal, TypeAlias, Unpack, overload
+from typing import Any, Final, Generic, Literal, TypeAlias, Unpack, overload
 from zlib import crc32
 
 from kafkalite.core.generics import K, K_co, V, V_co
@@ -185,10 +185,19 @@ class StreamsBuilder(NotBuilt, Generic[K_co, V_co]):
         value: Serde | None = None,
         name: str | None = None,
         history: Duration | None = None,
+        retention: Duration | None = None,
         on_error: p.OnError | None = None,
     ) -> Table:
-        """A topic as a table: the latest value per key; a null value deletes. Named: a store."""
+        """A topic as a table: the latest value per key; a null value deletes. Named: a store.
+
+        With a `retention` rows leave whose last update is longer ago than that in stream time.
+        """
         operator = f"table({topic!r})"
+        if retention is not None:
+            options: dict[str, Any] = {"key": key, "value": value, "on_error": on_error}
+            return self.stream(topic, **options).to_table(
+                name=name, history=history, retention=retention
+            )
         source = p.TableSource(
             name=self._draft.name(topic, p.TableSource, None, name),
             on_error=self._draft.policy(on_error, operator),

@@ -61,6 +61,8 @@ def detail(node: p.Node) -> str:
             return f"{node.how}: {node.function}, {within(node)}"
         case p.Reference():
             return str(node.select)
+        case p.Expire():
+            return spell(node.retention_ms)
         case p.ToTable():
             return _history(node).removeprefix("; ")
         case p.StreamTableJoin():

@@ -172,6 +172,8 @@ def _rows(store: Store) -> dict[str, str]:
         return {s.name: "matched in a list" if s.repeats else "matched" for s in node.steps}
     if isinstance(node, p.StreamTableJoin):
         return {"": "waiting records"}
+    if isinstance(node, p.Expire):
+        return {"": "times of updates"}
     if isinstance(node, p.TableSource | p.ToTable) and node.history_ms is not None:
         return {"": "versions"}
     if not isinstance(node, p.Aggregate):

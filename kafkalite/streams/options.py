@@ -78,6 +78,7 @@ class TableSourceOptions(TypedDict, total=False):
 
     name: str | None
     history: Duration | None
+    retention: Duration | None
     on_error: p.OnError | None
 
 

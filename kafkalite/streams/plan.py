@@ -269,6 +269,21 @@ class ToTable(Node, Table):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Expire(Node):
+    """Updates on their way to a table, and deletions of rows whose last update is longer ago than
+    `retention_ms` in stream time. Owns a store of their timestamps.
+
+    `key`, `value`: the serdes of the internal topic, where the key has changed.
+    """
+
+    pushes_often: ClassVar[bool] = True
+
+    retention_ms: int
+    key: Serde | None = None
+    value: Serde | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TableFilter(Node, Table):
     """The rows that pass. Owns a store when it is `named`."""
 

@@ -255,7 +255,7 @@ def _own_topic(node: p.Node) -> dict[str, Serde | None] | None:
     """The serdes of the topic through which a stream with another key comes to `node`; None: it
     does not go by the key."""
     match node:
-        case p.ToTable() | p.Pattern():
+        case p.ToTable() | p.Expire() | p.Pattern():
             return {"key": node.key, "value": node.value}
         case p.StreamTableJoin():
             return {"key": node.key, "value": node.left}

@@ -162,6 +162,11 @@ def _(node: p.ForeignJoin, around: Surroundings) -> tuple[Part, ...]:
 
 
 @parts_of.register
+def _(node: p.Expire, around: Surroundings) -> tuple[Part, ...]:
+    return (Part(bytes_(), bytes_()),)
+
+
+@parts_of.register
 def _(node: p.Match, around: Surroundings) -> tuple[Part, ...]:
     return (Part(bytes_(), bytes_()),)
 

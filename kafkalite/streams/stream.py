@@ -24,7 +24,7 @@ from kafkalite.streams import hints
 from kafkalite.streams import plan as p
 from kafkalite.streams.asynchronous import Asynchronous
 from kafkalite.streams.draft import Draft, NotBuilt, history_ms, operator_of, serde_or_none
-from kafkalite.streams.durations import Duration
+from kafkalite.streams.durations import Duration, positive
 from kafkalite.streams.expressions.check import Shape
 from kafkalite.streams.expressions.expression import Expression
 from kafkalite.streams.fields import Fields
@@ -372,9 +372,26 @@ class Stream(
         value: Serializer[V_co] | None = None,
         name: str | None = None,
         history: Duration | None = None,
+        retention: Duration | None = None,
     ) -> Table[K_co, V_co]:
-        """A table of the latest value per key; a null value deletes. Named, it has a store."""
+        """A table of the latest value per key; a null value deletes. Named, it has a store.
+
+        With a `retention` rows leave whose last update is longer ago than that in stream time.
+        """
         operator = self._operator("to_table", name)
+        if retention is not None:
+            if history is not None:
+                raise TopologyError(f"{operator}: history and retention exclude each other")
+            expire = self._then(
+                "retention",
+                p.Expire,
+                None,
+                None,
+                retention_ms=positive(retention, f"{operator}: retention"),
+                key=serde_or_none(key, "key=", operator),
+                value=serde_or_none(value, "value=", operator),
+            )
+            return expire.to_table(key=key, value=value, name=name)
         node = self._then(
             "to_table",
             p.ToTable,

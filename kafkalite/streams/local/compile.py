@@ -20,6 +20,7 @@ from kafkalite.streams.local.operators import (
     aggregates,
     as_of,
     asynchronous,
+    expiry,
     foreign_joins,
     global_joins,
     patterns,
@@ -48,7 +49,7 @@ __all__ = [
 # Imported for what they register.
 OPERATORS: Final = (
     stateless, asynchronous, sinks, tables, aggregates, stream_joins, as_of, processors,
-    global_joins, table_joins, foreign_joins, patterns,
+    global_joins, table_joins, foreign_joins, patterns, expiry,
 )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def _least_grace(sub: SubTopology) -> int | None:
     windows = [node.window for node in sub.nodes if isinstance(node, p.Aggregate)]
     graces = [window.grace_ms for window in windows if window is not None]
     graces += [node.grace_ms for node in sub.nodes if isinstance(node, p.Pattern)]
+    graces += [node.retention_ms for node in sub.nodes if isinstance(node, p.Expire)]
     joins = [node for node in sub.nodes if isinstance(node, p.StreamJoin)]
     graces += [node.grace_ms for node in sub.nodes if isinstance(node, p.AsOfJoin)]
     graces += [max(0, min(node.before_ms, node.after_ms) + node.grace_ms) for node in joins]

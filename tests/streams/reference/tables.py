@@ -126,3 +126,32 @@ class PlainVersions:
         found = self.at(key, stamp)
         if found is not None or self.how == "left":
             self.results.append((key, pair(value, found), stamp))
+
+
+@dataclass
+class PlainRetention:
+    """A table whose rows leave when their last update is longer ago than `retention`."""
+
+    retention: int
+    rows: dict[Any, Row] = field(default_factory=dict)
+    results: list[Result] = field(default_factory=list)
+    time: int = -1
+    dropped: int = 0
+
+    def add(self, key: Any, value: Any, stamp: int) -> None:
+        if key is None:
+            self.dropped += 1
+            return
+        self.time = max(self.time, stamp)
+        over = [k for k, (_, at) in self.rows.items() if at < self.time - self.retention]
+        for gone in sorted(over, key=lambda k: (self.rows[k][1], k)):
+            del self.rows[gone]
+            self.results.append((gone, None, self.time))
+        if stamp < self.time - self.retention:
+            self.dropped += 1
+            return
+        if value is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = (value, stamp)
+        self.results.append((key, value, stamp))
