@@ -144,14 +144,14 @@ class AnswerCodec:
         ]
 
 
-def asked_heads(task: int) -> dict[tuple[What, bool], bytes]:
-    """How the bytes of an Asked of a task begin, by what it asks for and whether it has a hash. The
+def asked_heads(task: int) -> tuple[tuple[bytes, ...], ...]:
+    """How the bytes of an Asked of a task begin, by whether it has a hash and what it asks for. The
     hash follows, and the key."""
     at = ASKED.size - HASH_BYTES
-    return {
-        (what, has): ASKED.pack(VERSION, what, has, task, NO_HASH)[:at]
-        for what in What for has in (False, True)
-    }  # fmt: skip
+    return tuple(
+        tuple(ASKED.pack(VERSION, what, has, task, NO_HASH)[:at] for what in What)
+        for has in (False, True)
+    )
 
 
 def answered(asked: bytes, row: bytes | None) -> bytes:

@@ -66,12 +66,15 @@ from kafkalite.streams.local.state.ordered import OrderedStore
 Column = Sequence[Any]
 
 KNOWN_MAX: Final = 100_000  # hashes of rows
+# As plain numbers: an enum's members are slow to hash and to compare
+FORGET, FORGET_AND_ANSWER, ANSWER_IT, IF_THERE = map(int, What)
+FORGETS: Final = (FORGET, FORGET_AND_ANSWER)
 # What an update of a left row asks for: of the old foreign key, or of the new one
-ASK: Final = ((False, What.ANSWER),)
-ASK_IF_THERE: Final = ((False, What.ANSWER_IF_THERE),)
-FORGET_AND_ASK: Final = ((True, What.FORGET), (False, What.ANSWER))
-LEAVE: Final = ((True, What.FORGET_AND_ANSWER),)
-FORGETS: Final = (What.FORGET, What.FORGET_AND_ANSWER)
+Asks = tuple[tuple[bool, int], ...]
+ASK: Final[Asks] = ((False, ANSWER_IT),)
+ASK_IF_THERE: Final[Asks] = ((False, IF_THERE),)
+FORGET_AND_ASK: Final[Asks] = ((True, FORGET), (False, ANSWER_IT))
+LEAVE: Final[Asks] = ((True, FORGET_AND_ANSWER),)
 
 
 class Hashes:
@@ -174,29 +177,25 @@ class References:
         for index, (left, was, row, old, new, found) in enumerate(rows):
             if found is None:
                 new = None  # perhaps its serde does not write the row
-            tail = (found or NO_HASH) + left
+            heads, tail = self.heads[found is not None], (found or NO_HASH) + left
             for is_old, what in self.asks(was is not None, row is not None, old, new):
                 taken.append(index)
                 keys.append((olds if is_old else news)[index])
                 raw_keys.append(old if is_old else new)
-                asked.append(self.heads[what, found is not None] + tail)
+                asked.append(heads[what] + tail)
         if taken:
             batch = batch.take(taken)
             values = self.objects(asked)
             self.forward(Batch(batch.timestamps, batch.origin, keys, raw_keys, values, asked,
                                headers=batch.headers, times=batch.times))  # fmt: skip
 
-    def _left_asks(
-        self, was: bool, is_there: bool, old: bytes | None, new: bytes | None
-    ) -> tuple[tuple[bool, What], ...]:
+    def _left_asks(self, was: bool, is_there: bool, old: bytes | None, new: bytes | None) -> Asks:
         """What an update asks for, of its old or its new foreign key."""
         if not was and not is_there:
             return ()
         return ASK if old is None or old == new else FORGET_AND_ASK
 
-    def _asks(
-        self, was: bool, is_there: bool, old: bytes | None, new: bytes | None
-    ) -> tuple[tuple[bool, What], ...]:
+    def _asks(self, was: bool, is_there: bool, old: bytes | None, new: bytes | None) -> Asks:
         """The same, of an inner join."""
         if not is_there or new is None:
             if is_there:
@@ -277,10 +276,10 @@ class Matches:
                 assert asked[2] or what in FORGETS, f"{self.node.name!r}: a reference of no row"
                 place = PREFIX.pack(0, len(key)) + key + asked[size:]
                 changes.append((place, None if what in FORGETS else kept_of(asked), own))
-            if what == What.FORGET or (what == What.ANSWER_IF_THERE and row is None):
+            if what == FORGET or (what == IF_THERE and row is None):
                 continue
             taken.append(index)
-            given.append(None if what == What.FORGET_AND_ANSWER else row)
+            given.append(None if what == FORGET_AND_ANSWER else row)
             timestamps.append(own if row is None else max(own, stamp))
         self.store.change(changes)
         if taken:
