@@ -19,6 +19,7 @@ from kafkalite.serde import avro_plan, column_values, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
 from kafkalite.streams.local import ranks
 from kafkalite.streams.local.operators import folding, matching
+from kafkalite.streams.local.spans import native as packed_spans
 from kafkalite.streams.local.state import row_table, segment_rows
 
 pytestmark = pytest.mark.xdist_group("tidy")  # one worker parses all sources, once
@@ -34,15 +35,17 @@ COMPACTION = ROOT / "kafkalite" / "compaction"
 SERDE = ROOT / "kafkalite" / "serde"
 OPERATORS = ROOT / "kafkalite" / "streams" / "local" / "operators"
 MATCHING = OPERATORS / "_matching.pyi"
+SPANS = OPERATORS.parent / "spans"
 ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi"
 MERGING = ROOT / "kafkalite" / "streams" / "local" / "_merging.pyi"
 SEGMENT_ROWS = ROW_TABLE.with_name("_segment_rows.pyi")
 NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interface`
-FOLDING_INTERFACE = (7, "e3e8d020225c")  # its number; digest of `folding_interface`
+FOLDING_INTERFACE = (8, "c1bd6706e496")  # its number; digest of `folding_interface`
 MATCHING_INTERFACE = (3, "974b3224c9cc")  # the same of `matching_interface`
 MERGING_INTERFACE = (1, "d7beace5e851")  # its number; digest of its stub
 SEGMENT_ROWS_INTERFACE = (1, "1a981725ea7d")  # its number; digest of its stub
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
+SPANS_INTERFACE = (1, "94c17effff0b")  # the same of `spans_interface`
 AVRO_INTERFACE = (9, "c63183da09e4")  # its number; digest of `avro_interface`
 JSON_INTERFACE = (3, "2b3a3365a401")  # its number; digest of `json_interface`
 SKIPS = re.compile(r"(pytest|mark|unittest)\.(skip|skipif|xfail|importorskip|SkipTest)\b")
@@ -216,7 +219,7 @@ def test_functions_fit_a_reader() -> None:
 def native_interface() -> str:
     """What native modules and the Python beside them agree on: the stubs, the signatures that they
     refer to, the records that the cleaner reads and makes, the memory that it shares."""
-    own = {SERDE, OPERATORS, MERGING, ROW_TABLE, SEGMENT_ROWS}
+    own = {SERDE, OPERATORS, MERGING, SPANS, ROW_TABLE, SEGMENT_ROWS}
     stubs = [path for path in STUBS if not own & {path, *path.parents}]
     agreed = [path.read_text() for path in stubs + sorted(COMPACTION.glob("*.pxd"))]
     agreed += [
@@ -234,6 +237,13 @@ def folding_interface() -> str:
     the modules share."""
     files = sorted({*OPERATORS.glob("*.pyi"), *OPERATORS.glob("*.pxd")} - {MATCHING})
     files.sort(key=lambda path: path.suffix, reverse=True)
+    return "\n".join(path.read_text() for path in files)
+
+
+def spans_interface() -> str:
+    """What the native modules of sessions and sliding windows, and the Python beside them, agree
+    on: stubs, and what the modules share."""
+    files = [*sorted(SPANS.glob("*.pyi")), *sorted(SPANS.glob("*.pxd")), OPERATORS / "_cells.pxd"]
     return "\n".join(path.read_text() for path in files)
 
 
@@ -327,6 +337,8 @@ def test_another_native_interface_has_another_number() -> None:
     found = (matching.INTERFACE, digest(matching_interface()))
     where = "here, in matching.py and in _matching.pyx"
     assert found == MATCHING_INTERFACE, f"raise it {where}"
+    found = (packed_spans.INTERFACE, digest(spans_interface()))
+    assert found == SPANS_INTERFACE, "raise it here, in native.py and in the .pyx beside it"
     found = (row_table.INTERFACE, digest(ROW_TABLE.read_text()))
     assert found == ROW_TABLE_INTERFACE, "raise it here, in row_table.py and in _row_table.pyx"
     found = (ranks.INTERFACE, digest(MERGING.read_text()))

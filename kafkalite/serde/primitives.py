@@ -18,6 +18,7 @@ from functools import lru_cache
 from numbers import Integral, Real
 from operator import index
 from struct import Struct, pack, unpack
+from types import NoneType
 from typing import Any, Final
 
 from kafkalite.core.columns import FEW
@@ -161,7 +162,7 @@ class Float64Serde:
 
 @dataclass(frozen=True, slots=True)
 class NumberCodec(EachRecord):
-    """A column of numbers packed and unpacked in one call; one by one with a None in it."""
+    """A column of numbers packed and unpacked in one call; with a None unpacked one by one."""
 
     letter: str  # of the struct module
     python_type: type
@@ -170,13 +171,21 @@ class NumberCodec(EachRecord):
         """Eight bytes of each number."""
         if isinstance(column, Int64s) and self.python_type is int:
             return _packed(column)
-        if set(map(type, column)) != {self.python_type}:
+        kinds = set(map(type, column))
+        there = column
+        if kinds == {self.python_type, NoneType}:
+            there = [number for number in column if number is not None]
+        elif kinds != {self.python_type}:
             return EachRecord.serialize(self, topic, column)
         try:
-            packed = pack(f">{len(column)}{self.letter}", *column)
+            packed = pack(f">{len(there)}{self.letter}", *there)
         except Exception:  # struct.error: does not fit; found one by one
             return EachRecord.serialize(self, topic, column)
-        return [packed[at : at + NUMBER_BYTES] for at in range(0, len(packed), NUMBER_BYTES)]
+        each = [packed[at : at + NUMBER_BYTES] for at in range(0, len(packed), NUMBER_BYTES)]
+        if there is column:
+            return each
+        found = iter(each)
+        return [None if number is None else next(found) for number in column]
 
     def deserialize(self, topic: str, column: Sequence[bytes | None]) -> Sequence[Any]:
         """The number of each eight bytes."""

@@ -33,6 +33,7 @@ from kafkalite.streams import (
     string,
 )
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.local.spans import native
 
 WINDOWS = st.sampled_from([(5, 0), (5, 7), (1, 0), (20, 3), (3, 100)])
 
@@ -168,6 +169,21 @@ def test_a_lone_aggregate_that_may_be_none(
     by_batch.commit()
     assert by_batch.rows("final") == by_record.rows("final")
     assert as_table(by_batch.rows("updates")) == as_table(by_record.rows("updates"))
+
+
+def test_a_session_keeps_its_timestamp_below_a_late_record(
+    batch_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As objects: the first batch goes record by record for its null, the second by columns."""
+    monkeypatch.setattr(native, "NATIVE", False)
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    groups = app.stream("in").group_by_key().window(session(5, 10))
+    groups.aggregate(mean()).to_stream().to("updates")
+    run = batch_run(app, cached=True)
+    run.feed("in", [("a", None, 4), ("a", 1, 4)])
+    run.feed("in", [("a", 1, 2)])
+    run.commit()
+    assert run.rows("updates") == [(Windowed("a", 2, 4), 1.0, 4)]
 
 
 @given(inputs, cuts)

@@ -10,18 +10,22 @@ from hypothesis import strategies as st
 from reference.windows import Fold, Row, Sliding
 from window_runs import AGGREGATES, EVERY, Run, as_table, columns_of, cuts, inputs, split
 
+from kafkalite.core.protocol.records import decode, encode
 from kafkalite.errors import TopologyError
+from kafkalite.serde.arrow_form import ArrowForm
 from kafkalite.streams import (
     Streams,
     TopologyTestDriver,
     Windowed,
     fold,
+    json,
     mean,
     msgpack,
     sliding,
     string,
 )
 from kafkalite.streams.api import StreamsBuilder
+from kafkalite.streams.local.spans import native
 
 WINDOWS = st.sampled_from([(5, 0), (5, 7), (1, 0), (20, 3), (3, 100), (40, 10)])
 
@@ -199,6 +203,26 @@ def test_a_failure_that_is_skipped_leaves_windows_as_they_were() -> None:
     assert dict(driver.store("t").all()) == wanted
     assert list(driver.store("t").fetch("a", 6, 11)) == list(wanted.items())[1:]
     assert driver.metrics()["dropped-records-total"] == 1
+
+
+def test_a_column_of_arguments_is_read_once(
+    batch_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once for each record, where arguments are numbers of an Arrow array."""
+    app = StreamsBuilder("app", key=string(), value=json())
+    groups = app.stream("in").group_by_key().window(sliding(5, 5))
+    groups.aggregate(mean=mean("n")).to_stream().to("out")
+    monkeypatch.setattr(native, "NATIVE", False)
+    run, looked = batch_run(app, cached=True), []
+    get = ArrowForm.__getitem__
+    monkeypatch.setattr(ArrowForm, "__getitem__", lambda s, at: looked.append(at) or get(s, at))
+    columns = run.encoded("in", [("a", {"n": at / 2}, at) for at in range(1_500)])
+    run.enqueue(run.tasks[0], "in", decode(encode(columns), as_forms=True))
+    run.settle()
+    run.commit()
+    rows = {key.start: row for key, row, _ in run.rows("out")}
+    assert rows[1] == {"mean": 1.75}
+    assert len(looked) < 10
 
 
 def test_idle_closes_sliding_windows() -> None:

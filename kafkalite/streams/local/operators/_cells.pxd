@@ -6,6 +6,7 @@ as an int. The least and the greatest may be of texts, bytes or bools, all of on
 """
 
 from cpython.bool cimport PyBool_Check
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.object cimport Py_GT, Py_LT, PyObject, PyObject_RichCompareBool
@@ -15,6 +16,7 @@ from libc.stdint cimport int64_t, uint8_t
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
+    PyObject **list_items "PySequence_Fast_ITEMS"(object)
 
 cdef extern from *:
     """
@@ -43,6 +45,40 @@ cdef struct Column:  # of arguments
     const int64_t *numbers
     const double *reals
     const uint8_t *validity  # a bit for each entry; NULL: all are there
+
+
+cdef inline const char *address(buffer, Py_ssize_t bytes_min) except NULL:
+    """Where the bytes of a buffer are that its owner does not move."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    cdef const char *found = <const char *> view.buf
+    cdef Py_ssize_t length = view.len
+    PyBuffer_Release(&view)
+    if length < bytes_min:
+        raise ValueError(f"a column of {length} bytes, expected {bytes_min}")
+    return found
+
+
+cdef inline int open_column(column, Py_ssize_t records, Column *found) except -1:
+    """Arguments, as folding.argument gives them."""
+    found.objects, found.numbers, found.reals, found.validity = NULL, NULL, NULL, NULL
+    if column is None:
+        return 0
+    if type(column) is list:
+        if len(<list> column) != records:
+            raise ValueError("columns of different lengths")
+        if records:
+            found.objects = list_items(column)
+        return 0
+    is_real, data, validity = column
+    cdef const char *start = address(data, 8 * records)
+    if is_real:
+        found.reals = <const double *> start
+    else:
+        found.numbers = <const int64_t *> start
+    if validity is not None:
+        found.validity = <const uint8_t *> address(validity, (records + 7) // 8)
+    return 0
 
 
 cdef inline bint read_number(item, Cell *cell) except -1:

@@ -59,7 +59,6 @@ cdef class Groups:
     cdef int sort(self) except -1
     cdef int list_windows(self) except -1
     cdef int begin(self, bytes kinds, list columns, list partials, bint deletes) except -1
-    cdef int open_column(self, column, Column *found) except -1
     cdef bint load(self, Py_ssize_t part, list partials) except -1
     cdef bint add(self, Py_ssize_t part, Column *column) except -1
     cdef void follow_rows(self, Column *column) noexcept

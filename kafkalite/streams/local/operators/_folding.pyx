@@ -16,7 +16,6 @@ them.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_DelItem, PyDict_GetItem, PyDict_SetItem
 from cpython.object cimport PyObject
@@ -42,6 +41,7 @@ from kafkalite.streams.local.operators._cells cimport (
     add_argument,
     is_none,
     object_at,
+    open_column,
     read_number,
     read_object,
     value_of,
@@ -50,13 +50,12 @@ from kafkalite.streams.local.operators._cells cimport (
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 7  # raised whenever this module and folding.py agree on something else
+INTERFACE = 8  # raised whenever this module and folding.py agree on something else
 
 cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
     long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     PyObject *PyList_GET_ITEM(object, Py_ssize_t)
-    PyObject **list_items "PySequence_Fast_ITEMS"(object)
 
 cdef int64_t TIME_MAX = INT64_MAX >> 2
 cdef Py_ssize_t ENTRIES_MAX = 1 << 22  # of a batch in windows that overlap
@@ -80,18 +79,6 @@ cdef void *room(Py_ssize_t count, Py_ssize_t size) except NULL:
     cdef void *found = calloc(count + 1, size)
     if found == NULL:
         raise MemoryError
-    return found
-
-
-cdef const char *address(buffer, Py_ssize_t bytes_min) except NULL:
-    """Where the bytes of a buffer are that its owner does not move."""
-    cdef Py_buffer view
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
-    cdef const char *found = <const char *> view.buf
-    cdef Py_ssize_t length = view.len
-    PyBuffer_Release(&view)
-    if length < bytes_min:
-        raise ValueError(f"a column of {length} bytes, expected {bytes_min}")
     return found
 
 
@@ -363,7 +350,7 @@ cdef class Groups:
         cdef Column column
         self.begin(kinds, columns, partials, deletes)
         for part in range(len(kinds)):
-            self.open_column(columns[part], &column)
+            open_column(columns[part], self._records, &column)
             if not (self.load(part, partials) and self.add(part, &column)):
                 return False
             if deletes:
@@ -378,26 +365,6 @@ cdef class Groups:
         free(self._cells)
         self._cells = NULL
         self._cells = <Cell *> room(len(kinds) * self._count, sizeof(Cell))
-        return 0
-
-    cdef int open_column(self, column, Column *found) except -1:
-        found.objects, found.numbers, found.reals, found.validity = NULL, NULL, NULL, NULL
-        if column is None:
-            return 0
-        if type(column) is list:
-            if len(<list> column) != self._records:
-                raise ValueError("columns of different lengths")
-            if self._records:
-                found.objects = list_items(column)
-            return 0
-        is_real, data, validity = column
-        cdef const char *start = address(data, 8 * self._records)
-        if is_real:
-            found.reals = <const double *> start
-        else:
-            found.numbers = <const int64_t *> start
-        if validity is not None:
-            found.validity = <const uint8_t *> address(validity, (self._records + 7) // 8)
         return 0
 
     cdef bint load(self, Py_ssize_t part, list partials) except -1:
@@ -518,5 +485,5 @@ cdef class Groups:
             return value_of(cell), cell.count
         if kind < FIRST:
             return value_of(cell)
-        self.open_column(self._columns[part], &column)
+        open_column(self._columns[part], self._records, &column)
         return object_at(&column, cell.count)

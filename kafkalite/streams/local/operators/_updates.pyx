@@ -32,6 +32,7 @@ from kafkalite.streams.local.operators._cells cimport (
     add_argument,
     is_none,
     object_at,
+    open_column,
     value_of,
 )
 from kafkalite.streams.local.operators._folding cimport Group, Groups
@@ -39,7 +40,7 @@ from kafkalite.streams.local.operators._folding cimport Group, Groups
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
 
 check_interface(RECORDS)
-INTERFACE = 7  # as in _folding.pyx
+INTERFACE = 8  # as in _folding.pyx
 
 cdef enum:
     START_BYTES = 8
@@ -82,7 +83,7 @@ cdef class Updates:
         self._groups, self.results = groups, []
         groups.begin(kinds, columns, partials, deletes)
         for part in range(len(kinds)):
-            groups.open_column(columns[part], &column)
+            open_column(columns[part], groups._records, &column)
             if not groups.load(part, partials):
                 return
             if kinds[part] < FIRST:

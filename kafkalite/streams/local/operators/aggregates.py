@@ -16,6 +16,9 @@ from kafkalite.streams.local.operators.suppress import FinalBuffer, LimitBuffer
 from kafkalite.streams.local.operators.unlimited import UnlimitedAggregate
 from kafkalite.streams.local.operators.windowed import WindowedAggregate
 from kafkalite.streams.local.runtime import Needs, Runtime, compile_node, node_needs
+from kafkalite.streams.local.spans.native import is_packed
+from kafkalite.streams.local.spans.operator import SpanOperator
+from kafkalite.streams.local.spans.packed import PackedAggregate
 from kafkalite.streams.stores import rows_read
 from kafkalite.streams.windows import SessionWindow, SlidingWindow, UnlimitedWindow
 
@@ -24,8 +27,10 @@ from kafkalite.streams.windows import SessionWindow, SlidingWindow, UnlimitedWin
 def _(node: p.Aggregate, runtime: Runtime) -> Push:
     if node.window is None:
         return grouping(node, runtime)
-    operator: WindowedAggregate | SessionAggregate | SlidingAggregate
-    if isinstance(node.window, SessionWindow):
+    operator: WindowedAggregate | SpanOperator
+    if is_packed(node, runtime):
+        operator = PackedAggregate(node, runtime)
+    elif isinstance(node.window, SessionWindow):
         operator = SessionAggregate(node, runtime)
     elif isinstance(node.window, SlidingWindow):
         operator = SlidingAggregate(node, runtime)

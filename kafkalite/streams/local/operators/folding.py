@@ -23,7 +23,7 @@ from kafkalite.streams.aggregates import Aggregate, Count, First, Last, Max, Mea
 from kafkalite.streams.local.state import Bucket
 from kafkalite.streams.windows import TimeWindow
 
-INTERFACE: Final = 7  # what the native modules and this one agree on
+INTERFACE: Final = 8  # what the native modules and this one agree on
 
 Argument = list[Any] | tuple[bool, object, object | None] | None
 

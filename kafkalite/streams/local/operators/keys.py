@@ -21,6 +21,8 @@ from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED, convert
 from kafkalite.streams.local.runtime import Needs, Runtime
+from kafkalite.streams.local.spans.native import is_packed
+from kafkalite.streams.local.spans.store import PackedStore
 from kafkalite.streams.local.state import Layout, SpanStore, StateStore
 from kafkalite.streams.windows import SpanWindow
 
@@ -36,10 +38,12 @@ def open_store(node: p.Node, layout: Layout, runtime: Runtime) -> StateStore:
     backend = runtime.place.backend(store.name)
     name, topic = store.name, store.changelog_topic
     opened: StateStore
-    if isinstance(window, SpanWindow):
-        opened = SpanStore(name, topic, layout, window, key_codec, value_codec, backend)
-    else:
+    if not isinstance(window, SpanWindow):
         opened = StateStore(name, topic, layout, window, key_codec, value_codec, backend)
+    elif is_packed(node, runtime):
+        opened = PackedStore(name, topic, layout, window, key_codec, value_codec, backend)
+    else:
+        opened = SpanStore(name, topic, layout, window, key_codec, value_codec, backend)
     runtime.stores[name] = opened
     return opened
 

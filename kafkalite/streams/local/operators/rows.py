@@ -26,10 +26,10 @@ from kafkalite.core.types import Headers
 from kafkalite.streams import plan as p
 from kafkalite.streams.aggregates import (
     MISSING,
+    Aggregate,
     Count,
     Fold,
     Partials,
-    snapshot,
 )
 from kafkalite.streams.functions import Function
 from kafkalite.streams.local.arrows import on_arrow
@@ -60,8 +60,13 @@ class Segment:
     indexes: Sequence[int]  # in the batch
 
     def as_lists(self) -> Segment:
-        """The same with a list of keys, for those who look at each several times."""
-        return replace(self, keys=objects(self.keys), timestamps=objects(self.timestamps))
+        """The same in lists, for those who look at each record several times."""
+        return replace(
+            self,
+            keys=objects(self.keys),
+            timestamps=objects(self.timestamps),
+            arguments=[None if column is None else objects(column) for column in self.arguments],
+        )
 
     def slice(self, first: int, end: int) -> Segment:
         """The records [first, end)."""
@@ -422,6 +427,11 @@ class _Zeros(Sequence[int]):
 
     def __len__(self) -> int:
         return 1
+
+
+def snapshot(aggregate: Aggregate, partials: Partials, keys: Sequence[Any]) -> Partials:
+    """The partials of `keys` as they are now, to put back after a failure."""
+    return {key: aggregate.copied(partials[key]) for key in keys if key in partials}
 
 
 class Before:

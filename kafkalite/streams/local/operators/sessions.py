@@ -204,6 +204,7 @@ class SessionAggregate(SpanAggregate):
             else:
                 partials[span] = part
         bucket.stamps[span] = span.end
+        bucket.newest = max(bucket.newest, span.end)
         if self.store.has(bucket, span):
             self.change(span, old)
         else:

@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafkalite.streams import plan as p
-from kafkalite.streams.aggregates import MISSING, snapshot
+from kafkalite.streams.aggregates import MISSING
 from kafkalite.streams.local.batch import Batch
-from kafkalite.streams.local.operators.rows import Segment
+from kafkalite.streams.local.operators.rows import Segment, snapshot
 from kafkalite.streams.local.operators.spans import SpanAggregate, Updates
 from kafkalite.streams.local.operators.windowed import NEVER
 from kafkalite.streams.local.runtime import Runtime

@@ -1,10 +1,4 @@
-"""What sessions and sliding windows share: telling below, closing, final rows, late records. [P]
-
-    stream time   the newest timestamp of the records that came to this operator; where several
-                  tasks write the input it is told how far time has come, as windowed.py is
-    closed        a window is closed once stream time is more than `held_ms` behind its end: its
-                  final row goes out, by (window end, key bytes)
-    told          a window whose bounds moved is deleted below under its old key
+"""Sessions and sliding windows as objects: telling below, closing, final rows.               [P]
 
 Records go in one of two ways. A batch whose updates wait for the commit is folded by columns as far
 as it can be. Else records go one by one, each with all its updates, as in Kafka Streams; so does a
@@ -17,7 +11,7 @@ Source Kafka Streams' KStreamSessionWindowAggregate, KStreamSlidingWindowAggrega
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,17 +20,16 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
+from kafkalite.core.columns import greatest_so_far
 from kafkalite.core.types import Headers
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import MADE, Batch, Made, Origin, Taken
-from kafkalite.streams.local.drops import Reason
-from kafkalite.streams.local.failures import DROPPED
-from kafkalite.streams.local.operators.rows import WAITING_MAX, Rows, Segment
+from kafkalite.streams.local.operators.rows import Segment
 from kafkalite.streams.local.operators.shown import Shown
-from kafkalite.streams.local.operators.windowed import LATE, NEVER, port_of
+from kafkalite.streams.local.operators.windowed import NEVER
 from kafkalite.streams.local.runtime import Runtime
+from kafkalite.streams.local.spans.operator import SpanOperator
 from kafkalite.streams.local.state import Span, SpanStore
-from kafkalite.streams.windows import SpanWindow
 
 END_OF = attrgetter("end")
 
@@ -66,49 +59,31 @@ class Updates:
         self.records.append(record)
 
 
-class SpanAggregate(ABC):
-    """One row per key and window, whose bounds follow from the records of the key."""
-
-    drops_null_values: bool  # records without a value do not count
+class SpanAggregate(SpanOperator):
+    """One row per key and window, as objects."""
 
     def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
-        assert isinstance(node.window, SpanWindow)
-        self.runtime = runtime
-        self.node = node
-        self.window: SpanWindow = node.window
-        self.held_ms = node.window.held_ms
-        self.is_timed = runtime.is_told_time(node)
-        self.rows = Rows(node, runtime)
+        super().__init__(node, runtime)
         assert isinstance(self.rows.store, SpanStore)
         self.store = self.rows.store
         self.shown = Shown(node, self.store, runtime)
         self.bucket = self.store.rows
-        self.tells_each = self.rows.tells and not self.rows.is_cached
-        self.forward_final = port_of(node, p.Port.FINAL, runtime)
-        self.forward_late = port_of(node, p.Port.LATE, runtime)
-        self.idle_ms = runtime.idle_ms(node)
-        self.time = NEVER
-        self._active_ms: int | None = None  # the wall clock at the last record
         self._ends: list[tuple[int, int, Span]] = []  # a heap; a window may end later by now
         self._opened = 0  # windows so far, so that no two entries of the heap are alike
         self._gone = Updates()  # windows of which those below have yet to hear that they are gone
 
-    def process(self, batch: Batch) -> None:
-        """Takes the batch in, tells below, closes windows."""
-        batch, whole = self.rows.taken(batch, values=self.drops_null_values)
-        if not len(batch):
-            return
-        self._active_ms = self.runtime.now_ms
+    def fold(self, batch: Batch, whole: Segment) -> int:
+        """Folds records into their windows: the stream time behind the last one."""
         whole = whole.as_lists()
         self.store.warm(whole.keys)
         times = self._times(batch)
         self.take_in(batch, whole, times)
-        if self.rows.waiting > WAITING_MAX:
-            self.flush()
-        if not self.is_timed:
-            self.time = times[-1]
-            self._close_windows(batch, times)
-        self.note_shown(batch.timestamps)
+        return times[-1]
+
+    @property
+    def waiting(self) -> int:
+        """How many changes those below have yet to hear of."""
+        return self.rows.waiting
 
     @abstractmethod
     def take_in(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
@@ -159,22 +134,6 @@ class SpanAggregate(ABC):
             self._gone.add(span.key, span.told, None, old, stamp, 0)
             self.rows.waiting += 1
         self.store.remove(span, time)
-
-    # Late records
-
-    def report_late(self, batch: Batch, late: Sequence[int], missed: int = 0) -> None:
-        """Those at `late` came too late; others came too late for `missed` windows."""
-        if not late and not missed:
-            return
-        metrics, drops, name = self.runtime.metrics, self.runtime.drops, self.node.name
-        metrics[DROPPED] += len(late) + missed
-        drops.add(Reason.EXPIRED, name, missed)
-        if late:
-            metrics[LATE] += len(late)
-            drops.add(Reason.LATE if self.forward_late is None else Reason.LATE_KEPT,
-                      name, len(late))  # fmt: skip
-            if self.forward_late is not None:
-                self.forward_late(batch.take(late))
 
     # Telling below
 
@@ -229,9 +188,8 @@ class SpanAggregate(ABC):
 
     # Closing
 
-    def _close_windows(self, batch: Batch | None = None, times: Sequence[int] = ()) -> None:
-        """Ends the windows that stream time has passed. `batch` holds the records that closed
-        them, at `times`; None: the wall clock did."""
+    def close_windows(self, batch: Batch | None = None) -> None:
+        """Ends the windows that stream time has passed."""
         limit = self.time - self.held_ms
         if not self._ends or self._ends[0][0] >= limit:
             self.forget_closed()
@@ -241,6 +199,7 @@ class SpanAggregate(ABC):
         closed.sort()
         spans = [span for _, _, span in closed]
         self._tell_gone()
+        times = () if batch is None else greatest_so_far(batch.timestamps, NEVER)
         # Where updates and final rows may meet below, each window's go together.
         for some in [[each] for each in spans] if self.runtime.ordering.forks else [spans]:
             origin: Origin = MADE
@@ -289,25 +248,9 @@ class SpanAggregate(ABC):
 
     # Between batches
 
-    def tick(self, now_ms: int) -> None:
-        """Closes every window when no record came for long enough, if that was asked for."""
-        if self.idle_ms is None or not self._ends:
-            return
-        if self._active_ms is None:  # the windows were restored
-            self._active_ms = now_ms
-        if now_ms - self._active_ms >= self.idle_ms:
-            newest = max(span.end for _, _, span in self._ends)
-            self.advance(newest + self.held_ms + 1)
-
-    def advance(self, stream_time: int) -> None:
-        """Closes the windows that end before `stream_time`, all of whose records have come."""
-        self.time = max(self.time, stream_time)
-        self._close_windows()
-        self.note_shown()
-
-    def stream_time(self) -> int:
-        """The stream time so far."""
-        return self.time
+    def newest_end(self) -> int | None:
+        """The end of the last window that is open; None: there is none."""
+        return max((span.end for _, _, span in self._ends), default=None)
 
     def resume(self, stream_time: int) -> None:
         """Goes on after a restart: what was closed stays closed."""

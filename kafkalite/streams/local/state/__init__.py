@@ -3,7 +3,8 @@
     store       rows as objects: a cache of those that are used, and what the changelog has not
                 seen yet; views for users
     ordered     the same of rows in the order of keys that their operator lays out
-    spans       the same of sessions and sliding windows, whose bounds are those of their records
+    window_keys what stores of sessions and sliding windows share: their keys, their view
+    spans       rows of sessions and sliding windows as objects; packed ones: local/spans
     segments    rows by key and time, in segments of time that leave as a whole: sides of joins
     port        what a task asks of either
     kept        rows as bytes, and how far they follow the changelog

@@ -1,4 +1,4 @@
-"""Rows of windows that differ from key to key: sessions and sliding windows.               [P]
+"""Rows of windows that differ from key to key, as objects: sessions and sliding windows.   [P]
 
     spans       key  [1, 5] [40, 48]     the windows of each key, ascending
     bucket      partials, timestamps, headers of each window, in dicts by its Span
@@ -7,15 +7,8 @@ A window is a Span, an object that stays the same while its bounds move. So a st
 as a store without windows, whose keys are Spans in the place of bytes. Bounds are always objects.
 The rest of a row may be kept as bytes alone: after a restart, and on disk once memory is scarce.
 
-    changelog record    key    the key's bytes, end, start of a session; key, start of a sliding
-                               window: as SessionWindowedSerializer and TimeWindowedSerializer
-
-A window whose bounds move is deleted under its old key and put under its new one, at most once a
-commit. The note of the operator stands among the rows under NOTE_KEY, shorter than any key.
-
 Owns   bounds, rows, what the changelog has not seen yet.
-Never  decodes a key unless somebody looks at it.
-Source Kafka Streams' SessionStore, SessionKeySchema, WindowStore.
+Source Kafka Streams' SessionStore, WindowStore.
 """
 
 from __future__ import annotations
@@ -27,22 +20,16 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
-from kafkalite.core.types import Columns, Headers, Windowed
-from kafkalite.errors import ProcessingError, SerdeError, TopologyError
+from kafkalite.core.types import Columns, Headers
+from kafkalite.errors import ProcessingError, SerdeError
 from kafkalite.serde.serde import Codec
 from kafkalite.serde.windowed import SESSION, TIME
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY
-from kafkalite.streams.local.state.store import (
-    Layout,
-    Picks,
-    StateStore,
-    StoreView,
-    headers_of,
-)
+from kafkalite.streams.local.state.store import Layout, Picks, headers_of
+from kafkalite.streams.local.state.window_keys import Bounds, Known, WindowKeyStore
 from kafkalite.streams.windows import SpanWindow
 
-Bounds = tuple[int, int]
 START_OF = attrgetter("start")
 
 
@@ -68,7 +55,7 @@ class Span:
         return self.start, self.end
 
 
-class SpanStore(StateStore):
+class SpanStore(WindowKeyStore):
     """One store of one task."""
 
     def __init__(
@@ -82,19 +69,12 @@ class SpanStore(StateStore):
         backend: Backend | None = None,
     ) -> None:
         self.spans: dict[bytes, list[Span]] = {}
-        self._length = spans.key_size_ms
         self._cold = 0  # windows whose rows are kept as bytes alone
         self._gone: dict[bytes, int] = {}  # changelog keys that are to be deleted
-        self._has_loaded = True  # whether rows were loaded that have no Span yet
-        self._row_note: bytes | None = None
-        super().__init__(name, changelog_topic, layout, None, key_codec, value_codec, backend)
+        super().__init__(name, changelog_topic, layout, spans, key_codec, value_codec, backend)
         self.rows = self.bucket(NO_WINDOW)
 
     # Windows
-
-    def place(self, key: bytes, start: int, end: int) -> bytes:
-        """The key of a row in topics."""
-        return key + (SESSION.pack(end, start) if self._length is None else TIME.pack(start))
 
     def _read_place(self, place: bytes) -> Span:
         """The window of a row's key."""
@@ -182,41 +162,12 @@ class SpanStore(StateStore):
 
     # Restoring
 
-    @property
-    def note_key(self) -> bytes:
-        """The key under which the changelog has the note."""
-        return NOTE_KEY
-
-    @property
-    def note(self) -> bytes | None:
-        """What the operator wants to find again after a restart besides rows."""
-        if self._row_note is None:
-            found = self.kept.take(NO_WINDOW, [NOTE_KEY])
-            self._row_note = found.values[0] if found.keys else None
-        return self._row_note
-
-    @note.setter
-    def note(self, note: bytes) -> None:
-        if note != self.note:
-            self._row_note, self._is_note_logged = note, False
-
-    def restore(self, columns: Columns) -> None:
-        """Takes rows back as the changelog tells; the later record of a key replaces the earlier.
-
-        SerdeError, with the record's index, for one that is no row of this store; a few of each
-        batch are looked at.
-        """
-        if not len(columns):
-            return
-        self._check_rows(columns)
-        self.kept.load(columns)
-        self._row_note, self._has_loaded = None, True
-        for place in columns.keys if self.spans else ():
+    def _unsettle(self, places: Sequence[bytes]) -> None:
+        for place in places if self.spans else ():
             if place != NOTE_KEY:
-                self._unsettle(self._read_place(place))
+                self._let_go(self._read_place(place))
 
-    def _unsettle(self, told: Span) -> None:
-        """Lets go of a window that the changelog tells of again."""
+    def _let_go(self, told: Span) -> None:
         its = self.spans.get(told.key, [])
         for span in [each for each in its if each.bounds == told.bounds]:
             its.remove(span)
@@ -225,25 +176,17 @@ class SpanStore(StateStore):
         if not its:
             self.spans.pop(told.key, None)
 
-    def settle(self) -> None:
-        """What a restore has left gets Spans, whose rows are bytes until they are wanted."""
-        self.kept.settle()
-        if not self._has_loaded:
-            return
-        self._has_loaded = False
-        for place in self.kept.keys_between(b"", None):
-            if place != NOTE_KEY:
-                self._settle(self._read_place(place))
+    def _settle(self, places: Sequence[bytes]) -> None:
+        for place in places:
+            span = self._read_place(place)
+            its = self.spans.get(span.key, [])
+            if not any(each.bounds == span.bounds for each in its):
+                span.logged = span.told = span.bounds
+                span.is_cold = True
+                self._cold += 1
+                self.insert(span)
         bucket = self.bucket(NO_WINDOW)
         bucket.newest = max(bucket.newest, self.newest)
-
-    def _settle(self, span: Span) -> None:
-        its = self.spans.get(span.key, [])
-        if not any(each.bounds == span.bounds for each in its):
-            span.logged = span.told = span.bounds
-            span.is_cold = True
-            self._cold += 1
-            self.insert(span)
 
     # The changelog
 
@@ -261,13 +204,8 @@ class SpanStore(StateStore):
             gone.pop(place, None)  # there is a row again
         keys, stamps = list(gone), list(gone.values())
         values: list[bytes | None] = [None] * len(keys)
+        self._log_note(keys, values, stamps)
         headers: list[Headers] = [()] * len(keys)
-        if not self._is_note_logged:
-            self._is_note_logged = True
-            keys.append(NOTE_KEY)
-            values.append(self._row_note)
-            stamps.append(max(0, self.newest))
-            headers.append(())
         keys += places
         values += self._value_codec.serialize(self.changelog_topic, self.layout.dump(rows, spans))
         stamps += [rows.stamps[span] for span in spans]
@@ -296,10 +234,6 @@ class SpanStore(StateStore):
 
     # For users
 
-    def view(self) -> SpanView:
-        """The store as users look into it."""
-        return SpanView(self)
-
     def record_keys(self, picks: Picks) -> list[bytes]:
         """The keys of windows in topics."""
         return [self.place(s.key, s.start, s.end) for _, spans in picks for s in spans]
@@ -309,68 +243,20 @@ class SpanStore(StateStore):
         spans = [span for _, its in picks for span in its]
         return self.windowed_keys([span.key for span in spans], [span.bounds for span in spans])
 
-    def windowed_keys(self, keys: Sequence[bytes], bounds: Sequence[Bounds]) -> Sequence[Any]:
-        """The keys of windows as users see them."""
-        pairs = zip(self.inner_keys(keys), bounds, strict=True)
-        return [Windowed(key, start, end) for key, (start, end) in pairs]
+    def keys_there(self) -> Iterable[bytes]:
+        """The keys that have windows."""
+        return self.spans
 
-    @property
-    def is_of_sessions(self) -> bool:
-        """Whether windows are as long as their records make them."""
-        return self._length is None
+    def windows_of(self, keys: Iterable[bytes]) -> list[Known]:
+        """The windows of some keys."""
+        its = chain.from_iterable(self.spans.get(key, ()) for key in keys)
+        return [Known(span.key, span.start, span.end, span) for span in its]
 
-
-class SpanView(StoreView):
-    """A store of sessions or sliding windows to look into: decoded keys and rows, in order."""
-
-    def __init__(self, store: SpanStore) -> None:
-        self._spans = store
-        super().__init__(store)
-
-    def get(self, key: Any) -> Any:
-        """The row of a `Windowed(key, start, end)`, None when there is none."""
-        if not isinstance(key, Windowed):
-            name = self._spans.name
-            raise TopologyError(f"store {name!r}: expected a Windowed key, got {key!r}")
-        data = self._spans.key_bytes(key.key)
-        bounds = (key.start, key.end)
-        found = [span for span in self._spans.spans.get(data, ()) if span.bounds == bounds]
-        return next((row for _, row in self._shown(found)), None)
-
-    def all(self) -> Iterator[tuple[Any, Any]]:
-        """Every (key, row)."""
-        return self._shown(sorted(self._spans.every(), key=_order))
-
-    def range(self, start: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """The (key, row) pairs with keys from `start` to `end`, both included; None: no bound."""
-        low = b"" if start is None else self._spans.key_bytes(start)
-        high = None if end is None else self._spans.key_bytes(end)
-        keys = sorted(k for k in self._spans.spans if k >= low and (high is None or k <= high))
-        return self._shown([span for key in keys for span in self._spans.spans[key]])
-
-    def fetch(self, key: Any, start: int, end: int) -> Iterator[tuple[Any, Any]]:
-        """The (key, row) pairs of a key's sessions that overlap [start, end], or of its sliding
-        windows that start in it."""
-        its = self._spans.spans.get(self._spans.key_bytes(key), ())
-        is_of_sessions = self._spans.is_of_sessions
-        return self._shown(
-            [s for s in its if s.start <= end and (s.end if is_of_sessions else s.start) >= start]
-        )
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        return sum(map(len, self._spans.spans.values()))
-
-    def _shown(self, spans: list[Span]) -> Iterator[tuple[Any, Any]]:
-        self._spans.warm_spans(spans)
-        rows = self._spans.rows
-        keys = self._spans.key_objects([(rows, spans)])
-        return iter(list(zip(keys, self._spans.layout.rows(rows, spans), strict=True)))
+    def rows_of(self, windows: Sequence[Span]) -> Sequence[Any]:
+        """The rows of some windows."""
+        self.warm_spans(windows)
+        return self.layout.rows(self.rows, windows)
 
 
 def _place_of(spans: list[Span], start: int) -> int:
     return bisect_left(spans, start, key=START_OF)
-
-
-def _order(span: Span) -> tuple[bytes, int]:
-    return span.key, span.start
