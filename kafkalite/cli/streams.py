@@ -305,10 +305,10 @@ def reset(
     execute: Execute = False,
     json: AsJson = False,
 ) -> None:
-    """Let an application begin anew.
+    """Reset an application, so that it begins again.
 
-    Its offsets, internal topics and state directory go. Refused while workers run. Topics that the
-    application writes for others stay as they are.
+    Deletes its offsets, internal topics and state directory. Refused while workers run. Topics that
+    the application writes for others stay as they are.
     """
     reset_application(
         load(app), bootstrap_servers, data_dir, to, state_dir, execute=execute, json=json

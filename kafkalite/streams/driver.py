@@ -194,7 +194,7 @@ class TopologyTestDriver:
         """The records that were written into `topic` since the last call, oldest first."""
         if topic not in self._outputs and not self._may_write(topic):
             known = sorted({t for t in self._written() if isinstance(t, str)})
-            raise TopologyError(f"nothing is written into topic {topic!r}; topics are {known}")
+            raise TopologyError(f"the topology does not write topic {topic!r}; it writes {known}")
         return list(self._outputs.pop(topic, ()))
 
     def advance_wall_clock(self, duration: Duration) -> None:

@@ -202,7 +202,7 @@ class Cogrouped(Generic[K_co, R]):
         if other._subtracts:
             raise TopologyError(f"{operator}: the groups of a table cannot be one of several")
         if other._window is not None or self._window is not None:
-            raise TopologyError(f"{operator}: .window(…) stands behind the last .cogroup(…)")
+            raise TopologyError(f"{operator}: .window(…) must follow the last .cogroup(…)")
         check_arguments(add, 2, f"{operator}: add", "aggregate and value")
         return Cogrouped(self._draft, (*self._nodes, other._node), (*self._adders, add))
 

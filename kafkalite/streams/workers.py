@@ -177,8 +177,8 @@ class Supervisor:
                 return max(code, 0)
             pause = PAUSE_SECONDS if loop.time() - started > STABLE_SECONDS else pause
             say(
-                f"{self._application_id}: worker {number} was ended by signal {-code}; it is "
-                f"started again in {pause:g} s"
+                f"{self._application_id}: worker {number} was killed by signal {-code}; it "
+                f"restarts in {pause:g} s"
             )
             try:
                 async with asyncio.timeout(pause):

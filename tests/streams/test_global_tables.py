@@ -349,7 +349,9 @@ def test_rows_that_cannot_be_gone_on_with_are_thrown_away(
 def test_a_topic_that_was_made_anew_is_refused_by_name(tmp_path: Path) -> None:
     store = a_store(backend := RocksBackend(tmp_path / "t"))
     store.begin("one", {0: Extent(0, 2)}, 0)
-    with pytest.raises(TopologyError, match=r"global table 'table' of topic 'table': .* made anew"):
+    with pytest.raises(
+        TopologyError, match=r"global table 'table' of topic 'table': .* created again"
+    ):
         store.begin("two", {0: Extent(0, 2)}, 0)
     backend.close()
 

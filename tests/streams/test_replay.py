@@ -127,7 +127,9 @@ def test_rows_without_an_offset_are_thrown_away() -> None:
 
 def test_a_changelog_that_was_made_anew_is_refused_by_name() -> None:
     task = restored()
-    with pytest.raises(TopologyError, match=r"'app-n-changelog' was deleted and made anew .*id-2"):
+    with pytest.raises(
+        TopologyError, match=r"'app-n-changelog' was deleted and created again .*id-2"
+    ):
         begin(task, topic_id="id-2")
     assert task.keys() == [b"a", b"b"]
 

@@ -211,7 +211,7 @@ def test_a_changelog_that_is_deleted_while_it_is_read(
                 await admin.delete_topics([changelog(name).topic])
             if anew:
                 await make(address, name)
-            told = "was deleted and made anew while it was read" if anew else "is gone, and the"
+            told = "was deleted and created again while it was read" if anew else "is gone, and the"
             with pytest.raises(TopologyError, match=f"changelog '{changelog(name).topic}' {told}"):
                 while not (await running.step(50)).is_over:
                     pass
@@ -352,7 +352,9 @@ def test_state_of_a_changelog_that_was_made_anew_is_refused(address: str, tmp_pa
         await run(address, "anew", tmp_path)
         async with Admin(address) as admin:
             await admin.delete_topics(["anew-t-changelog"])
-        with pytest.raises(TopologyError, match=r"'anew-t-changelog' was deleted and made anew"):
+        with pytest.raises(
+            TopologyError, match=r"'anew-t-changelog' was deleted and created again"
+        ):
             await run(address, "anew", tmp_path)
 
     asyncio.run(scenario())

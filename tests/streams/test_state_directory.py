@@ -87,7 +87,7 @@ def test_a_damaged_store_is_made_anew_and_said(
     assert (damaged.is_empty, damaged.metadata("offset")) == (True, None)
     assert task.backend("other").get_many([b"b"]) == [b"2"]
     assert len(caplog.records) == 1
-    assert "0_1/n: thrown away and rebuilt from the changelog: " in caplog.text
+    assert "0_1/n: deleted and rebuilt from the changelog: " in caplog.text
     task.close()
 
 

@@ -204,7 +204,7 @@ def test_a_topic_that_was_made_anew_is_refused_by_name(
             await admin.delete_topics([f"{name}-customers"])
             if when != "gone":
                 await admin.create_topics([NewTopic(f"{name}-customers", CUSTOMERS)])
-        words = "the topic is gone" if when == "gone" else "was deleted and made anew"
+        words = "the topic is gone" if when == "gone" else "was deleted and created again"
         with pytest.raises(
             TopologyError, match=f"'customers' of topic '{name}-customers'.*{words}"
         ):

@@ -125,7 +125,7 @@ class GlobalStore:
             return "another version of kafkalite wrote it"
         if known.decode() != topic_id:
             raise TopologyError(
-                f"{self}: the topic was deleted and made anew (its topic id is {topic_id}, the "
+                f"{self}: the topic was deleted and created again (its topic id is {topic_id}, the "
                 f"rows in {self._backend} are of {known.decode()}): the rows that it had are "
                 "lost. Remove that directory to go on with what the new topic has"
             )

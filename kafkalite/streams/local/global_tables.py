@@ -12,7 +12,7 @@ there a moment later, as in Kafka Streams.
 
 Owns   one consumer without a group, and the stores.
 Never  reads what is not committed.
-Fails  with TopologyError for a topic that is gone, or was deleted and made anew; with
+Fails  with TopologyError for a topic that is gone, or was deleted and created again; with
        ProcessingError for a record that cannot be read. While no broker answers it tries again.
 Source Kafka Streams' GlobalStreamThread.
 """
@@ -217,7 +217,7 @@ class GlobalTables:
             if words := store.go_on(extents):
                 log.warning("%s: %s", store, words)
         elif reason := store.begin(topic_id, extents, self._now_ms()):
-            log.warning("%s: thrown away and read anew: %s", store, reason)
+            log.warning("%s: deleted and read again: %s", store, reason)
 
     async def _look_at_topics(self) -> dict[TopicPartition, object]:
         """The partitions of all topics. TopologyError for a topic that is not what it was."""
@@ -230,7 +230,7 @@ class GlobalTables:
             info = cluster.topics[topic]
             if self._topic_ids.setdefault(topic, info.topic_id) != info.topic_id:
                 raise TopologyError(
-                    f"{store}: the topic was deleted and made anew while it was read: the rows "
+                    f"{store}: the topic was deleted and created again while it was read: the rows "
                     "that it had are lost; start again to go on with what the new topic has"
                 )
             found |= {TopicPartition(topic, n): info.topic_id for n in range(info.partition_count)}

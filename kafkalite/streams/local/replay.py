@@ -7,8 +7,8 @@
     of another format or another changelog,          away, which is logged
     older than deletions stay in the changelog
 
-A changelog with the same name and another topic id was deleted and made anew: its rows are lost,
-and only the user can say whether to go on without them. So it is refused.
+A changelog with the same name and another topic id was deleted and created again. Its rows are
+lost, and only the user can decide to continue without them, so the worker refuses it.
 
 Owns   the decision, and which rows go to which store.
 Never  waits for a certain offset: compaction leaves gaps and transactions leave markers, so a
@@ -129,10 +129,10 @@ def _why_useless(
         known_id, _, known_changelog = known.partition(SEPARATOR)
         if known_changelog == str(changelog):
             raise TopologyError(
-                f"the changelog {changelog.topic!r} was deleted and made anew (its topic id is "
+                f"the changelog {changelog.topic!r} was deleted and created again (its topic id is "
                 f"{identity.partition(SEPARATOR)[0]}, the state in {kept} is of {known_id}): the "
                 "rows that it had are lost. Remove that directory to go on with what the new "
-                "changelog has, or begin anew with kafkalite-streams reset"
+                "changelog has, or reset the application with kafkalite-streams reset"
             )
         return f"it is of {known_changelog or 'something else'}"
     if offset > end:

@@ -11,7 +11,7 @@ that later commits of others count on.
 Owns   one consumer without a group, and which replay each changelog partition belongs to.
 Never  keeps the loop longer than a batch of records.
 Fails  with BrokerUnavailable, naming the topic and both offsets, when a changelog cannot be read
-       to its end; with TopologyError for one that is gone, or was deleted and made anew.
+       to its end; with TopologyError for one that is gone, or was deleted and created again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ async def look_up(client: Client, tasks: Iterable[Task], now_ms: int) -> list[Re
     for replay in replays:
         if replay.thrown_away is not None:
             where = replay.task.kept(replay.store)
-            log.warning("%s: thrown away and rebuilt: %s", where, replay.thrown_away)
+            log.warning("%s: deleted and rebuilt: %s", where, replay.thrown_away)
     return replays
 
 
@@ -235,7 +235,7 @@ class Restore:
         for topic, topic_id in (await _topic_ids(self._client, self._topic_ids.keys())).items():
             if topic_id != self._topic_ids[topic]:
                 raise TopologyError(
-                    f"the changelog {topic!r} was deleted and made anew while it was read: the "
+                    f"the changelog {topic!r} was deleted and created again while it was read: the "
                     "rows that it had are lost"
                 )
 

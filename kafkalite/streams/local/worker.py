@@ -227,7 +227,7 @@ class Worker:
             try:
                 done = await self._be_member(until_caught_up)
             except Refused as error:
-                log.warning("%s: %s; it joins anew", self.plan.application_id, error)
+                log.warning("%s: %s; it joins again", self.plan.application_id, error)
                 await asyncio.sleep(REJOIN_SECONDS)
 
     # Before and between memberships
@@ -239,7 +239,7 @@ class Worker:
                 await self._prepare()
                 return
             except BrokerUnavailable as error:
-                log.warning("%s: %s; it begins anew", self.plan.application_id, error)
+                log.warning("%s: %s; it starts again", self.plan.application_id, error)
                 await asyncio.sleep(REJOIN_SECONDS)
 
     async def _prepare(self) -> None:
@@ -433,7 +433,7 @@ class Worker:
         except (ApiError, BrokerUnavailable) as error:
             if not is_passing(error):
                 raise
-            log.warning("%s: %s; standbys begin anew", self.plan.application_id, error)
+            log.warning("%s: %s; standbys restart", self.plan.application_id, error)
             await self._do(self._manager.following_failed(time.monotonic() * 1000))
             return False
         self._ask_for_warm_tasks()
@@ -457,7 +457,7 @@ class Worker:
                     self._assignor.refuse_gone(there.topics)
             raise error
         log.warning(
-            "%s: %s; its tasks begin anew from their last commit", self.plan.application_id, error
+            "%s: %s; its tasks restart from their last commit", self.plan.application_id, error
         )
         await self._do(self._manager.failed(time.monotonic() * 1000))
 

@@ -211,6 +211,6 @@ def _read_offsets(path: Path) -> dict[str, int]:
 
 
 def _throw_away(path: Path, reason: str) -> None:
-    log.warning("%s: thrown away and rebuilt from the changelog: %s", path, reason)
+    log.warning("%s: deleted and rebuilt from the changelog: %s", path, reason)
     with suppress(FileNotFoundError):
         shutil.rmtree(path)
