@@ -99,8 +99,10 @@ class Expiry:
         assert batch.raw_keys is not None
         raw_keys: list[Any] = objects(batch.raw_keys)
         times = self._times(batch, raw_keys)
-        newest = max(times)
-        due = self._due(newest - self.node.retention_ms)
+        newest, due = self.time, list[tuple[int, bytes]]()
+        if not self.runtime.is_timed:  # else rows leave when all writers have come so far
+            newest = max(times)
+            due = self._due(newest - self.node.retention_ms)
         made = Made()
         records = zip(raw_keys, batch.nulls(), batch.timestamps, times, strict=True)
         for index, (key, value, stamp, time) in enumerate(records):
@@ -120,7 +122,7 @@ class Expiry:
             self.forward(self._batch(batch, made))
 
     def _times(self, batch: Batch, raw_keys: Sequence[bytes | None]) -> list[int]:
-        """The stream time at each record."""
+        """The stream time by which each record is judged."""
         if self.runtime.is_timed:
             return [max(time, self.time) for time in batch.times or [self.time] * len(batch)]
         counted = (
