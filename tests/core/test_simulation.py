@@ -110,3 +110,13 @@ def test_what_never_comes_is_said() -> None:
         world.host("two").spawn(asyncio.sleep(100))
         with pytest.raises(Stuck, match="not so after 100"):
             world.run(lambda: False, 10)
+
+
+def test_the_wall_clock_can_be_set_and_no_other_follows() -> None:
+    with World() as world:
+        ahead = world.time.time_ns() - world.time.monotonic_ns()
+        world.time.set_wall_clock(-3_600)
+        assert world.time.time_ns() - world.time.monotonic_ns() == ahead - 3_600 * 10**9
+        world.pass_seconds(10)
+        assert world.time.time_ns() - world.time.monotonic_ns() == ahead - 3_600 * 10**9
+        assert world.time.monotonic() == pytest.approx(MONOTONIC_START_S + 10, abs=0.001)

@@ -33,6 +33,7 @@ from kafkalite.serde import MemoryRegistry
 from kafkalite.streams.local import worker as workers
 from kafkalite.streams.local.partials import Row, RowFormat
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
+from kafkalite.streams.plan import Plan
 from kafkalite.testing.simulation import Host, World
 
 pytestmark = pytest.mark.slow
@@ -87,17 +88,22 @@ class Simulated(Checked):
         self.client = world.host("client")
         self.workers: dict[Host, Worker] = {}
         self.runs: dict[Host, asyncio.Task[Progress]] = {}
-        self.plan = chaos_app.build("app").plan()
+        self.plan = self.make_plan()
         self.standbys = random.randint(0, 1)
         self.listen = "127.0.0.1:0"
         self.start_broker()
         self.listen = self.address = str(self.node.address)
         world.result(self.client, self._make_topics())
 
+    def make_plan(self) -> Plan:
+        return chaos_app.build("app").plan()
+
+    def topics(self) -> list[NewTopic]:
+        return [NewTopic(f"app-{what}", PARTITIONS) for what in ("in", *OUTPUTS)]
+
     async def _make_topics(self) -> None:
         async with Admin(self.address) as admin:
-            names = [f"app-{what}" for what in ("in", *OUTPUTS)]
-            await admin.create_topics([NewTopic(name, PARTITIONS) for name in names])
+            await admin.create_topics(self.topics())
 
     def start_broker(self) -> None:
         self.broker = self.world.host("broker")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reference import plain
+from reference import plain, plain_joins
 from reference.foreign_joins import PlainForeignJoin
 from reference.joins import PlainAsOf, PlainJoin
 from reference.machine import Machine
@@ -42,7 +42,7 @@ class JoinedStreams(Step):
 def joined_streams(machine: Machine, inputs: Sequence[Made], model: PlainJoin | PlainAsOf) -> Made:
     sides = {each.node: keyed(machine, each) for each in inputs}
     left, right = (sides[each.node] for each in inputs)
-    return Made(machine.add(plain.StreamsJoin(left, right, model, joined)))
+    return Made(machine.add(plain_joins.StreamsJoin(left, right, model, joined)))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ class LookedUp(Step):
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         stream, table = keyed(machine, inputs[0]), inputs[1].node
-        return Made(machine.add(plain.TableLookup(stream, table, self.how, joined, self.grace)))
+        return Made(
+            machine.add(plain_joins.TableLookup(stream, table, self.how, joined, self.grace))
+        )
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,9 @@ class LookedUpEverywhere(Step):
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         table = inputs[1].node
-        assert isinstance(table, plain.Everywhere)
+        assert isinstance(table, plain_joins.Everywhere)
         key = KEYS[self.key].function
-        node = plain.GlobalLookup(inputs[0].node, table, self.how, key, joined)
+        node = plain_joins.GlobalLookup(inputs[0].node, table, self.how, key, joined)
         return Made(machine.add(node), inputs[0].changed)
 
 
@@ -113,7 +115,7 @@ class JoinedTables(Step):
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         left, right = (each.node for each in inputs)
-        node = plain.TableJoin(left, right, self.how, joined, named=self.named)
+        node = plain_joins.TableJoin(left, right, self.how, joined, named=self.named)
         return Made(machine.add(node), lag=max(each.lag for each in inputs), maps=None)
 
 
@@ -134,8 +136,8 @@ class JoinedByField(Step):
         left, right = (each.node for each in inputs)
         model = PlainForeignJoin(self.how, KEYS[self.key].function, joined)
         asked = machine.through(left, drops_nulls=False)
-        join = machine.add(plain.ForeignJoin(asked, right, model))
-        return Made(machine.add(plain.Answers(machine.through(join), left)))
+        join = machine.add(plain_joins.ForeignJoin(asked, right, model))
+        return Made(machine.add(plain_joins.Answers(machine.through(join), left)))
 
 
 @dataclass(frozen=True)

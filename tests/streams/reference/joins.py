@@ -81,6 +81,13 @@ class PlainJoin:
             if not row.has_met and self.has_nulls(side):
                 self.emit_alone(side, row.key, row.value, row.stamp)
 
+    def end(self) -> None:
+        """The null results of all that still wait."""
+        for side in (LEFT, RIGHT):
+            for row in self.sides[side]:
+                if not row.has_met and self.has_nulls(side):
+                    self.emit_alone(side, row.key, row.value, row.stamp)
+
     def emit_alone(self, side: int, key: Any, value: Any, stamp: int) -> None:
         pair = (value, None) if side == LEFT else (None, value)
         self.results.append((key, self.function(*pair), stamp))
@@ -122,6 +129,11 @@ class PlainAsOf:
         over = [row for row in self.waiting if row.stamp <= self.time - self.grace]
         for row in sorted(over, key=lambda r: (r.stamp, r.key, r.arrival)):
             self.waiting.remove(row)
+            self.join(row, left_behind=-1)
+
+    def end(self) -> None:
+        """Joins all that still wait."""
+        for row in self.waiting:
             self.join(row, left_behind=-1)
 
     def join(self, left: Row, left_behind: int) -> None:

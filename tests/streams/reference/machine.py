@@ -31,6 +31,7 @@ class Node:
     """An operator. `parents` are those whose updates it takes."""
 
     takes_null_keys = False  # a join that has results for records without a key
+    is_table = False  # made of another one
 
     def __init__(self, *parents: Node) -> None:
         self.parents = parents
@@ -61,12 +62,19 @@ class Node:
         """Whether it takes no updates of that parent, but asks it for rows."""
         return False
 
+    def reads_rows(self, number: int) -> bool:
+        """Whether it asks that parent for rows, or needs those that its updates replace."""
+        return False
+
     def shares(self) -> Iterable[Node]:
         """Nodes that have to be in its task besides its parents."""
         return ()
 
     def begin(self) -> None:
         """All nodes are there."""
+
+    def end(self) -> None:
+        """Emits what still waits for time to go on."""
 
 
 class Source(Node):
@@ -80,6 +88,9 @@ class Queue(Node):
         super().__init__(parent)
         self.source = Source()
         self.drops_nulls = drops_nulls
+
+    def reads_rows(self, number: int) -> bool:
+        return True  # only tables whose left side is asked for stand directly above
 
     def take(self, number: int, update: Update) -> None:
         if update.key is None and self.drops_nulls and not leads_to_left_join(self.source):
@@ -225,6 +236,12 @@ class Machine:
                 source.task.inputs.setdefault(source, deque()).append(update)
                 routed = True
         return routed
+
+    def end(self) -> None:
+        """Lets everything go that waits, those above first."""
+        for node in self.nodes:
+            node.end()
+            self.feed({})
 
     # Results
 

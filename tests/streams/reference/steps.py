@@ -18,7 +18,7 @@ from kafkalite.streams import (
     sum_,
     tumbling,
 )
-from reference import plain
+from reference import plain, plain_joins
 from reference.cogroup import Cogroup
 from reference.emit import FinalRows, Suppress
 from reference.machine import Machine, Node, Output, Source
@@ -89,7 +89,7 @@ class Read(Step):
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         if self.kind == "global":
-            machine.globals[self.topic] = machine.add(plain.Everywhere())
+            machine.globals[self.topic] = machine.add(plain_joins.Everywhere())
             return Made(machine.globals[self.topic])
         machine.sources[self.topic] = source = machine.add(Source())
         if self.kind == "stream":
@@ -524,6 +524,7 @@ class Cogrouped(Step):
     """Several streams folded into one table."""
 
     window: Window | None
+    in_order: bool = True  # the values are told in the order in which they came
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         def add(number: int) -> Any:
@@ -535,16 +536,16 @@ class Cogrouped(Step):
             groups = groups.cogroup(other.group_by_key(), add(number))
         if self.window is not None:
             groups = groups.window(self.window.built())
-        return groups.aggregate(list, name=self.name).map(gathered)
+        return groups.aggregate(list, name=self.name).map(self.row)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         window = self.window
         model = Cogroup() if window is None else Cogroup(window.size, window.advance, window.grace)
         above = [keyed(machine, each) for each in inputs]
-        node = machine.add(plain.Together(*above, model=model, row=gathered))
+        node = machine.add(plain.Together(*above, model=model, row=self.row))
         return Made(node, window=node, lag=0 if window is None else window.lag)
 
-
-def gathered(pairs: Any) -> Value:
-    numbers = [number * 3 + (field(value, "n") or 0) for number, value in pairs]
-    return {"n": sum(numbers) % 101, "t": "c", "all": numbers}
+    def row(self, pairs: Any) -> Value:
+        numbers = [number * 3 + (field(value, "n") or 0) for number, value in pairs]
+        told = numbers if self.in_order else sorted(numbers)
+        return {"n": sum(numbers) % 101, "t": "c", "all": told}
