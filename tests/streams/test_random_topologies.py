@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from reference.drawing import Topology, draw_log, draw_topology
 from reference.machine import Row, as_table
 from reference.sameness import sameness
-from reference.steps import Write
 from reference.values import batches_of
 from topology_runs import DurableTopologyRun, TopologyRun, without_calls
 
@@ -116,10 +115,11 @@ def test_with_caches_the_results_are_the_same(kind: type[TopologyRun], case: Cas
         for _ in range(ROUNDS):
             run.commit()
         run.restart()
-    for step, same in zip(topology.steps, sameness(topology.steps), strict=True):
-        if isinstance(step, Write):
-            problem = difference(same.updates, run.rows(step.name), machine.rows(step.name))
-            assert problem is None, f"{step.name}: {problem} in\n{topology}"
+    for topic, alike in topology.outputs(
+        [each.updates for each in sameness(topology.steps)]
+    ).items():
+        problem = difference(alike, run.rows(topic), machine.rows(topic))
+        assert problem is None, f"{topic}: {problem} in\n{topology}"
 
 
 def difference(alike: str, found: list[Row], wanted: list[Row]) -> str | None:

@@ -76,7 +76,7 @@ class SimulatedTopology(Simulated):
         return plan_of(self.topology, is_cached=self.is_cached)
 
     def topics(self) -> list[NewTopic]:
-        outputs = [step.name for step in self.topology.steps if isinstance(step, Write)]
+        outputs = {step.topic for step in self.topology.steps if isinstance(step, Write)}
         forever = {"retention.ms": "-1"}
         return [
             NewTopic(name, self.partitions, configs=forever)
@@ -131,7 +131,7 @@ class SimulatedTopology(Simulated):
 
         async def send() -> None:
             async with Producer(self.address) as producer:
-                for topic, columns in by_topic(rows).items():
+                for topic, columns in by_topic(self.topology, rows).items():
                     await producer.send_columns(topic, columns)
 
         self.world.result(self.client, send(), PATIENCE_SECONDS)

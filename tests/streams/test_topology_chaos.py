@@ -42,10 +42,10 @@ class Run:
     """One topology: its topics and its workers."""
 
     def __init__(self, address: str, seed: int, topology: Topology) -> None:
-        self.address, self.seed = address, seed
+        self.address, self.seed, self.topology = address, seed, topology
         self.plan = plan_of(topology, is_cached=True)
         self.workers: list[subprocess.Popen[bytes]] = []
-        outputs = [step.name for step in topology.steps if isinstance(step, Write)]
+        outputs = {step.topic for step in topology.steps if isinstance(step, Write)}
         forever = {"retention.ms": "-1"}
 
         async def make() -> None:
@@ -76,7 +76,7 @@ class Run:
     def send(self, rows: list[tuple[str, Row]]) -> None:
         async def send() -> None:
             async with Producer(self.address) as producer:
-                for topic, columns in by_topic(rows).items():
+                for topic, columns in by_topic(self.topology, rows).items():
                     await producer.send_columns(topic, columns)
 
         asyncio.run(send())

@@ -12,7 +12,7 @@ from reference.steps import Stateless
 from test_state_stores import Durably
 
 from kafkalite.core.types import Columns
-from kafkalite.serde import SerdeContext, json, string
+from kafkalite.serde import MemoryRegistry, SerdeContext, json, string
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.local.call_loop import run_to_the_end
 from kafkalite.streams.local.calls import WaitedCalls
@@ -41,8 +41,9 @@ class TopologyRun(BatchRun):
         app: StreamsBuilder[str, Any] = StreamsBuilder("app", key=string(), value=json())
         plan = replace(topology.build(app).plan(), max_future_ms=None)
         plan = plan if cached else without_cache(plan)
+        self.global_registry = MemoryRegistry()
         self.globals = {
-            node.topics[0]: GlobalStore(node, plan, None, MemoryBackend())
+            node.topics[0]: GlobalStore(node, plan, self.global_registry, MemoryBackend())
             for node in plan.global_tables
         }
         super().__init__(Planned(plan), cached=cached)  # type: ignore[arg-type]
@@ -75,7 +76,7 @@ class TopologyRun(BatchRun):
         if (store := self.globals.get(topic)) is None:
             return False
         keys, values = (
-            serde.open(SerdeContext(self.registry, is_key))
+            serde.open(SerdeContext(self.global_registry, is_key))
             for serde, is_key in ((store.node.key, True), (store.node.value, False))
         )
         first = self.offsets.get(topic, 0)

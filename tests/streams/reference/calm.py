@@ -62,8 +62,11 @@ def _calmed(step: s.Step) -> s.Step:
             return replace(step, window=window, in_order=False)
         case j.JoinedStreams() | j.JoinedAsOf() | j.Matched():
             return replace(step, grace=GRACE)
-        case s.Read() | s.AsTable() if step.history is not None:
-            return replace(step, history=HISTORY)
+        case s.Read():  # workers have registries of their own
+            serde = "json" if step.serde == "avro" else step.serde
+            return replace(step, history=step.history and HISTORY, serde=serde)
+        case s.AsTable():
+            return replace(step, history=step.history and HISTORY)
         case _:
             return step
 
@@ -173,10 +176,9 @@ def check(
         for topic, row in phase:
             machine.pipe(topic, row)
     machine.end()
-    for step, known in zip(topology.steps, calm(topology.steps), strict=True):
-        if isinstance(step, s.Write):
-            found = problem(known.like, read(step.name), machine.rows(step.name))
-            assert found is None, f"{step.name}, {known}: {found}\n{topology}"
+    for topic, like in topology.outputs([each.like for each in calm(topology.steps)]).items():
+        found = problem(like, read(topic), machine.rows(topic))
+        assert found is None, f"{topic}, {like}: {found}\n{topology}"
 
 
 # Logs and outputs
@@ -202,20 +204,19 @@ def _row(random: Random, time: int) -> Row:
     return key, draw_value(random), time
 
 
-def by_topic(rows: Sequence[tuple[str, Row]]) -> dict[str, Columns]:
+def by_topic(topology: Topology, rows: Sequence[tuple[str, Row]]) -> dict[str, Columns]:
     """Records as a producer sends them."""
+    serdes = {step.topic: step.serde for step in topology.steps if isinstance(step, s.Read)}
     found: dict[str, list[Row]] = {}
     for topic, row in rows:
         found.setdefault(topic, []).append(row)
-    keys, values = codecs(string(), json())
-    return {
-        topic: Columns(
-            keys.serialize(topic, [row[0] for row in its]),
-            values.serialize(topic, [row[1] for row in its]),
-            [row[2] for row in its],
-        )
-        for topic, its in found.items()
-    }
+    made = {}
+    for topic, its in found.items():
+        keys, values = codecs(string(), s.SERDES[serdes[topic]])
+        key_bytes = keys.serialize(topic, [row[0] for row in its])
+        value_bytes = values.serialize(topic, [row[1] for row in its])
+        made[topic] = Columns(key_bytes, value_bytes, [row[2] for row in its])
+    return made
 
 
 def as_objects(plan: Plan, topic: str, columns: Columns) -> list[Row]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from reference import join_steps as j
 from reference import steps as s
 from reference.machine import Machine, Row
 from reference.values import KEYS, MAPS, OF_NUMBERS, OF_TEXTS, OTHERS, TESTS, Folding
 
+A = TypeVar("A", bound=str)
 TOPICS = ("p", "q", "r")
 NAMES_OF_KEYS = ("a", "b", "ab", None)
 HOWS = ("inner", "left", "outer")
@@ -40,6 +41,19 @@ class Topology:
             made.append(step.plain(machine, [made[place] for place in step.parents]))
         machine.start()
         return machine
+
+    def outputs(self, alike: Sequence[A]) -> dict[str, A | Literal["loose"]]:
+        """The topics that it writes, and what is known of each, given that of each step. Where
+        several write one, it is known if they are all alike, and records."""
+        found: dict[str, A | Literal["loose"]] = {}
+        for step, its in zip(self.steps, alike, strict=True):
+            if isinstance(step, s.Write) and found.setdefault(step.topic, its) != its:
+                found[step.topic] = "loose"
+        shared = [step.topic for step in self.steps if isinstance(step, s.Write)]
+        for topic, its in found.items():
+            if shared.count(topic) > 1 and its not in ("exact", "bag", "part"):
+                found[topic] = "loose"
+        return found
 
     @property
     def topics(self) -> list[str]:
@@ -78,12 +92,13 @@ class Drawing:
             if isinstance(step, s.Arms | s.Write) or step.kind == "global":
                 continue
             if not is_read or (not isinstance(step, s.Read) and self.random.random() < 0.3):
-                self.add(s.Write, (place,), "stream")
+                is_shared = step.kind in ("stream", "table") and self.chance(0.1)
+                topic = "shared" if is_shared else f"out{place}"
+                self.add(s.Write, (place,), "stream", topic=topic)
 
     def add(self, kind: type[s.Step], parents: Sequence[int], its: s.Kind, **fields: Any) -> int:
         place = len(self.steps)
-        name = f"s{place}" if kind is not s.Write else f"out{parents[0]}"
-        self.steps.append(kind(tuple(parents), its, name, **fields))
+        self.steps.append(kind(tuple(parents), its, f"s{place}", **fields))
         return place
 
     def find(self, *kinds: s.Kind) -> int | None:
@@ -108,7 +123,8 @@ class Drawing:
     def read(self, kind: s.Kind, **fields: Any) -> int | None:
         if not self.topics:
             return None
-        return self.add(s.Read, (), kind, topic=self.topics.pop(0), **fields)
+        serde = self.choice(["json", "json", "msgpack", "avro"])
+        return self.add(s.Read, (), kind, topic=self.topics.pop(0), serde=serde, **fields)
 
     def stream(self) -> int:
         """A stream, perhaps another topic."""
@@ -175,7 +191,7 @@ class Drawing:
         return self.add(
             s.Aggregated, (self.stream(),), kind, folding=self.folding(window), key=key,
             as_expression=key is not None and KEYS[key].expression is not None and self.chance(0.5),
-            window=window,
+            window=window, cached=self.chance(0.8),
         )  # fmt: skip
 
     def folding(self, window: s.Window | None) -> Folding:

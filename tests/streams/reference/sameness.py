@@ -65,10 +65,11 @@ def _of(step: s.Step, above: list[Sameness], has_caches: bool) -> Sameness:
         case j.JoinedTables() | j.JoinedByField():
             if worst in ("groups", "loose"):
                 return LOOSE
-            if is_exact:
-                return EXACT if isinstance(step, j.JoinedByField) else Sameness("thinned")
+            if is_exact and isinstance(step, j.JoinedByField):
+                return EXACT
             reads_through = isinstance(step, j.JoinedTables) and not step.named
-            return Sameness("state", reads_through and all(a.rows_are_exact for a in above))
+            rows_are_exact = is_exact or (reads_through and all(a.rows_are_exact for a in above))
+            return Sameness("state", rows_are_exact)  # with timestamps of rows that came later
         case s.OfRows():
             (given,) = above
             exact_rows = given.rows_are_exact and not (step.named and not is_exact)

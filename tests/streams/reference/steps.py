@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kafkalite.core.types import Columns
+from kafkalite.serde.serde import Serde
 from kafkalite.streams import (
+    avro,
     count,
     hopping,
     json,
+    msgpack,
     session,
     sliding,
     store,
@@ -66,6 +69,21 @@ class Step:
         raise NotImplementedError
 
 
+SCHEMA = {
+    "type": "record",
+    "name": "Row",
+    "fields": [
+        {"name": "n", "type": ["null", "long"]},
+        {"name": "t", "type": ["null", "string"]},
+    ],
+}
+SERDES: dict[str, Serde[Any]] = {
+    "json": json(),
+    "msgpack": msgpack(),
+    "avro": avro(schema=SCHEMA),
+}
+
+
 def keyed(machine: Machine, given: Made) -> Node:
     """A stream in whose partitions equal keys meet."""
     return machine.through(given.node) if given.changed else given.node
@@ -78,14 +96,16 @@ class Read(Step):
     topic: str
     named: bool = True
     history: int | None = None
+    serde: Literal["json", "msgpack", "avro"] = "json"
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        value = SERDES[self.serde]
         if self.kind == "stream":
-            return app.stream(self.topic)
+            return app.stream(self.topic, value=value)
         if self.kind == "global":
-            return app.global_table(self.topic)
+            return app.global_table(self.topic, value=value)
         name = self.name if self.named else None
-        return app.table(self.topic, name=name, history=self.history)
+        return app.table(self.topic, name=name, history=self.history, value=value)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         if self.kind == "global":
@@ -103,14 +123,18 @@ def latest(parent: Node, named: bool, history: int | None) -> Node:
 
 @dataclass(frozen=True)
 class Write(Step):
-    """A topic that is read outside."""
+    """A topic that is read outside. Several may write one."""
+
+    topic: str
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         (above,) = inputs
-        (above.to_stream() if hasattr(above, "to_stream") else above).to(self.name)
+        stream = above.to_stream() if hasattr(above, "to_stream") else above
+        stream.to(self.topic, value=json())
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        machine.outputs[self.name] = machine.add(Output(inputs[0].node))
+        output = machine.add(Output(inputs[0].node))
+        output.rows = machine.outputs.setdefault(self.topic, output).rows
         return inputs[0]
 
 
