@@ -32,6 +32,7 @@ from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams.local import worker as workers
 from kafkalite.streams.local.partials import Row, RowFormat
+from kafkalite.streams.local.reads import Reads
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.streams.plan import Plan
 from kafkalite.testing.simulation import Host, World
@@ -58,8 +59,8 @@ class InlineThread:
 
     busy_seconds = 0.0
 
-    def __init__(self, *_: object) -> None:
-        """Needs neither thread nor clock."""
+    def __init__(self, _: object, clock: Callable[[], float]) -> None:
+        self.reads = Reads(clock, lambda: None)  # nobody asks
 
     def start(self) -> None:
         """Nothing to start."""
@@ -69,6 +70,10 @@ class InlineThread:
 
     def where(self) -> str:
         return "nothing"
+
+    def read(self, look: Callable[[], Any], *, is_short: bool = False) -> asyncio.Future[Any]:
+        """A look into stores, at once too."""
+        return self.submit(look)
 
     def submit(self, call: Callable[[], Any], *, wait_seconds: float = 0.0) -> asyncio.Future[Any]:
         future = asyncio.get_running_loop().create_future()

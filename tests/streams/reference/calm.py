@@ -28,6 +28,7 @@ from reference import join_steps as j
 from reference import steps as s
 from reference.drawing import NAMES_OF_KEYS, Topology, draw_topology, draw_value
 from reference.machine import Row, as_table
+from reference.sameness import joining_themselves
 from reference.values import OF_NUMBERS, OF_TEXTS, OTHERS, Folding
 
 Like = Literal["bag", "part", "state", "groups", "loose"]
@@ -84,8 +85,9 @@ def _commutative(folding: Folding) -> Folding:
 def calm(steps: Sequence[s.Step]) -> list[Calm]:
     """Of each step."""
     found: list[Calm] = []
-    for step in steps:
-        found.append(_of(step, [found[place] for place in step.parents], steps))
+    for step, joins_itself in zip(steps, joining_themselves(steps), strict=True):
+        above = [found[place] for place in step.parents]
+        found.append(LOOSE if joins_itself else _of(step, above, steps))
     return found
 
 

@@ -195,8 +195,10 @@ class Answers(Node):
         return (self.left,)
 
     def take(self, number: int, update: Update) -> None:
-        if update.old != self.left.get(update.key)[0]:
-            return  # it has been asked again
+        left = self.left.get(update.key)[0]
+        if update.old != left:
+            self.dropped += left is None
+            return  # it has been asked again, or is gone
         old = self.get(update.key)[0]
         self.sent[update.key] = (update.value, update.time)
         self.emit(Update(update.key, update.value, update.time, old, knows_old=True))

@@ -35,11 +35,26 @@ def sameness(steps: Sequence[s.Step]) -> list[Sameness]:
     """Of each step."""
     found: list[Sameness] = []
     has_caches = any(isinstance(each, CACHED) for each in steps)
-    for step in steps:
-        if isinstance(step, s.Late | s.Final):
+    for step, joins_itself in zip(steps, joining_themselves(steps), strict=True):
+        if joins_itself:
+            found.append(LOOSE)
+        elif isinstance(step, s.Late | s.Final):
             found.append(_of_windows(step, steps, found))
         else:
             found.append(_of(step, [found[place] for place in step.parents], has_caches))
+    return found
+
+
+def joining_themselves(steps: Sequence[s.Step]) -> list[bool]:
+    """Whether a step joins tables that come from one topic. What it sends depends on how far the
+    store of the other side is: a row that is gone on both leaves its result behind, as in Kafka
+    Streams, unless updates merge."""
+    above: list[set[int]] = []
+    found = []
+    for place, step in enumerate(steps):
+        above.append({place}.union(*(above[parent] for parent in step.parents)))
+        sides = [above[parent] for parent in step.parents]
+        found.append(isinstance(step, j.JoinedTables) and bool(sides[0] & sides[1]))
     return found
 
 
