@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from reference.drawing import Topology, draw_log, draw_topology
 from reference.machine import Row, as_table
@@ -56,7 +56,11 @@ def case_of(random: Random) -> Case:
 def examples(count: int) -> Any:
     """So many of the same kind each time, or as many others as are asked for."""
     return settings(
-        max_examples=int(MORE or count), deadline=None, derandomize=MORE is None, database=None
+        max_examples=int(MORE or count),
+        deadline=None,
+        derandomize=MORE is None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink] if MORE else [Phase.generate],
     )
 
 

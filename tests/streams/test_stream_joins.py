@@ -12,7 +12,7 @@ from reference.joins import LEFT, RIGHT, Input, PlainAsOf, PlainJoin, as_a_task_
 from test_state_stores import Durably
 
 from kafkalite.errors import ProcessingError, TopologyError
-from kafkalite.streams import TopologyTestDriver, col, json, string, struct
+from kafkalite.streams import TopologyTestDriver, col, json, string, struct, tumbling
 from kafkalite.streams import key as key_of
 from kafkalite.streams import left as left_of
 from kafkalite.streams import right as right_of
@@ -113,6 +113,19 @@ def test_in_batches_with_restarts(
     run = kind(joined_app(how, within, grace, changes=changes), cached=cached)
     lives = zip_longest(split(left, left_cuts), split(right, right_cuts), fillvalue=[])
     play(run, list(lives), PlainJoin(how, *within, grace))
+
+
+def test_updates_of_counts_are_joined_with_themselves() -> None:
+    app = StreamsBuilder("app", key=string(), value=json())
+    counts = app.stream("in").group_by_key().window(tumbling(9)).count().to_stream()
+    keyed = counts.select_key(lambda k, v: k.key, with_key=True)
+    keyed.join(keyed, pair, within=5).to("out")
+    plain = app.stream("in2").group_by_key().count().to_stream()
+    plain.join(plain, pair, within=5).to("out2")
+    driver = TopologyTestDriver(app)
+    for topic in ("in", "in2"):
+        driver.pipe(topic, 7, key="a", timestamp=0)
+    assert [r.value for name in ("out", "out2") for r in driver.read(name)] == [[1, 1]] * 2
 
 
 # The rules, one by one

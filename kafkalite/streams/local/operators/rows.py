@@ -420,10 +420,14 @@ def _prepared(function: Function | None) -> tuple[Function | None, Applied | Non
 
 
 class _Zeros(Sequence[int]):
-    """As many zeros as are asked for: every update came from the batch's only record."""
+    """As many zeros as are asked for, by themselves one: every update came from the batch's only
+    record."""
 
     def __getitem__(self, index: Any) -> Any:
         return 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((0,))
 
     def __len__(self) -> int:
         return 1
