@@ -90,7 +90,8 @@ SHAPES: Final = {
     ),
     "kafkalite-streams status": (
         "{application_id, lag, workers: [{worker, tasks, state, reasons, records, "
-        "records_per_second}], tasks: [{task, worker, lag, stores, records}]}"
+        "records_per_second}], tasks: [{task, worker, lag, stores, records, "
+        "records_per_second}]}"
     ),
     "kafkalite-streams describe": (
         "{application_id, sub_topologies: [{id, nodes: [{name, operator, detail, parents}], "

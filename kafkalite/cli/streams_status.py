@@ -72,9 +72,16 @@ def _print(status: Status) -> None:
             ],
         )  # fmt: skip
     print_table(
-        ("task", "worker", "lag", "records", "stores"),
+        ("task", "worker", "lag", "records", "records/s", "stores"),
         [
-            (each["task"], each["worker"], each["lag"], each["records"], ", ".join(each["stores"]))
+            (
+                each["task"],
+                each["worker"],
+                each["lag"],
+                each["records"],
+                each["records_per_second"],
+                ", ".join(each["stores"]),
+            )
             for each in document["tasks"]
         ],
     )

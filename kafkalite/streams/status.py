@@ -39,6 +39,7 @@ class TaskStatus:
     lag: int
     stores: tuple[str, ...]
     records: int | None = None  # processed by this worker; None where it does not say
+    records_per_second: float | None = None  # at the moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Status:
                     "lag": task.lag,
                     "stores": list(task.stores),
                     "records": task.records,
+                    "records_per_second": task.records_per_second,
                 }
                 for task in self.tasks
             ],
@@ -115,8 +117,8 @@ async def look(client: Client, plan: Plan) -> Status:
         lags = await _lags(admin, plan.application_id, list(reader))
     workers = await asyncio.gather(*map(_worker, peers))
     owners = {task: _name(peer) for peer in peers for task in peer.tasks}
-    records = {
-        each["task"]: each["records"]
+    told = {
+        each["task"]: (each["records"], each["records_per_second"])
         for worker in workers
         if worker.topology is not None
         for each in worker.topology["tasks"]
@@ -130,7 +132,7 @@ async def look(client: Client, plan: Plan) -> Status:
                 owners.get(task),
                 sum(lags[tp] for tp in partitions),
                 tuple(store.name for store in subs[task.sub_topology].stores),
-                records.get(str(task)),
+                *told.get(str(task), (None, None)),
             )
             for task, partitions in sorted(tasks.items())
         ),

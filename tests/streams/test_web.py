@@ -142,6 +142,12 @@ def test_rows_pages_and_mistakes(address: str, capsys: pytest.CaptureFixture[str
         assert topology["application_id"] == "web"
         assert sum(task["records"] for task in topology["tasks"]) == topology["worker"]["records"]
         assert topology["worker"]["records"] >= len(WORDS) + 2
+        passed = {each["operator"]: each for each in topology["passed"]}
+        assert passed["web-in"]["records"] == len(WORDS) + 2
+        assert passed["web-in"]["records_per_second"] >= 0
+        assert topology["worker"]["records_per_second"] >= 0
+        assert 'kafkalite_streams_node_records_total{operator="web-in"}' in page
+        assert "kafkalite_streams_commit_seconds_total" in page
     finally:
         app.stop()
     with pytest.raises(ConnectionError):
@@ -219,6 +225,7 @@ def _look_at_status(folder: Path, address: str, addresses: list[str]) -> None:
     assert {task["worker"] for task in tasks.values()} == set(addresses)
     assert tasks["1_0"]["stores"] == ["counts"]
     assert all(isinstance(task["records"], int) for task in tasks.values())
+    assert all(isinstance(task["records_per_second"], float) for task in tasks.values())
     lines = _status(folder, address).splitlines()
     assert lines[0] == "served: 2 workers, lag 0"
     assert sum(line.startswith(tuple(addresses)) for line in lines) == 2

@@ -5,6 +5,7 @@ Owns   nothing: the numbers are those of one moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,4 +25,13 @@ class Overview:
     lags: Mapping[TopicPartition, int | None]
     restoring: Mapping[TaskId, int]
     standbys: Mapping[TaskId, int]
+    restore_seconds: Mapping[TaskId, float]  # what the last restore of each task took
     is_settled: bool  # whether the group has given it all its tasks, and all of them run
+
+    @property
+    def passed(self) -> Counter[str]:
+        """How many records each operator has passed on, in the tasks that run here."""
+        total: Counter[str] = Counter()
+        for task in self.tasks.values():
+            total.update(dict(task.passed))  # its thread may add a name meanwhile
+        return total

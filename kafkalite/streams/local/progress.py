@@ -20,6 +20,7 @@ class Progress:
     records_out: int = 0
     records_restored: int = 0
     commits: int = 0
+    commit_seconds: float = 0.0  # that commits took, all together
     drops: Drops = field(default_factory=Drops)  # records that were left out
     started: float = field(init=False)
 

@@ -170,6 +170,7 @@ class Runtime:
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
     shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
     place: Place = field(default_factory=InMemory)  # of the stores
+    passed: Counter[str] = field(default_factory=Counter)  # records that each node passed on
     trace: Trace | None = None  # hears what each operator passes on, as objects
     global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
     calls: OpenCalls | None = None  # where async functions run
@@ -356,7 +357,7 @@ class Runtime:
     def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """Pushes what leaves `node` by `port` to all that read it."""
         pushes = [self.push_to(node, edge) for edge in self.edges(node, port)]
-        push = self.ordering.counted(node, fan_out(pushes))
+        push = _counted(self.ordering.counted(node, fan_out(pushes)), self.passed, node.name)
         return push if self.trace is None else _traced(push, self.trace, node, port)
 
     def forward_several(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
@@ -467,6 +468,14 @@ def lookups(nodes: Sequence[p.Node], *, is_cached: bool) -> Iterator[tuple[Above
             left, *rights = (above[parent] for parent in node.parents)
             right = frozenset[p.Node]().union(*rights)
             yield {each: above[each] for each in left}, {each: above[each] for each in right}
+
+
+def _counted(push: Push, passed: Counter[str], name: str) -> Push:
+    def push_counted(batch: Batch) -> None:
+        passed[name] += len(batch)
+        push(batch)
+
+    return push_counted
 
 
 def _traced(push: Push, trace: Trace, node: p.Node, port: p.Port) -> Push:

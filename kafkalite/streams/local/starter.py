@@ -87,6 +87,8 @@ class TaskStarter:
         self._queue: list[Life] = []  # to be restored
         self._restores: dict[Life, Restore] = {}
         self._behind: dict[Life, int] = {}
+        self._began: dict[Life, float] = {}  # to be restored, at
+        self.restore_seconds: dict[TaskId, float] = {}  # of each task's last restore
         self._records = 0
         self._preparing: set[Preparing] = set()
         self._following: set[Preparing] = set()  # the same of standbys
@@ -165,6 +167,7 @@ class TaskStarter:
         while self._queue and len(self._restores) < RESTORES_MAX:
             life = self._queue.pop(0)
             _, replays = self._made[life]
+            self._began[life] = self._clock()
             self._restores[life] = Restore(self._client, replays, self._clock, self._now_ms)
         lives = list(self._restores)
         restores = [self._restores[life] for life in lives]
@@ -174,6 +177,8 @@ class TaskStarter:
         self._behind = {life: each.behind for life, each in zip(lives, told, strict=True)}
         done += [life for life, each in zip(lives, told, strict=True) if each.is_over]
         for life in done:
+            if life in self._began:
+                self.restore_seconds[life.task_id] = self._clock() - self._began[life]
             await self._end_restore(life)
         self._report()
         return done
@@ -213,6 +218,7 @@ class TaskStarter:
 
     async def _end_restore(self, life: Life) -> None:
         self._behind.pop(life, None)
+        self._began.pop(life, None)
         if (restore := self._restores.pop(life, None)) is not None:
             await restore.close()
 

@@ -168,6 +168,11 @@ class Task:
         return self._runtime.metrics
 
     @property
+    def passed(self) -> Mapping[str, int]:
+        """How many records each node has passed on to those below it, by its name."""
+        return self._runtime.passed
+
+    @property
     def changelog_topics(self) -> dict[str, str]:
         """The changelog topic of each store, by its name."""
         return {store.name: store.changelog_topic for store in self.sub_topology.stores}

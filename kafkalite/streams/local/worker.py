@@ -197,7 +197,10 @@ class Worker:
         tasks = self._rounds.running
         lags = {tp: self._consumer.lag(tp) for tp in self._rounds.inboxes}
         starter, is_settled = self._starter, self._manager.is_settled
-        return Overview(self.progress, tasks, lags, starter.restoring, starter.lags, is_settled)
+        return Overview(
+            self.progress, tasks, lags, starter.restoring, starter.lags,
+            starter.restore_seconds, is_settled,
+        )  # fmt: skip
 
     async def run(self, *, until_caught_up: bool = False) -> Progress:
         """Runs until stopped, or until every input of the whole group is read to its end."""
@@ -479,8 +482,10 @@ class Worker:
             return Done(wrote=False)
         if is_last:
             await self._rounds.finish_calls()
+        began = time.monotonic()
         done = await self._commits.commit(self._manager.lives(RUNNING, SUSPENDED), goes_on=goes_on)
         self.progress.commits += done.wrote
+        self.progress.commit_seconds += (time.monotonic() - began) * done.wrote
         self.progress.records += done.worked
         await self._do(self._manager.committed())
         return done

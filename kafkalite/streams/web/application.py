@@ -25,9 +25,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -59,6 +61,7 @@ from kafkalite.streams.web.documents import (
     store_document,
 )
 from kafkalite.streams.web.metrics import PAGE_TYPE, page
+from kafkalite.streams.web.rates import STEP_SECONDS, Rates
 
 log: Final = logging.getLogger(__name__)
 
@@ -116,6 +119,7 @@ class WorkerApp:
         self._overview = overview
         self._peers = peers
         self._address = address
+        self.rates = Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -388,10 +392,13 @@ class WorkerApp:
     async def _topology(self) -> dict[str, Any]:
         overview = await self._seen()
         plan: dict[str, Any] = orjson.loads(describe(self._plan, "json"))
+        now = counts_of(overview)
+        rates = self.rates.of(monotonic(), now)
         tasks = [
             {
                 "task": str(task_id),
                 "records": task.metrics.get("process-total", 0),
+                "records_per_second": rates["task", str(task_id)],
                 "written": task.metrics.get("records-out-total", 0),
                 "lag": sum(
                     overview.lags.get(tp) or 0
@@ -408,10 +415,35 @@ class WorkerApp:
             "seconds": round(counts.seconds, 3),
             "records": counts.records,
             "written": counts.records_out,
-            "records_per_second": round(counts.records / max(counts.seconds, 0.001), 1),
+            "records_per_second": rates["records",],
+            "written_per_second": rates["written",],
             "dropped": counts.drops.document(),
         }
-        return plan | {"worker": worker, "tasks": tasks}
+        passed = [
+            {"operator": name, "records": records, "records_per_second": rates["node", name]}
+            for kind, name, records in sorted((*k, n) for k, n in now.items() if len(k) == 2)
+            if kind == "node"
+        ]
+        return plan | {"worker": worker, "tasks": tasks, "passed": passed}
+
+    async def watch(self) -> None:
+        """Notes the counts now and then, for rates, until it is cancelled."""
+        while True:
+            with suppress(StoreUnavailable):  # it has not joined its group yet
+                self.rates.note(monotonic(), counts_of(await self._seen()))
+            await asyncio.sleep(STEP_SECONDS)
+
+
+def counts_of(overview: Overview) -> dict[tuple[str, ...], int]:
+    """What a worker has done, its tasks, and its operators."""
+    counts = overview.counts
+    found: dict[tuple[str, ...], int] = {
+        ("records",): counts.records,
+        ("written",): counts.records_out,
+    }
+    for task_id, task in overview.tasks.items():
+        found["task", str(task_id)] = task.metrics.get("process-total", 0)
+    return found | {("node", name): records for name, records in overview.passed.items()}
 
 
 async def _themselves(queries: Queries) -> Queries:

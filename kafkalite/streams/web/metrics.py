@@ -34,6 +34,7 @@ class _Page(Collector):
         """All metrics."""
         yield from self._counts()
         yield from self._tasks()
+        yield self._nodes()
         yield self._lags()
         yield from ProcessCollector(registry=None).collect()
 
@@ -46,6 +47,8 @@ class _Page(Collector):
             ("commits", "Commits that wrote something.", counts.commits),
         ):
             yield CounterMetricFamily(f"{PREFIX}_{name}", words, count)
+        seconds = counts.commit_seconds
+        yield CounterMetricFamily(f"{PREFIX}_commit_seconds", "What commits took.", seconds)
         dropped = CounterMetricFamily(
             f"{PREFIX}_records_dropped", "Records left out.", labels=["reason", "operator"]
         )
@@ -74,12 +77,26 @@ class _Page(Collector):
             state_bytes.add_metric([str(task_id)], task.object_bytes)
         yield records
         yield state_bytes
+        took = GaugeMetricFamily(
+            f"{PREFIX}_task_restore_seconds", "What its last restore took.", labels=["task"]
+        )
+        for task_id, seconds in sorted(overview.restore_seconds.items()):
+            took.add_metric([str(task_id)], seconds)
+        yield took
         behind = GaugeMetricFamily(
             f"{PREFIX}_restore_lag_records", "Offsets that a task has to restore.", labels=["task"]
         )
         for task_id, lag in sorted({**overview.standbys, **overview.restoring}.items()):
             behind.add_metric([str(task_id)], lag)
         yield behind
+
+    def _nodes(self) -> Metric:
+        passed = CounterMetricFamily(
+            f"{PREFIX}_node_records", "Records that an operator passed on.", labels=["operator"]
+        )
+        for name, records in sorted(self.overview.passed.items()):
+            passed.add_metric([name], records)
+        return passed
 
     def _lags(self) -> Metric:
         lags = GaugeMetricFamily(

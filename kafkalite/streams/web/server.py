@@ -76,7 +76,7 @@ class WorkerServer:
             timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=DRAIN_SECONDS,
         )
-        serving = _Serving(uvicorn.Server(config), [self._socket])
+        serving = _Serving(uvicorn.Server(config), [self._socket], app)
 
         async def serve() -> None:
             await serving.start()
@@ -110,13 +110,17 @@ class WorkerServer:
 class _Serving(Lifetime):
     """uvicorn in a task of the thread's loop."""
 
-    def __init__(self, server: uvicorn.Server, sockets: list[Any]) -> None:
+    def __init__(self, server: uvicorn.Server, sockets: list[Any], app: WorkerApp) -> None:
+        self._app = app
         self._server = server
         self._sockets = sockets
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._server.serve(sockets=self._sockets))
+        self._watching = asyncio.create_task(self._app.watch())
 
     async def close(self) -> None:
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
         self._server.should_exit = True
         await self._task
