@@ -17,15 +17,17 @@ from typing import Final
 NOSIGNAL: Final = 0x4000  # MSG_NOSIGNAL: an error, and no signal, where nobody reads any more
 BYTES_MAX: Final = 65_536
 EVENTS_MAX: Final = 64
+DESCRIPTOR: Final = 0xFFFF_FFFF
 
 _libc: Final = ctypes.PyDLL(None)
 
 
 class Event(ctypes.Structure):
-    """struct epoll_event."""
+    """struct epoll_event, which x86-64 alone packs. Python fills half of `data`."""
 
-    _pack_ = 1 if platform.machine() in ("x86_64", "AMD64") else 8
-    _fields_ = (("events", ctypes.c_uint32), ("number", ctypes.c_int32), ("rest", ctypes.c_int32))
+    if platform.machine() in ("x86_64", "AMD64"):
+        _pack_ = 1
+    _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
 
 
 class Sockets:
@@ -38,7 +40,7 @@ class Sockets:
     def ready(self, epoll: int) -> list[int]:
         """The descriptors that an epoll has something of."""
         count = _libc.epoll_wait(epoll, self._events, EVENTS_MAX, 0)
-        return [self._events[index].number for index in range(count)]
+        return [self._events[index].data & DESCRIPTOR for index in range(count)]
 
     def read(self, number: int) -> bytes | None:
         """What there is; None where there is nothing, or an error; empty at the end."""

@@ -26,6 +26,7 @@ import logging
 import os
 import re
 import select
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -82,6 +83,7 @@ class Rows:
         self._poll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._poll.register(self._bell, select.EPOLLIN)
+        weakref.finalize(self, os.close, self._bell)
         self.headers = b"content-type: application/json\r\n%b: %b\r\n" % (
             WORKER.encode(),
             address.encode(),
