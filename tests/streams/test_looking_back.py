@@ -208,3 +208,12 @@ class TestRanks:
         assert ranks.bytes_at(b"abc", Int64s([2, 0])) == ranks.bytes_at(b"abc", [2, 0]) == b"ca"
         with pytest.raises(IndexError):
             ranks.bytes_at(b"abc", Int64s([3]))
+
+
+def test_updates_of_a_table_find_its_rows_as_they_were(batch_run: Any) -> None:
+    app = new()
+    table = app.table("a")
+    table.to_stream().join(table, pair).to("out")
+    run = batch_run(app, cached=True)
+    run.feed("a", [("k", 1, 0), ("k", 2, 1), ("other", 3, 2)])
+    assert [value for _, value, _ in run.rows("out")] == [[1, 1], [2, 2], [3, 3]]

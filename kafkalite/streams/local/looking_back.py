@@ -58,14 +58,21 @@ class History:
         self._olds.clear()
 
 
+def _is_above(table: p.Node, node: p.Node) -> bool:
+    return node is table or any(_is_above(table, parent) for parent in node.parents)
+
+
 def looked_into(node: p.Node) -> p.Node | None:
     """The table whose rows a join of a stream looks up, where it can tell what they were; None for
-    other tables, and for other nodes."""
+    other tables, and for other nodes. One from whose updates the stream is made cannot: its rows
+    change before the ways part, where records of a run have no order yet."""
     if not isinstance(node, p.StreamTableJoin) or node.grace_ms is not None:
         return None
-    table = node.parents[1]
+    stream, table = node.parents
     while isinstance(table, p.TableFilter | p.TableMap) and not table.named:
         table = table.parent
+    if _is_above(table, stream):
+        return None
     if isinstance(table, p.TableSource | p.ToTable):
         return None if table.history_ms is not None else table
     if isinstance(table, p.Aggregate):
