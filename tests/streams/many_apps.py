@@ -325,6 +325,10 @@ def late_rows(app: Streams) -> Any:
     return app.table("left", value=int64()).suppress("1s").to_stream()
 
 
+def kept(app: Streams) -> Any:
+    return app.table("left", value=int64(), retention="2s").to_stream()
+
+
 TOPOLOGIES = {
     "copy": Topology(copy, copied),
     "windows": Topology(windows, windowed),
@@ -343,6 +347,7 @@ TOPOLOGIES = {
     "before": Topology(before, lambda sent: as_of(sent, 1_000), waits=True),
     "versions": Topology(versions, lambda sent: as_of(sent, END_MS), waits=True),
     "sums": Topology(sums, summed, is_table=True),
+    "kept": Topology(kept, lambda sent: [], is_table=True),  # all have left at the end
     "late_rows": Topology(late_rows, lambda sent: latest(sent.left).items(), is_table=True),
 }
 
