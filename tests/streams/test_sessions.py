@@ -327,3 +327,17 @@ def test_idle_closes_sessions() -> None:
     assert [(r.key, r.value, r.timestamp) for r in driver.read("out")] == [
         (Windowed("a", 1_000, 1_000), 1, 1_000)
     ]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_session_that_grows_after_a_commit_survives_a_restart(
+    batch_run: Any, cached: bool
+) -> None:
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    app.stream("in").group_by_key().window(session(25)).count().to_stream().to("out")
+    run = batch_run(app, cached=cached)
+    for time in (14, 27, 40):
+        run.feed("in", [("a", 0, time)])
+        run.commit()
+        run.restart()
+    assert [value for _, value, _ in run.rows("out") if value is not None] == [1, 2, 3]

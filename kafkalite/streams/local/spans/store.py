@@ -119,13 +119,11 @@ class PackedStore(WindowKeyStore):
         return data
 
     def _values(self, log: SpanLog, note: bytes | None) -> Sequence[bytes | None]:
-        """Rows by the store's serde; they come behind windows that are gone, and the note."""
+        """Rows by the store's serde, behind the note; null where a window is gone."""
         rows = self.layout.named(log.results) if log.rows > (note is not None) else []
         values = self._value_codec.serialize(self.changelog_topic, rows)
-        gone: list[bytes | None] = [None] * (len(log) - log.rows)
-        if note is not None:
-            gone.append(note)
-        return [*gone, *values] if gone else values
+        told: Sequence[bytes | None] = values if note is None else [note, *values]
+        return log.values(told)
 
     # Memory
 
