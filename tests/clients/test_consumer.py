@@ -203,7 +203,7 @@ def test_an_offset_outside_the_log_is_an_error_without_a_reset(run: Run, name: N
             (tp,) = await filled(client, name(), 10)
             async with Consumer(client, auto_offset_reset="none") as consumer:
                 consumer.assign([tp])
-                with pytest.raises(ApiError, match=f"{tp}: nothing is committed"):
+                with pytest.raises(ApiError, match=f"{tp}: there is no committed offset"):
                     await consumer.poll(10_000)
                 consumer.seek(tp, 1_000)
                 with pytest.raises(ApiError, match=f"{tp}: offset 1000 is not in the log"):

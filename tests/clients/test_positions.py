@@ -283,7 +283,7 @@ def test_without_a_commit_and_without_a_reset_there_is_an_error() -> None:
     places = Positions(FetchSettings(auto_offset_reset=None), Random(1))
     places.assign([TP])
     places.committed(TP, NO_OFFSET, -1)
-    with pytest.raises(ApiError, match="orders-0: nothing is committed"):
+    with pytest.raises(ApiError, match="orders-0: there is no committed offset"):
         places.take()
 
 

@@ -36,6 +36,7 @@ appender.out.layout.pattern = %p %m (%c)%n
 """
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All of these are slow, and one worker runs them: the jars are fetched once."""
     for item in items:

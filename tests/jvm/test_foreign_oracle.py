@@ -15,7 +15,7 @@ import pytest
 
 from kafkalite.streams import Record, Streams, TopologyTestDriver, int64, string
 
-CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
+CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "120"))
 SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
 
 Node = tuple[str, ...]  # id, operator, parent, arguments; the lines that Oracle.java reads

@@ -13,7 +13,7 @@ from typing import Any
 
 from kafkalite.streams import Record, Stream, Streams, TopologyTestDriver, int64, store, string
 
-CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
+CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "120"))
 SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
 C = store("c", key=string(), value=int64())
 W = store("w", key=string(), value=int64(), retention=12)

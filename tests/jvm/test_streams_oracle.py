@@ -27,7 +27,7 @@ from kafkalite.streams import (
     tumbling,
 )
 
-CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
+CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "120"))
 SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
 
 MOVING = ("select_key", "map_pairs", "flat_map_pairs", "repartition")  # the last to a topic

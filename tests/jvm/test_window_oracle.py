@@ -28,7 +28,7 @@ from kafkalite.streams import (
     unlimited,
 )
 
-CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
+CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "120"))
 SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
 
 Piped = tuple[str | None, int | None, int, str | None]  # key, value, timestamp, header

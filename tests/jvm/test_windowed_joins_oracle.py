@@ -27,7 +27,7 @@ from kafkalite.streams import (
     string,
 )
 
-CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "200"))
+CASES = int(os.environ.get("KAFKALITE_ORACLE_CASES", "120"))
 SEED = int(os.environ.get("KAFKALITE_ORACLE_SEED", "1"))
 NAMES = ["a", "b", "ab", "", None]
 

@@ -22,6 +22,8 @@ from kafkalite.streams import (
     count,
     int64,
     json,
+    session,
+    sliding,
     string,
     tumbling,
 )
@@ -143,6 +145,26 @@ class TestTables:
             assert driver.store("all").get("x") == [7, 7, 7]
         first, second = Windowed("x", 0, 60_000), Windowed("x", 60_000, 120_000)
         assert got == [[(first, 2), (second, 1)], (2, ["y"], [("x", [7, 7, 7]), ("y", [7])])]
+
+    @pytest.mark.parametrize("window", [session("1m"), sliding("1m")])
+    def test_moving_windows(self, window: Any) -> None:
+        got: list[Any] = []
+
+        class Look:
+            def init(self, context: Any) -> None:
+                self.rows = context.store("visits")
+
+            def process(self, record: Record) -> None:
+                got.append(list(self.rows.all()))
+
+        app = Streams("app", key=string(), value=int64())
+        visits = app.stream("in").group_by_key().window(window).count(name="visits")
+        app.stream("ticks").process(Look, stores=[visits])
+        with TopologyTestDriver(app) as driver:
+            driver.pipe("in", 7, key="x", timestamp=60_000)
+            driver.pipe("ticks", 1, key="x", timestamp=60_001)
+            assert got == [list(driver.store("visits").all())]
+            assert len(got[0]) == 1
 
     def test_a_changed_key_goes_to_its_rows_through_a_topic(self) -> None:
         app = StreamsBuilder("app", key=string(), value=int64())

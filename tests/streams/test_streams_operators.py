@@ -320,7 +320,7 @@ class TestDriver:
         driver = TopologyTestDriver(app)
         with pytest.raises(TopologyError, match="does not read topic 'im'; it reads \\['in'\\]"):
             driver.pipe("im", 1)
-        with pytest.raises(TopologyError, match="written into topic 'oud'; topics are \\['out'\\]"):
+        with pytest.raises(TopologyError, match="write topic 'oud'; it writes \\['out'\\]"):
             driver.read("oud")
         with pytest.raises(TopologyError, match="no store is called 'm'; stores are \\['n'\\]"):
             driver.store("m")

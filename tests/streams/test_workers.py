@@ -88,7 +88,7 @@ def test_one_that_is_killed_is_started_again_and_a_signal_ends_all(
             pids = [pid_in(lines), pid_in(lines)]
             os.kill(pids[1], signal.SIGKILL)
             told = next(line for line in lines if "signal 9" in line)
-            assert "is started again in 0.5 s" in told
+            assert "it restarts in 0.5 s" in told
             assert pid_in(lines) not in pids
         finally:
             process.terminate()

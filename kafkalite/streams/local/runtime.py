@@ -170,7 +170,7 @@ class Runtime:
     is_timed: bool = False  # operators are told the stream time, and do not go by their records
     shared_topics: frozenset[str] = frozenset()  # repartition topics with several writers
     place: Place = field(default_factory=InMemory)  # of the stores
-    passed: Counter[str] = field(default_factory=Counter)  # records that each node passed on
+    passed: Counter[str] | None = None  # records that each node passed on; None: nobody asks
     trace: Trace | None = None  # hears what each operator passes on, as objects
     global_stores: Mapping[str, GlobalStore] = field(default_factory=dict)  # by the table's name
     calls: OpenCalls | None = None  # where async functions run
@@ -357,7 +357,9 @@ class Runtime:
     def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
         """Pushes what leaves `node` by `port` to all that read it."""
         pushes = [self.push_to(node, edge) for edge in self.edges(node, port)]
-        push = _counted(self.ordering.counted(node, fan_out(pushes)), self.passed, node.name)
+        push = self.ordering.counted(node, fan_out(pushes))
+        if self.passed is not None:
+            push = _counted(push, self.passed, node.name)
         return push if self.trace is None else _traced(push, self.trace, node, port)
 
     def forward_several(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:

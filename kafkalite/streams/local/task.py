@@ -21,6 +21,7 @@ Source Kafka Streams' StreamTask.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -95,7 +96,8 @@ class Task:
     without watermarks.
     `drops` counts the records that are left out. `limits`: the bytes of a record, by topic.
     `calls` runs async functions. `trace` hears what each operator passes on.
-    `global_stores`: the worker's copies of global tables, by name.
+    `global_stores`: the worker's copies of global tables, by name. With `counts_passed` it counts
+    the records that each operator passes on.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Task:
         trace: Trace | None = None,
         global_stores: Mapping[str, GlobalStore] | None = None,
         calls: OpenCalls | None = None,
+        counts_passed: bool = False,
     ) -> None:
         self.sub_topology = sub_topology
         self.partition = partition
@@ -137,6 +140,7 @@ class Task:
         self._runtime.trace = trace
         self._runtime.global_stores = global_stores or {}
         self._runtime.calls = calls
+        self._runtime.passed = Counter() if counts_passed else None
         self._runtime.compile()
         self._operators = {
             node: self._runtime.stateful[node]
@@ -169,8 +173,9 @@ class Task:
 
     @property
     def passed(self) -> Mapping[str, int]:
-        """How many records each node has passed on to those below it, by its name."""
-        return self._runtime.passed
+        """How many records each node has passed on to those below it, by its name; nothing if the
+        task does not count them."""
+        return self._runtime.passed or {}
 
     @property
     def changelog_topics(self) -> dict[str, str]:

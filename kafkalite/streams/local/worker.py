@@ -570,6 +570,7 @@ class Worker:
             place=place,
             global_stores=self._globals.stores,
             calls=self._calls.open,
+            counts_passed=self.config.address is not None,  # somebody may ask for rates
         )
 
     async def _is_caught_up(self) -> bool:
