@@ -76,7 +76,7 @@ class LookedUp(Step):
         return stream.join(table, joined, how=self.how, grace=self.grace, name=self.name)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        stream, table = keyed(machine, inputs[0]), inputs[1].node
+        stream, table = keyed(machine, inputs[0]), inputs[1].table
         return Made(
             machine.add(plain_joins.TableLookup(stream, table, self.how, joined, self.grace))
         )
@@ -114,7 +114,7 @@ class JoinedTables(Step):
         return inputs[0].join(inputs[1], joined, how=self.how, name=name)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        left, right = (each.node for each in inputs)
+        left, right = (each.table for each in inputs)
         node = plain_joins.TableJoin(left, right, self.how, joined, named=self.named)
         return Made(machine.add(node), lag=max(each.lag for each in inputs), maps=None)
 
@@ -133,7 +133,7 @@ class JoinedByField(Step):
         return inputs[0].join(inputs[1], joined, foreign_key=key, how=self.how, **name)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        left, right = (each.node for each in inputs)
+        left, right = (each.table for each in inputs)
         model = PlainForeignJoin(self.how, KEYS[self.key].function, joined)
         asked = machine.through(left, drops_nulls=False)
         join = machine.add(plain_joins.ForeignJoin(asked, right, model))

@@ -7,6 +7,7 @@ earliest head of its inputs, of equal ones that of the first input of the topolo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Update:
     is_latest: bool = True  # of a versioned table: none with a later timestamp has come
 
 
-class Node:
+class Node(ABC):
     """An operator. `parents` are those whose updates it takes."""
 
     takes_null_keys = False  # a join that has results for records without a key
@@ -40,23 +41,15 @@ class Node:
         self.task: Task | None = None
         self.dropped = 0
 
+    @abstractmethod
     def take(self, number: int, update: Update) -> None:
         """An update of one of the parents."""
-        raise NotImplementedError
 
     def emit(self, update: Update, port: str = "") -> None:
         """Pushes an update into all that read it."""
         for node, number, its in self.below:
             if its == port:
                 node.take(number, update)
-
-    def get(self, key: Any) -> tuple[Any, int]:
-        """The row of a table and its timestamp."""
-        raise NotImplementedError
-
-    def get_at(self, key: Any, time: int) -> Any:
-        """The row of a table, of a versioned one as it was at that time."""
-        return self.get(key)[0]
 
     def looks_up(self, number: int) -> bool:
         """Whether it takes no updates of that parent, but asks it for rows."""
@@ -70,15 +63,30 @@ class Node:
         """Nodes that have to be in its task besides its parents."""
         return ()
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027
         """All nodes are there."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027
         """Emits what still waits for time to go on."""
+
+
+class Table(Node):
+    """A node whose rows others look up."""
+
+    @abstractmethod
+    def get(self, key: Any) -> tuple[Any, int]:
+        """The row of a key and its timestamp."""
+
+    def get_at(self, key: Any, time: int) -> Any:
+        """The row, of a versioned table as it was at that time."""
+        return self.get(key)[0]
 
 
 class Source(Node):
     """A topic, from outside or internal."""
+
+    def take(self, number: int, update: Update) -> None:
+        self.emit(update)
 
 
 class Queue(Node):
@@ -128,7 +136,7 @@ class Task:
         source = next(each for each in self.inputs if each.number == number)
         update = self.inputs[source].popleft()
         self.stream_time = max(self.stream_time, update.time)
-        source.emit(update)
+        source.take(0, update)
         self.ring()
         while self.called:
             take, number, result = self.called.pop(0)

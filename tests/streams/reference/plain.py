@@ -9,7 +9,7 @@ from kafkalite.core.types import Windowed
 from kafkalite.streams import Record
 from reference.emit import FinalRows, Held
 from reference.emit import Update as HeldUpdate
-from reference.machine import Node, Update
+from reference.machine import Node, Table, Update
 from reference.matching import Step, matches
 from reference.processors import PlainKeyValues
 from reference.windows import Row
@@ -61,7 +61,7 @@ class Pass(Node):
 # Tables
 
 
-class Latest(Node):
+class Latest(Table):
     """A topic or a stream as a table."""
 
     def __init__(self, parent: Node, *, named: bool) -> None:
@@ -93,7 +93,7 @@ def needs_rows(node: Node) -> bool:
     )
 
 
-class Versions(Node):
+class Versions(Table):
     """A table that knows its rows of the last `history` ms."""
 
     def __init__(self, parent: Node, history: int) -> None:
@@ -130,16 +130,17 @@ class Versions(Node):
         return versions[max(seen)] if is_known else None
 
 
-class Rows(Node):
+class Rows(Table):
     """A table whose rows are made of another's: None for none. `filters`: updates without a row
     before and after go no further."""
 
     is_table = True
 
     def __init__(
-        self, parent: Node, function: Callable[[Any, Any], Any], *, filters: bool, named: bool
+        self, parent: Table, function: Callable[[Any, Any], Any], *, filters: bool, named: bool
     ) -> None:
         super().__init__(parent)
+        self.above = parent
         self.function, self.filters, self.named = function, filters, named
         self.rows: dict[Any, tuple[Any, int]] = {}
 
@@ -150,7 +151,7 @@ class Rows(Node):
         key, value = update.key, self.made(update.key, update.value)
         old, knows_old = self.made(key, update.old), update.knows_old
         if self.named:
-            (old, _), knows_old = self.get(key), not is_versioned(self.parents[0])
+            (old, _), knows_old = self.get(key), not is_versioned(self.above)
             self.rows[key] = (value, update.time)
         if self.filters and knows_old and old is None and value is None:
             return
@@ -159,17 +160,17 @@ class Rows(Node):
     def get(self, key: Any) -> tuple[Any, int]:
         if self.named:
             return self.rows.get(key, (None, -1))
-        row, time = self.parents[0].get(key)
+        row, time = self.above.get(key)
         return self.made(key, row), time
 
     def get_at(self, key: Any, time: int) -> Any:
-        return self.get(key)[0] if self.named else self.made(key, self.parents[0].get_at(key, time))
+        return self.get(key)[0] if self.named else self.made(key, self.above.get_at(key, time))
 
 
 def is_versioned(node: Node) -> bool:
     """Whether a table knows older rows, which is why its updates do not tell the one before."""
     return isinstance(node, Versions) or (
-        isinstance(node, Rows) and not node.named and is_versioned(node.parents[0])
+        isinstance(node, Rows) and not node.named and is_versioned(node.above)
     )
 
 
@@ -199,7 +200,7 @@ class Regroup(Node):
             self.emit(Update(group, update.value, update.time))
 
 
-class Folded(Node):
+class Folded(Table):
     """A table of what is folded of the values of each key; of a table's groups with `subtract`."""
 
     def __init__(
@@ -237,7 +238,7 @@ class Folded(Node):
         return None if state is None else self.row(state), time
 
 
-class Windows(Node):
+class Windows(Table):
     """A model of windows as a table: `add` of it leads to updates, final and late records."""
 
     def __init__(self, parent: Node, model: Any) -> None:
@@ -269,7 +270,7 @@ class Windows(Node):
         return self.rows.get(key, (None, -1))
 
 
-class Together(Node):
+class Together(Table):
     """Several streams in one table."""
 
     def __init__(self, *parents: Node, model: Any, row: Callable[[Any], Any]) -> None:
@@ -308,7 +309,7 @@ def leads_to_final(node: Node) -> bool:
     )
 
 
-class Holding(Node):
+class Holding(Table):
     """Rows that are held back: suppressed, or until their windows are over."""
 
     is_table = True
@@ -316,9 +317,9 @@ class Holding(Node):
     def reads_rows(self, number: int) -> bool:
         return True
 
-    def __init__(self, parent: Node, held: Held) -> None:
+    def __init__(self, parent: Table, held: Held) -> None:
         super().__init__(parent)
-        self.held = held
+        self.above, self.held = parent, held
 
     def take(self, number: int, update: Update) -> None:
         data = key_bytes(update.key)
@@ -330,7 +331,7 @@ class Holding(Node):
     def get(self, key: Any) -> tuple[Any, int]:
         """The row above, unless that one waits."""
         if (waits := self.held.waiting.get(key_bytes(key))) is None:
-            return self.parents[0].get(key)
+            return self.above.get(key)
         return waits[1].old, -1
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from reference.foreign_joins import PlainForeignJoin
 from reference.joins import PlainAsOf, PlainJoin
-from reference.machine import Node, Update
+from reference.machine import Node, Table, Update
 
 Joined = Callable[[Any, Any], Any]
 
 
-class TableJoin(Node):
+class TableJoin(Table):
     """Two tables as one."""
 
     is_table = True
@@ -20,8 +20,9 @@ class TableJoin(Node):
     def reads_rows(self, number: int) -> bool:
         return True
 
-    def __init__(self, left: Node, right: Node, how: str, join: Joined, *, named: bool) -> None:
+    def __init__(self, left: Table, right: Table, how: str, join: Joined, *, named: bool) -> None:
         super().__init__(left, right)
+        self.sides = left, right
         self.how, self.join, self.named = how, join, named
         self.sent: dict[Any, tuple[Any, int]] = {}
 
@@ -37,7 +38,7 @@ class TableJoin(Node):
         if not update.is_latest:
             self.dropped += 1
             return
-        other, stamp = self.parents[1 - number].get(update.key)
+        other, stamp = self.sides[1 - number].get(update.key)
         is_alone = other is None
         sends_alone = self.how == "outer" or (self.how == "left" and number == 0)
         is_change = update.old is not None or update.value is not None
@@ -52,7 +53,7 @@ class TableJoin(Node):
     def get(self, key: Any) -> tuple[Any, int]:
         if self.named:
             return self.sent.get(key, (None, -1))
-        (left, left_time), (right, right_time) = (side.get(key) for side in self.parents)
+        (left, left_time), (right, right_time) = (side.get(key) for side in self.sides)
         times = [-1 if left is None else left_time, -1 if right is None else right_time]
         return self.row(left, right), max(times)
 
@@ -62,10 +63,10 @@ class TableLookup(Node):
     time."""
 
     def __init__(
-        self, stream: Node, table: Node, how: str, join: Joined, grace: int | None = None
+        self, stream: Node, table: Table, how: str, join: Joined, grace: int | None = None
     ) -> None:
         super().__init__(stream, table)
-        self.how, self.join, self.grace = how, join, grace
+        self.table, self.how, self.join, self.grace = table, how, join, grace
         self.takes_null_keys = how == "left"
         self.time = -1
         self.waiting: list[Update] = []
@@ -98,7 +99,7 @@ class TableLookup(Node):
             self.join_one(each)
 
     def join_one(self, update: Update) -> None:
-        found = self.parents[1].get_at(update.key, update.time)
+        found = self.table.get_at(update.key, update.time)
         if found is not None or self.how == "left":
             self.emit(Update(update.key, self.join(update.value, found), update.time))
 
@@ -183,10 +184,10 @@ class ForeignJoin(Node):
             self.emit(Update(key, value, time, old=self.model.lefts.get(key)))
 
 
-class Answers(Node):
+class Answers(Table):
     """The results of a join by a foreign key, which come back to the task of its left side."""
 
-    def __init__(self, answers: Node, left: Node) -> None:
+    def __init__(self, answers: Node, left: Table) -> None:
         super().__init__(answers)
         self.left = left
         self.sent: dict[Any, tuple[Any, int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from kafkalite.streams import (
 from reference import plain, plain_joins
 from reference.cogroup import Cogroup
 from reference.emit import FinalRows, Suppress
-from reference.machine import Machine, Node, Output, Source
+from reference.machine import Machine, Node, Output, Source, Table
 from reference.values import (
     KEYS,
     MAPS,
@@ -53,20 +54,28 @@ class Made:
     lag: int = 0  # of these windows
     maps: tuple[Callable[[Any, Any], Any], ...] | None = ()  # since; None: more than maps
 
+    @property
+    def table(self) -> Table:
+        """The node, where it has rows."""
+        assert isinstance(self.node, Table)
+        return self.node
+
 
 @dataclass(frozen=True)
-class Step:
+class Step(ABC):
     """An operator. `parents` are the places of its inputs among the steps of the topology."""
 
     parents: tuple[int, ...]
     kind: Kind
     name: str
 
+    @abstractmethod
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
-        raise NotImplementedError
+        """The operator with the API, on what its parents have made."""
 
+    @abstractmethod
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        raise NotImplementedError
+        """The same in plain Python."""
 
 
 SCHEMA = {
@@ -364,7 +373,7 @@ class OfRows(Step):
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         (above,) = inputs
         filters = self.word != "map"
-        rows = plain.Rows(above.node, self.one, filters=filters, named=self.named)
+        rows = plain.Rows(above.table, self.one, filters=filters, named=self.named)
         maps = None if filters or above.maps is None else (*above.maps, self.one)
         return replace(above, node=machine.add(rows), maps=maps)
 
@@ -390,7 +399,7 @@ class Final(Step):
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         (above,) = inputs
         if above.maps is None or above.window is None:
-            return Made(machine.add(plain.Holding(above.node, FinalRows(above.lag))))
+            return Made(machine.add(plain.Holding(above.table, FinalRows(above.lag))))
         node = machine.add(plain.Pass(above.window), "final")
         for function in above.maps:
             node = machine.add(plain.Each(node, rows_of(function)))
@@ -427,7 +436,7 @@ class Suppressed(Step):
         return inputs[0].suppress(self.limit, self.most)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        node = machine.add(plain.Holding(inputs[0].node, Suppress(self.limit, self.most)))
+        node = machine.add(plain.Holding(inputs[0].table, Suppress(self.limit, self.most)))
         return replace(inputs[0], node=node, maps=None)
 
 
@@ -507,7 +516,7 @@ class Aggregated(Step):
 
 def as_rows(machine: Machine, made: Made, function: Callable[[Any], Any]) -> Made:
     one = lambda k, v: function(v)  # noqa: E731
-    rows = machine.add(plain.Rows(made.node, one, filters=False, named=False))
+    rows = machine.add(plain.Rows(made.table, one, filters=False, named=False))
     return replace(made, node=rows, maps=(one,))
 
 
