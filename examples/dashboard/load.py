@@ -41,8 +41,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="when to stop")
     given = parser.parse_args()
     with Admin(given.bootstrap_servers) as admin, Producer(given.bootstrap_servers) as producer:
-        if "views" not in admin.list_topics():
-            admin.create_topics([NewTopic("views", 4)])
+        admin.create_missing_topics([NewTopic("views", 4)])
         print(f"{given.rate} views a second, until Ctrl-C")
         random, end = Random(1), time.monotonic() + given.seconds
         while time.monotonic() < end:

@@ -43,8 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     kept = {"retention.ms": "-1"}  # the records are of a day in the past
     with Admin(given.bootstrap_servers) as admin, Producer(given.bootstrap_servers) as producer:
-        if "orders" not in admin.list_topics():
-            admin.create_topics([NewTopic("orders", 4, configs=kept)])
+        admin.create_missing_topics([NewTopic("orders", 4, configs=kept)])
         rows = orders(given.orders)
         keys, values, times = zip(*rows, strict=True)
         texts = [json.dumps(value).encode() for value in values]

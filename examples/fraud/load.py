@@ -98,8 +98,7 @@ def main() -> None:
     }
     kept = {"retention.ms": "-1"}  # the records are of a day in the past
     with Admin(given.bootstrap_servers) as admin, Producer(given.bootstrap_servers) as producer:
-        new = tables.keys() - admin.list_topics()
-        admin.create_topics([NewTopic(topic, 4, configs=kept) for topic in new])
+        admin.create_missing_topics([NewTopic(topic, 4, configs=kept) for topic in tables])
         for topic, rows in tables.items():
             keys, values, times = zip(*rows, strict=True)
             texts = [json.dumps(value).encode() for value in values]

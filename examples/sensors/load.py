@@ -40,8 +40,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=sys.maxsize, help="when to stop")
     given = parser.parse_args()
     with Admin(given.bootstrap_servers) as admin, Producer(given.bootstrap_servers) as producer:
-        if "readings" not in admin.list_topics():
-            admin.create_topics([NewTopic("readings", 4)])
+        admin.create_missing_topics([NewTopic("readings", 4)])
         print(f"{given.sensors} readings a second, until Ctrl-C")
         for second in range(given.seconds):
             now = int(time.time() * 1000)

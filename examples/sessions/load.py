@@ -72,8 +72,7 @@ def main() -> None:
     parser.add_argument("--visits", type=int, default=5_000)
     given = parser.parse_args()
     with Admin(given.bootstrap_servers) as admin, Producer(given.bootstrap_servers) as producer:
-        if "web-log" not in admin.list_topics():
-            admin.create_topics([NewTopic("web-log", 4)])
+        admin.create_missing_topics([NewTopic("web-log", 4)])
         values = [text.encode() for text in log(given.visits)]
         now = int(time.time() * 1000)
         producer.send_columns("web-log", Columns([None] * len(values), values, [now] * len(values)))

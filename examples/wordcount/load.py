@@ -28,8 +28,7 @@ def main() -> None:
     parser.add_argument("-b", "--bootstrap-servers", default="127.0.0.1:9092")
     servers = parser.parse_args().bootstrap_servers
     with Admin(servers) as admin, Producer(servers) as producer:
-        if "lines" not in admin.list_topics():
-            admin.create_topics([NewTopic("lines", 4)])
+        admin.create_missing_topics([NewTopic("lines", 4)])
         values = [line.encode() for line in lines()]
         now = int(time.time() * 1000)
         producer.send_columns("lines", Columns([None] * len(values), values, [now] * len(values)))

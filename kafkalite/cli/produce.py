@@ -25,7 +25,7 @@ from kafkalite.cli.output import CLIENT_ID, counted, print_json, say, show_bytes
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.refusals import explaining
 from kafkalite.cli.values import KINDS, Kind, open_codec, open_registry
-from kafkalite.errors import ApiError, ConfigError, ErrorCode
+from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
     from kafkalite.cli.records_in import Batch, Shape
@@ -275,16 +275,10 @@ async def _check_topic(admin: Admin, plan: Plan) -> None:
     """Checks that topic and partition exist; creates the topic if --create allows it."""
     from kafkalite.clients.admin.client import NewTopic
 
-    try:
-        async with explaining(
-            admin, plan.bootstrap_servers, topics=() if plan.create else [plan.topic], remedy=CREATE
-        ):
-            (topic,) = await admin.describe_topics([plan.topic])
-    except ApiError as error:
-        if not plan.create or error.error_code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise
-        await admin.create_topics([NewTopic(plan.topic)])
-        topic = await admin.client.topic(plan.topic, create=False)
+    if plan.create:
+        await admin.create_missing_topics([NewTopic(plan.topic)])
+    async with explaining(admin, plan.bootstrap_servers, topics=[plan.topic], remedy=CREATE):
+        (topic,) = await admin.describe_topics([plan.topic])
     count = topic.partition_count
     if plan.partition is not None and plan.partition >= count:
         raise ConfigError(no_such_partition(plan.topic, count, plan.partition))

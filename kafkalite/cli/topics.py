@@ -227,14 +227,11 @@ def create(
         made = []
         for name in topics:
             new = NewTopic(name, count, factor, configs)
-            created = True
-            try:
+            if if_not_exists:
+                created = bool(await admin.create_missing_topics([new], validate_only=dry_run))
+            else:
                 await admin.create_topics([new], validate_only=dry_run)
-            except ApiError as error:
-                exists = error.error_code is ErrorCode.TOPIC_ALREADY_EXISTS
-                if not (if_not_exists and exists):
-                    raise
-                created = False
+                created = True
             made.append({"name": name, "created": created and not dry_run, "exists": not created})
             if not json:
                 say_made(made[-1])

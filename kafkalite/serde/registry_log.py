@@ -46,7 +46,7 @@ from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError, BrokerUnavailable, ConfigError, ErrorCode, KafkaliteError
+from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
 from kafkalite.serde.compatibility import Compatibility
 from kafkalite.serde.registry import (
     SCHEMAS_TOPIC,
@@ -185,13 +185,7 @@ class SchemaLog:
 
 async def _ensure_topic(client: Client, admin: Admin) -> None:
     """Makes `_schemas` unless it is there, and refuses one that would lose schemas."""
-    await client.refresh((SCHEMAS_TOPIC,), create=False)
-    if SCHEMAS_TOPIC not in client.cluster.topics:
-        try:
-            await admin.create_topics([NewTopic(SCHEMAS_TOPIC, 1, configs=TOPIC_CONFIGS)])
-        except ApiError as error:
-            if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
+    await admin.create_missing_topics([NewTopic(SCHEMAS_TOPIC, 1, configs=TOPIC_CONFIGS)])
     count = len((await client.topic(SCHEMAS_TOPIC, create=False)).partitions)
     if count != 1:
         raise ConfigError(f"topic {SCHEMAS_TOPIC} has {count} partitions, expected 1")

@@ -70,9 +70,8 @@ def topic(broker: EmbeddedBroker) -> Iterator[MakeTopic]:
             configs: Mapping[str, str | int] | None = None,
         ) -> TestTopic:
             with Admin(address) as admin:
-                if name not in {each.name for each in admin.describe_topics()}:
-                    texts = {name: str(value) for name, value in (configs or {}).items()}
-                    admin.create_topics([NewTopic(name, partitions, configs=texts)])
+                texts = {name: str(value) for name, value in (configs or {}).items()}
+                admin.create_missing_topics([NewTopic(name, partitions, configs=texts)])
             return stack.enter_context(closing(TestTopic(address, name, key=key, value=value)))
 
         yield make

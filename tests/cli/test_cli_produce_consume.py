@@ -278,7 +278,7 @@ def test_bytes_that_are_no_avro_are_named(kafkalite: Run, make_topic: Run) -> No
         (["-p", "1"], b"x\n", "has only partition 0, not 1"),
         (["/no/such/file"], b"", "/no/such/file: No such file"),
         (["/"], b"", "/: is a directory"),
-        ([], b"x" * 2_000_000, "MESSAGE_TOO_LARGE"),
+        pytest.param([], b"x" * 2_000_000, "MESSAGE_TOO_LARGE", id="too large"),
     ],
 )
 def test_input_that_cannot_be_sent_is_named(

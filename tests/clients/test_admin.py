@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +59,45 @@ def test_a_refused_topic_is_named_with_the_reason(run: Run, name: Name) -> None:
             unmade = NewTopic(name(), 2)
             await admin.create_topics([unmade], validate_only=True)
             assert unmade.name not in await admin.list_topics()
+
+    run(scenario)
+
+
+def test_missing_topics_are_created_and_existing_ones_stay_as_they_are(
+    run: Run, name: Name
+) -> None:
+    async def scenario(bootstrap: str) -> None:
+        async with Admin(bootstrap) as admin:
+            old, new = sorted([name(), name()])
+            await admin.create_topics([NewTopic(old, 2, configs={"retention.ms": "1234"})])
+            wanted = [NewTopic(old, 5), NewTopic(new, 3)]
+            assert await admin.create_missing_topics(wanted, validate_only=True) == {new}
+            assert new not in await admin.list_topics()
+            assert await admin.create_missing_topics(wanted) == {new}
+            assert await admin.create_missing_topics(wanted) == set()
+            described = await admin.describe_topics([old, new])
+            assert [(t.name, t.partition_count) for t in described] == [(old, 2), (new, 3)]
+            there = ConfigResource(ResourceType.TOPIC, old)
+            settings = (await admin.describe_configs([there]))[there]
+            assert settings["retention.ms"].value == "1234"
+            with pytest.raises(ApiError, match="topic .*: INVALID_TOPIC_EXCEPTION"):
+                await admin.create_missing_topics([NewTopic("a b")])
+
+    run(scenario)
+
+
+def test_clients_race_for_a_missing_topic(run: Run, name: Name) -> None:
+    """Each client sees no topic, so all but one are refused by the controller."""
+
+    async def scenario(bootstrap: str) -> None:
+        topics = [NewTopic(name(), count) for count in (1, 2)]
+        async with contextlib.AsyncExitStack() as stack:
+            admins = [await stack.enter_async_context(Admin(bootstrap)) for _ in range(5)]
+            created = await asyncio.gather(*(a.create_missing_topics(topics) for a in admins))
+            assert sorted(itertools.chain(*created)) == sorted(topic.name for topic in topics)
+            for admin in admins:
+                counts = [admin.client.cluster.partition_count(topic.name) for topic in topics]
+                assert counts == [1, 2]
 
     run(scenario)
 

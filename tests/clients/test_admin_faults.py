@@ -116,6 +116,24 @@ def test_who_is_not_the_controller_has_done_nothing(fake_broker: Any) -> None:
     asyncio.run(scenario())
 
 
+def test_a_topic_that_another_client_created_meanwhile_is_waited_for(fake_broker: Any) -> None:
+    async def scenario() -> None:
+        async with fake_broker() as broker:
+
+            def create(_: CreateTopicsRequest) -> CreateTopicsResponse:
+                broker.topics["t"] = [1, 1]
+                return created(ErrorCode.TOPIC_ALREADY_EXISTS)
+
+            broker.handlers[CreateTopicsRequest] = create
+            async with Admin(broker.address) as admin:
+                assert await admin.create_missing_topics([NewTopic("t", 1)]) == set()
+                assert admin.client.cluster.partition_count("t") == 2
+                assert await admin.create_missing_topics([NewTopic("t", 1)]) == set()
+            assert broker.count(CreateTopicsRequest) == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_new_topic_is_waited_for_until_brokers_tell_of_it(fake_broker: Any) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:

@@ -27,6 +27,7 @@ def admin() -> None:
         assert_type(admin, Admin)
         assert_type(admin.list_topics(), list[str])
         assert_type(admin.create_topics([NewTopic("t")], validate_only=True), None)
+        assert_type(admin.create_missing_topics([NewTopic("t")]), set[str])
         assert_type(admin.client, clients.Client)
         admin.create_topics(["t"])  # type: ignore[list-item]
         admin.list_topic()  # type: ignore[attr-defined]

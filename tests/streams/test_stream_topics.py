@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,15 +26,19 @@ class Admin:
     def __init__(self, **topics: int) -> None:
         self.topics = topics
         self.made: dict[str, int] = {}
+        self.made_by_others: dict[str, int] = {}  # while this application creates its own
 
-    async def describe_topics(self) -> list[Any]:
+    async def describe_topics(self, names: Iterable[str] | None = None) -> list[Any]:
         return [
             SimpleNamespace(name=name, partition_count=count, is_internal=name.startswith("__"))
             for name, count in self.topics.items()
+            if names is None or name in names
         ]
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> None:
+    async def create_missing_topics(self, topics: Iterable[NewTopic]) -> None:
+        self.topics |= self.made_by_others
         self.made |= {topic.name: topic.partitions for topic in topics}
+        self.topics = self.made | self.topics
 
 
 def resolve(app: Streams, admin: Admin) -> list[tuple[str, ...]]:
@@ -60,6 +64,15 @@ def test_a_width_that_was_asked_for_is_kept_beside_a_wider_topic() -> None:
     admin = Admin(**{"in": 1, "wide": 8})
     resolve(app, admin)
     assert admin.made == {"app-r-repartition": 3, "app-n-changelog": 8}
+
+
+def test_another_worker_creates_an_internal_topic_with_another_number_of_partitions() -> None:
+    app = Streams("app")
+    app.stream("in").group_by_key().count(name="n")
+    admin = Admin(**{"in": 2})
+    admin.made_by_others = {"app-n-changelog": 3}
+    with pytest.raises(TopologyError, match="'app-n-changelog' has 3 partitions, .* needs 2"):
+        resolve(app, admin)
 
 
 def test_sub_topologies_that_feed_one_another() -> None:

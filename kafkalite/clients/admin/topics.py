@@ -1,7 +1,7 @@
 """The admin client's calls about topics, their records and their offsets.                  [IO]
 
 Owns   nothing: every call is a request or a few.
-Never  returns from a change before brokers tell of it.
+Never  returns from a change before the brokers' metadata shows it.
 Fails  with ApiError for the first topic or partition refused.
 Source KIP-4, KIP-107, KIP-195, KIP-396; apache/kafka `KafkaAdminClient`.
 """
@@ -66,23 +66,48 @@ class TopicCalls(AdminCalls):
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> None:
         """Creates topics, and returns once the brokers' metadata has them."""
+        await self._create(list(topics), validate_only=validate_only, exist_ok=False)
+
+    async def create_missing_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> set[str]:
+        """Creates the topics that do not exist yet, and returns the names of those it created.
+
+        An existing topic keeps its partitions, replicas and settings, whatever its `NewTopic`
+        says; `describe_topics` shows how many partitions it has. Several clients may call this
+        at once: one of them creates a topic, and all return once the brokers' metadata has it.
+        """
         wanted = list(topics)
-        request = CreateTopicsRequest(
-            topics=tuple(_creatable(topic) for topic in wanted),
-            timeout_ms=TIMEOUT_MS,
-            validate_only=validate_only,
-        )
-        await self._ask_controller(
-            request,
-            lambda r: [(f"topic {t.name}", t.error_code, t.error_message) for t in r.topics],
+        cluster = await self._client.refresh([topic.name for topic in wanted])
+        missing = [topic for topic in wanted if not cluster.partition_count(topic.name)]
+        if not missing:
+            return set()
+        return await self._create(missing, validate_only=validate_only, exist_ok=True)
+
+    async def _create(
+        self, topics: Sequence[NewTopic], *, validate_only: bool, exist_ok: bool
+    ) -> set[str]:
+        """Creates topics and returns their names; with `exist_ok`, without those that exist."""
+        accepted = {ErrorCode.TOPIC_ALREADY_EXISTS} if exist_ok else set()
+        response = await self._ask_controller(
+            CreateTopicsRequest(
+                topics=tuple(_creatable(topic) for topic in topics),
+                timeout_ms=TIMEOUT_MS,
+                validate_only=validate_only,
+            ),
+            lambda r: [
+                (f"topic {t.name}", t.error_code, t.error_message)
+                for t in r.topics
+                if t.error_code not in accepted
+            ],
         )
         if not validate_only:
-            names = [topic.name for topic in wanted]
             await self._until(
-                names,
+                [topic.name for topic in topics],
                 lambda now, t: now.partition_count(t) > 0,
                 "is not in the brokers' metadata yet",
             )
+        return {t.name for t in response.topics if t.error_code is ErrorCode.NONE}
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Deletes topics and all their records, and returns once brokers no longer list them."""

@@ -35,6 +35,7 @@ class Admin(Twin[asynchronous.Admin]):
     close = closing(asynchronous.Admin.close)
 
     create_topics = blocking(asynchronous.Admin.create_topics)
+    create_missing_topics = blocking(asynchronous.Admin.create_missing_topics)
     delete_topics = blocking(asynchronous.Admin.delete_topics)
     create_partitions = blocking(asynchronous.Admin.create_partitions)
     list_topics = blocking(asynchronous.Admin.list_topics)

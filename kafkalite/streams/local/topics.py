@@ -10,17 +10,17 @@ Source Kafka Streams' InternalTopicManager.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.metadata import TopicInfo
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ApiError, ErrorCode, TopologyError
+from kafkalite.errors import TopologyError
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.plan import Node, Process, TopicPattern
-from kafkalite.streams.rewrites import topology_topic
+from kafkalite.streams.rewrites import InternalTopic, topology_topic
 
 Wanted: TypeAlias = str | TopicPattern  # how a source names what it reads
 
@@ -46,19 +46,20 @@ async def resolve_topics(
     for sub in sub_topologies:
         read = (*external[sub.id], *(topic.name for topic in sub.repartition_sources))
         _check_keys_meet(sub, read, {**partitions_of, **repartitions})
-    sources: dict[int, tuple[str, ...]] = {}
+    internal: list[NewTopic] = []
+    outputs: list[NewTopic] = []
     for sub in sub_topologies:
-        for internal in sub.repartition_sources:
-            count = repartitions[internal.name]
-            await _ensure(admin, internal.name, count, internal.config, partitions_of)
-        for internal in sub.changelogs:
-            await _ensure(admin, internal.name, widths[sub.id], internal.config, partitions_of)
-        for output in sub.output_topics.values():  # one that exists stays as it is
-            if output.name not in partitions_of:
-                count = output.partitions or widths[sub.id]
-                await _ensure(admin, output.name, count, output.config, partitions_of)
-        internal_sources = (internal.name for internal in sub.repartition_sources)
-        sources[sub.id] = (*external[sub.id], *internal_sources)
+        width = widths[sub.id]
+        internal += [_new_topic(t, repartitions[t.name]) for t in sub.repartition_sources]
+        internal += [_new_topic(t, width) for t in sub.changelogs]
+        outputs += [_new_topic(t, t.partitions or width) for t in sub.output_topics.values()]
+    _check_counts(internal, partitions_of)
+    partitions_of |= await _create_missing(admin, [*internal, *outputs], partitions_of)
+    _check_counts(internal, partitions_of)  # other workers may have created topics meanwhile
+    sources = {
+        sub.id: (*external[sub.id], *(topic.name for topic in sub.repartition_sources))
+        for sub in sub_topologies
+    }
     return sources, partitions_of
 
 
@@ -285,20 +286,31 @@ def _partners(
         found |= new
 
 
-async def _ensure(
-    admin: Admin, name: str, partitions: int, config: Mapping[str, str], known: dict[str, int]
-) -> None:
-    if name in known:
-        if known[name] != partitions:
+def _new_topic(topic: InternalTopic, partitions: int) -> NewTopic:
+    return NewTopic(topic.name, partitions, configs=topic.config)
+
+
+def _check_counts(internal: Iterable[NewTopic], partitions_of: Mapping[str, int]) -> None:
+    """Refuses an internal topic that exists with another number of partitions than needed."""
+    for topic in internal:
+        count = partitions_of.get(topic.name, topic.partitions)
+        if count != topic.partitions:
             raise TopologyError(
-                f"internal topic {name!r} has {known[name]} partitions, the topology needs "
-                f"{partitions}: its input has other partitions than before, and keys other places; "
-                "use another application id, or `kafkalite-streams reset`"
+                f"internal topic {topic.name!r} has {count} partitions, the topology needs "
+                f"{topic.partitions}: its input has other partitions than before, and keys other "
+                "places; use another application id, or `kafkalite-streams reset`"
             )
-        return
-    try:
-        await admin.create_topics([NewTopic(name, partitions, configs=dict(config))])
-    except ApiError as error:  # another worker was faster
-        if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            raise
-    known[name] = partitions
+
+
+async def _create_missing(
+    admin: Admin, topics: Iterable[NewTopic], existing: Collection[str]
+) -> dict[str, int]:
+    """Creates the topics that do not exist. Returns their partition counts."""
+    missing: dict[str, NewTopic] = {}
+    for topic in topics:
+        if topic.name not in existing:
+            missing.setdefault(topic.name, topic)
+    if not missing:
+        return {}
+    await admin.create_missing_topics(missing.values())
+    return {t.name: t.partition_count for t in await admin.describe_topics(missing)}

@@ -31,7 +31,7 @@ from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ApiError, ErrorCode, TopologyError
+from kafkalite.errors import TopologyError
 from kafkalite.streams.fingerprint import Difference, Fingerprint, compare, fingerprint
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.naming import internal_name
@@ -117,7 +117,7 @@ class TopologyLog:
             existing = [topic.name for topic in await self._admin.describe_topics()]
             if self._topic not in existing:
                 return
-        await self._make()
+        await self._admin.create_missing_topics([NewTopic(self._topic, 1, configs=CONFIG)])
         for _ in range(ATTEMPTS_MAX):
             in_force = await self._read()
             if in_force is not None:
@@ -217,13 +217,6 @@ class TopologyLog:
         ]
 
     # The log itself
-
-    async def _make(self) -> None:
-        try:
-            await self._admin.create_topics([NewTopic(self._topic, 1, configs=CONFIG)])
-        except ApiError as error:
-            if error.error_code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
 
     async def _write(self, replaces: int | None, fingerprint: Fingerprint | None) -> None:
         told = None if fingerprint is None else json.loads(fingerprint.encode())
