@@ -37,6 +37,7 @@ Settings = Mapping[str, str] | None
 # The fast tier is what runs in the test's own process or asks one broker, commands included; these
 # begin processes of their own for nearly every test, or wait for the clocks of clients.
 SLOW_ROOMS = {"clients", "examples", "jvm", "other_clients"}
+SHARING_ROOMS = {"jvm", "spark"}
 SLOW_FILE = re.compile(rb"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
 
 EXAMPLES_SHARE = 10  # in the fast tier a property is tried on one in so many of its examples
@@ -82,12 +83,22 @@ def pytest_collection() -> Iterator[object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_slow_room(item.path):
             item.add_marker(pytest.mark.slow)
         if is_fast_tier(config):
             try_fewer_examples(item)
+        elif item.get_closest_marker("slow") and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+
+
+def group_of(path: Path) -> str:
+    """One process runs the slow tests of a group, so what they share is started once: the room
+    where all share a cluster of Apache Kafka, elsewhere the file."""
+    parts = path.relative_to(TESTS).parts
+    return parts[0] if parts[0] in SHARING_ROOMS else "/".join(parts)
 
 
 def try_fewer_examples(item: pytest.Item) -> None:

@@ -382,3 +382,9 @@ def test_what_may_skip_is_named_in_the_known_gaps() -> None:
         if SKIPS.search(line)
     ]
     assert not silent, "\n".join(silent)
+
+
+def test_several_processes_keep_the_groups_of_tests(request: pytest.FixtureRequest) -> None:
+    """pytest 9.2 took its name from a test's group, and each process started a Kafka of its own."""
+    if getattr(request.config.option, "loadgroup", False):
+        assert request.node.nodeid.endswith("@tidy")

@@ -36,13 +36,9 @@ appender.out.layout.pattern = %p %m (%c)%n
 """
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of these are slow, and one worker runs them: the jars are fetched once."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.xdist_group("jvm"))
             item.add_marker(pytest.mark.timeout(600))
 
 

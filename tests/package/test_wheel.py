@@ -47,11 +47,12 @@ NATIVE = {
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The files in a wheel of a copy of the sources, where nothing is built yet."""
+    """The files in a wheel of a copy of the sources; the C that Cython made of them is not made
+    again."""
     place = tmp_path_factory.mktemp("wheel")
     copy = place / "sources"
     for folder in ("kafkalite", "pyspark_kafkalite"):
-        left = shutil.ignore_patterns("*.so", "*.c", "__pycache__")
+        left = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(ROOT / folder, copy / folder, ignore=left)
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)

@@ -34,7 +34,7 @@ from kafkalite.spark.warehouse import TopicLoad, load_topic, read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 
 DAY_MS = 86_400_000
 ORDER = {
