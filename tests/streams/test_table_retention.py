@@ -64,6 +64,25 @@ def test_groups_and_joins_below_hear_of_it() -> None:
     assert [record.value for record in driver.read("answers")] == [None]
 
 
+def test_updates_that_a_processor_made_may_bring_deletions_with_them() -> None:
+    """Their keys are objects already, which a table that is written on does not need."""
+
+    class Same:
+        def init(self, context: Any) -> None:
+            self.forward = context.forward
+
+        def process(self, record: Any) -> None:
+            self.forward(record)
+
+    app = builder()
+    made = app.stream("in").process_values(Same)
+    table = made.to_table(retention=5, name="rows")
+    table.join(app.table("other"), lambda one, other: one, how="left").to_stream().to("out")
+    driver = piped(app, ("a", 1, 0), ("b", 2, 9))
+    found = [(r.key, r.value, r.timestamp) for r in driver.read("out")]
+    assert found == [("a", 1, 0), ("a", None, 9), ("b", 2, 9)]
+
+
 keys = st.sampled_from(["a", "b", "c", None])
 numbers = st.one_of(st.none(), st.integers(0, 5))
 events = st.lists(st.tuples(keys, numbers, st.integers(0, 60)), max_size=40)

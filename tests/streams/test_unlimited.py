@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.windows import Row
+from reference.windows import END, Row, Unlimited
 from window_runs import AGGREGATES, EVERY, Run, as_table, cuts, inputs, split
 
 from kafkalite.errors import TopologyError
@@ -22,27 +22,6 @@ from kafkalite.streams import (
 )
 from kafkalite.streams.api import StreamsBuilder
 
-END = 2**63 - 1
-
-
-class Unlimited:
-    """Rules 8, 9, 15."""
-
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.states: dict[str, tuple[int, Any]] = {}
-        self.updates: list[Row] = []
-        self.dropped = 0
-
-    def add(self, key: str | None, value: Any, timestamp: int) -> None:
-        self.dropped += key is None
-        if key is None or timestamp < self.start:
-            return
-        stamp, state = self.states.get(key, (timestamp, EVERY.init()))
-        self.states[key] = max(stamp, timestamp), EVERY.add(state, value)
-        stamp, state = self.states[key]
-        self.updates.append((Windowed(key, self.start, END), EVERY.row(state), stamp))
-
 
 def app_of(start: int, **options: Any) -> StreamsBuilder:
     app = StreamsBuilder("app", key=string(), value=msgpack())
@@ -56,7 +35,7 @@ def app_of(start: int, **options: Any) -> StreamsBuilder:
 def test_every_update(
     batch_run: Run, start: int, items: list[Row], batches: list[int], cached: bool
 ) -> None:
-    run, plain = batch_run(app_of(start, cached=False), cached=cached), Unlimited(start)
+    run, plain = batch_run(app_of(start, cached=False), cached=cached), Unlimited(start, EVERY)
     for batch in split(items, batches):
         run.feed("in", batch)
     for item in items:
@@ -75,7 +54,7 @@ def test_in_batches_with_restarts(
     restarts: list[int],
     cached: bool,
 ) -> None:
-    run, plain = batch_run(app_of(start), cached=cached), Unlimited(start)
+    run, plain = batch_run(app_of(start), cached=cached), Unlimited(start, EVERY)
     for life in split(items, restarts):
         for batch in split(life, batches):
             run.feed("in", batch)

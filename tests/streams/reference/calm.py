@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from kafkalite.core.types import Columns
 from kafkalite.serde import MemoryRegistry, SerdeContext, json, string
@@ -24,6 +24,7 @@ from kafkalite.serde.serde import Codec, Serde
 from kafkalite.streams import Streams
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.plan import Plan, Sink
+from reference import aggregate_steps as a
 from reference import join_steps as j
 from reference import steps as s
 from reference.drawing import NAMES_OF_KEYS, Topology, draw_topology, draw_value
@@ -32,6 +33,8 @@ from reference.sameness import joining_themselves
 from reference.values import OF_NUMBERS, OF_TEXTS, OTHERS, Folding
 
 Like = Literal["bag", "part", "state", "groups", "loose"]
+
+Table = TypeVar("Table", s.Read, s.AsTable)
 
 GRACE = 10_000  # longer than a log
 HISTORY = 10_000_000
@@ -55,21 +58,27 @@ def calmed(topology: Topology) -> Topology:
 
 def _calmed(step: s.Step) -> s.Step:
     match step:
-        case s.Aggregated():
+        case a.Aggregated():
             window = step.window and replace(step.window, grace=GRACE)
             return replace(step, window=window, folding=_commutative(step.folding))
-        case s.Cogrouped():
+        case a.Cogrouped():
             window = step.window and replace(step.window, grace=GRACE)
             return replace(step, window=window, in_order=False)
         case j.JoinedStreams() | j.JoinedAsOf() | j.Matched():
             return replace(step, grace=GRACE)
         case s.Read():  # workers have registries of their own
             serde = "json" if step.serde == "avro" else step.serde
-            return replace(step, history=step.history and HISTORY, serde=serde)
+            return replace(_keeping(step), serde=serde)
         case s.AsTable():
-            return replace(step, history=step.history and HISTORY)
+            return _keeping(step)
         case _:
             return step
+
+
+def _keeping(step: Table) -> Table:
+    """The same, with rows that do not leave."""
+    history, retention = (each and HISTORY for each in (step.history, step.retention))
+    return replace(step, history=history, retention=retention)
 
 
 def _commutative(folding: Folding) -> Folding:
@@ -110,17 +119,17 @@ def _of(step: s.Step, above: list[Calm], steps: Sequence[s.Step]) -> Calm:
             return _worst(likes)
         case j.LookedUpEverywhere():
             return _worst({first.like})
-        case j.LookedUp():
-            like = "part" if step.grace else first.like
+        case j.LookedUp() | s.LookedInto():
+            like = "part" if isinstance(step, j.LookedUp) and step.grace else first.like
             return _worst({like}) if above[1].is_static and above[1].like == "state" else LOOSE
-        case s.Aggregated() | s.Cogrouped():
+        case a.Aggregated() | a.Cogrouped():
             is_calm = step.folding.word in ("fields", "count") if hasattr(step, "folding") else True
             return Calm("state") if likes == {"bag"} and is_calm else LOOSE
         case s.Final():
             return _final(step, steps, first)
         case s.OfRows():
             return first
-        case s.Regrouped():
+        case a.Regrouped():
             return Calm("groups", all_static) if likes == {"state"} else LOOSE
         case j.JoinedTables() | j.JoinedByField():
             return Calm("state", all_static) if likes == {"state"} else LOOSE
@@ -145,7 +154,7 @@ def _final(step: s.Step, steps: Sequence[s.Step], table: Calm) -> Calm:
     above = steps[step.parents[0]]
     while isinstance(above, s.OfRows) and above.word == "map":
         above = steps[above.parents[0]]
-    is_window = isinstance(above, s.Aggregated | s.Cogrouped)
+    is_window = isinstance(above, a.Aggregated | a.Cogrouped)
     return Calm("part") if is_window and table.like == "state" else LOOSE
 
 

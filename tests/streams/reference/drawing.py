@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal, TypeVar
 
+from reference import aggregate_steps as a
 from reference import join_steps as j
 from reference import steps as s
 from reference.machine import Machine, Row
@@ -138,7 +139,7 @@ class Drawing:
         """A table by plain keys."""
         place = self.find(*(kinds or ("table", "versions"))) if self.chance(0.7) else None
         if place is None:
-            place = self.read("table", named=self.chance(0.6))
+            place = self.read("table", named=self.chance(0.6), retention=self.retention())
         return self.as_table(*kinds) if place is None else place
 
     # Operators
@@ -177,24 +178,39 @@ class Drawing:
             s.Processed, (self.stream(),), "stream", processor=processor, keeps_key=keeps_key
         )
 
+    def look_into(self) -> int:
+        found = [n for n, step in enumerate(self.steps) if has_store(step)]
+        if not found or self.chance(0.3):
+            found = [self.table("table")]
+        table = self.choice(found)
+        if not has_store(self.steps[table]):
+            table = self.add(s.AsTable, (self.stream(),), "table")
+        return self.add(s.LookedInto, (self.stream(), table), "stream", keeps_key=self.chance(0.5))
+
     def as_table(self, *kinds: s.Kind) -> int:
         history = self.choice([None, None, None, 15, 100]) if kinds != ("table",) else None
         kind: s.Kind = "table" if history is None else "versions"
-        return self.add(s.AsTable, (self.stream(),), kind, named=self.chance(0.5), history=history)
+        return self.add(
+            s.AsTable, (self.stream(),), kind, named=self.chance(0.5), history=history,
+            retention=None if history else self.retention(),
+        )  # fmt: skip
+
+    def retention(self) -> int | None:
+        return self.choice([None, None, None, 5, 20])
 
     def aggregate(self) -> int:
         window = self.window() if self.chance(0.6) else None
         key = self.choice([None, *KEYS])
         kind: s.Kind = "table"
         if window is not None:
-            kind = "windows" if window.word == "time" else "spans"
+            kind = KIND_OF.get(window.word, "spans")
         return self.add(
-            s.Aggregated, (self.stream(),), kind, folding=self.folding(window), key=key,
+            a.Aggregated, (self.stream(),), kind, folding=self.folding(window), key=key,
             as_expression=key is not None and KEYS[key].expression is not None and self.chance(0.5),
             window=window, cached=self.chance(0.8),
         )  # fmt: skip
 
-    def folding(self, window: s.Window | None) -> Folding:
+    def folding(self, window: a.Window | None) -> Folding:
         """What is folded. The field of no value cannot be had by its name."""
         word = self.choice(["fields", "fields", "fields", "count", "fold", "reduce"])
         fields = [("n", self.choice(OF_NUMBERS)), ("t", self.choice(OF_TEXTS))]
@@ -202,20 +218,20 @@ class Drawing:
         forms = ("expression", "function") if window else ("expression", "function", "name")
         return Folding(word, tuple(fields) if word == "fields" else (), self.choice(forms))
 
-    def window(self, *words: str) -> s.Window:
-        word = self.choice(words or ("time", "session", "sliding"))
+    def window(self, *words: str) -> a.Window:
+        word = self.choice(words or ("time", "session", "sliding", "unlimited"))
         size = self.choice([4, 10, 25])
         advance = self.choice([size, size, size // 2, 3])
-        return s.Window(word, size, advance, self.choice(GRACES))
+        return a.Window(word, size, advance, self.choice(GRACES))
 
     def cogroup(self) -> int:
         parents = sorted({self.stream(), self.stream()})
         window = self.window("time") if self.chance(0.5) else None
         kind: s.Kind = "table" if window is None else "windows"
-        return self.add(s.Cogrouped, parents, kind, window=window)
+        return self.add(a.Cogrouped, parents, kind, window=window)
 
     def rows(self) -> int:
-        place = self.find("table", "windows", "spans", "versions")
+        place = self.find("table", "windows", "spans", "endless", "versions")
         place = self.table() if place is None else place
         word = self.choice(["map", "filter", "filter_not"])
         forms = MAPS if word == "map" else TESTS
@@ -227,7 +243,7 @@ class Drawing:
         )  # fmt: skip
 
     def updates(self) -> int:
-        place = self.find("table", "windows", "spans", "versions")
+        place = self.find("table", "windows", "spans", "endless", "versions")
         place = self.table() if place is None else place
         plain = self.steps[place].kind in ("table", "versions")
         return self.add(s.Updates, (place,), "stream" if plain else "keyed by windows")
@@ -243,12 +259,12 @@ class Drawing:
         above = place
         while above is not None and isinstance(self.steps[above], s.OfRows | s.Suppressed):
             above = self.steps[above].parents[0]
-        if place is None or above is None or not isinstance(self.steps[above], s.Aggregated):
+        if place is None or above is None or not isinstance(self.steps[above], a.Aggregated):
             return None
         return self.add(s.Late, (place,), "stream")
 
     def suppress(self) -> int:
-        place = self.find("table", "windows", "spans")
+        place = self.find("table", "windows", "spans", "endless")
         place = self.table() if place is None else place
         return self.add(
             s.Suppressed, (place,), self.steps[place].kind, limit=self.choice([0, 5, 20]),
@@ -260,7 +276,7 @@ class Drawing:
         return None if place is None else self.add(s.Rekeyed, (place,), "stream")
 
     def regroup(self) -> int:
-        return self.add(s.Regrouped, (self.table(),), "table", key=self.choice(KEYS))
+        return self.add(a.Regrouped, (self.table(),), "table", key=self.choice(KEYS))
 
     # Joins
 
@@ -284,8 +300,9 @@ class Drawing:
         if self.steps[table].kind == "versions":
             grace = self.choice([None, 0, 5, 15])
         return self.add(
-            j.LookedUp, (self.stream(), table), "stream", how=self.choice(HOWS[:2]), grace=grace
-        )
+            j.LookedUp, (self.stream(), table), "stream", how=self.choice(HOWS[:2]), grace=grace,
+            as_expression=self.chance(0.5),
+        )  # fmt: skip
 
     def look_up_everywhere(self) -> int | None:
         table = self.find("global") if self.chance(0.5) else None
@@ -296,6 +313,7 @@ class Drawing:
         return self.add(
             j.LookedUpEverywhere, (self.stream(), table), "stream", how=self.choice(HOWS[:2]),
             key=key, as_expression=KEYS[key].expression is not None and self.chance(0.5),
+            function_as_expression=self.chance(0.5),
         )  # fmt: skip
 
     def join_tables(self) -> int | None:
@@ -303,29 +321,51 @@ class Drawing:
         if left == right:
             return None
         return self.add(
-            j.JoinedTables, (left, right), "table", how=self.choice(HOWS), named=self.chance(0.4)
-        )
+            j.JoinedTables, (left, right), "table", how=self.choice(HOWS), named=self.chance(0.4),
+            as_expression=self.chance(0.5),
+        )  # fmt: skip
 
     def join_by_field(self) -> int | None:
         left, right = self.table("table"), self.table("table")
         if left == right:
             return None
+        key = self.choice(KEYS)
         return self.add(
             j.JoinedByField, (left, right), "table", how=self.choice(HOWS[:2]),
-            key=self.choice(KEYS), named=self.chance(0.4),
+            key=key, as_expression=KEYS[key].expression is not None and self.chance(0.5),
+            named=self.chance(0.4), function_as_expression=self.chance(0.5),
         )  # fmt: skip
 
     def match(self) -> int:
-        steps = tuple(self.choice(TESTS) for _ in range(self.choice([2, 2, 3])))
+        size = self.choice([2, 2, 3])
+        steps = tuple(self.condition(is_outer=n in (0, size - 1)) for n in range(size))
         return self.add(
             j.Matched, (self.stream(),), "stream", steps=steps, without=self.chance(0.5),
             within=self.choice([0, 10, 100]), grace=self.choice(GRACES),
         )  # fmt: skip
 
+    def condition(self, *, is_outer: bool) -> j.Condition:
+        bounds = [(1, 1), (1, 3), (2, 2), (2, 9)] + ([] if is_outer else [(0, 1), (0, 4)])
+        return j.Condition(self.choice(TESTS), self.choice(bounds) if self.chance(0.4) else None)
+
+
+KIND_OF: dict[str, s.Kind] = {"time": "windows", "unlimited": "endless"}
+
+
+def has_store(step: s.Step) -> bool:
+    """Whether processors can look into what a step makes."""
+    if step.kind != "table":
+        return False
+    if isinstance(step, a.Aggregated):
+        return not step.folding.is_bare
+    has_name = isinstance(step, s.OfRows | j.JoinedTables | j.JoinedByField) and step.named
+    return has_name or isinstance(step, s.Read | s.AsTable)
+
 
 METHODS: list[Callable[[Drawing], int | None]] = [
     Drawing.stateless, Drawing.stateless, Drawing.stateless, Drawing.branch, Drawing.merge,
-    Drawing.repartition, Drawing.process, Drawing.as_table, Drawing.aggregate, Drawing.aggregate,
+    Drawing.repartition, Drawing.process, Drawing.look_into, Drawing.as_table, Drawing.aggregate,
+    Drawing.aggregate,
     Drawing.cogroup, Drawing.rows, Drawing.rows, Drawing.updates, Drawing.final, Drawing.late,
     Drawing.suppress, Drawing.rekey, Drawing.regroup, Drawing.join_streams, Drawing.join_as_of,
     Drawing.look_up, Drawing.look_up, Drawing.look_up_everywhere, Drawing.join_tables,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from kafkalite.streams import repeated
 from reference import plain, plain_joins
 from reference.foreign_joins import PlainForeignJoin
 from reference.joins import PlainAsOf, PlainJoin
 from reference.machine import Machine
+from reference.matching import Step as PatternStep
 from reference.steps import Made, Step, given, keyed
 from reference.values import KEYS, TESTS, Value, field, joined, joined_expression, row
 
@@ -70,10 +72,12 @@ class LookedUp(Step):
 
     how: str
     grace: int | None
+    as_expression: bool = False
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         stream, table = inputs
-        return stream.join(table, joined, how=self.how, grace=self.grace, name=self.name)
+        function = function_of(self.as_expression)
+        return stream.join(table, function, how=self.how, grace=self.grace, name=self.name)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         stream, table = keyed(machine, inputs[0]), inputs[1].table
@@ -89,10 +93,12 @@ class LookedUpEverywhere(Step):
     how: str
     key: str
     as_expression: bool
+    function_as_expression: bool = False
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         key = given(KEYS[self.key], self.as_expression)
-        return inputs[0].join(inputs[1], joined, key=key, how=self.how)
+        function = function_of(self.function_as_expression)
+        return inputs[0].join(inputs[1], function, key=key, how=self.how)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         table = inputs[1].node
@@ -108,10 +114,11 @@ class JoinedTables(Step):
 
     how: str
     named: bool
+    as_expression: bool = False
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         name = self.name if self.named else None
-        return inputs[0].join(inputs[1], joined, how=self.how, name=name)
+        return inputs[0].join(inputs[1], function_of(self.as_expression), how=self.how, name=name)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         left, right = (each.table for each in inputs)
@@ -126,11 +133,14 @@ class JoinedByField(Step):
     how: str
     key: str
     named: bool
+    as_expression: bool = False  # the key
+    function_as_expression: bool = False
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         name = {"name": self.name} if self.named else {}
-        key = KEYS[self.key].function
-        return inputs[0].join(inputs[1], joined, foreign_key=key, how=self.how, **name)
+        key = given(KEYS[self.key], self.as_expression)
+        function = function_of(self.function_as_expression)
+        return inputs[0].join(inputs[1], function, foreign_key=key, how=self.how, **name)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         left, right = (each.table for each in inputs)
@@ -140,17 +150,36 @@ class JoinedByField(Step):
         return Made(machine.add(plain_joins.Answers(machine.through(join), left)))
 
 
+class Condition(NamedTuple):
+    """A step of a pattern, for several records where `least` and `most` are given."""
+
+    test: str
+    bounds: tuple[int, int] | None = None
+
+    def built(self) -> Any:
+        function = TESTS[self.test].function
+        if self.bounds is None:
+            return function
+        least, most = self.bounds
+        return repeated(function, at_least=least, at_most=most)
+
+    def plain(self) -> PatternStep:
+        test = TESTS[self.test].function
+        least, most = self.bounds or (1, 1)
+        return PatternStep(lambda v, _: bool(test(v)), least, most, self.bounds is not None)
+
+
 @dataclass(frozen=True)
 class Matched(Step):
     """Sequences of records of a key."""
 
-    steps: tuple[str, ...]
+    steps: tuple[Condition, ...]
     without: bool
     within: int
     grace: int
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
-        steps = {f"s{n}": TESTS[name].function for n, name in enumerate(self.steps)}
+        steps = {f"s{n}": step.built() for n, step in enumerate(self.steps)}
         options: dict[str, Any] = {"not_between": is_five} if self.without else {}
         found = inputs[0].match(
             within=self.within, grace=self.grace, name=self.name, **steps, **options
@@ -158,10 +187,10 @@ class Matched(Step):
         return found.map(lambda v: sequence(list(v.values())))
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        tests = [TESTS[name].function for name in self.steps]
+        steps = [step.plain() for step in self.steps]
         without = is_five if self.without else lambda v: False
         node = plain.Sequences(
-            keyed(machine, inputs[0]), tests, without, self.within, self.grace, sequence
+            keyed(machine, inputs[0]), steps, without, self.within, self.grace, sequence
         )
         return Made(machine.add(node))
 
@@ -171,4 +200,6 @@ def is_five(value: Value) -> bool:
 
 
 def sequence(values: list[Any]) -> Value:
-    return row(sum(field(value, "n") or 0 for value in values) % 101, "m")
+    met = [each if isinstance(each, list) else [each] for each in values]
+    counts = "".join(str(len(each)) for each in met)
+    return row(sum(field(value, "n") or 0 for each in met for value in each) % 101, counts)

@@ -12,6 +12,7 @@ from reference.emit import Update as HeldUpdate
 from reference.machine import Node, Table, Update
 from reference.matching import Step, matches
 from reference.processors import PlainKeyValues
+from reference.tables import PlainRetention
 from reference.windows import Row
 
 Predicate = Callable[[Any], object]
@@ -91,6 +92,21 @@ def needs_rows(node: Node) -> bool:
         or (isinstance(child, Rows) and not child.named and needs_rows(child))
         for child, number, _ in node.below
     )
+
+
+class Expiring(Node):
+    """Updates on their way to a table whose rows leave: deletions come between them."""
+
+    def __init__(self, parent: Node, model: PlainRetention) -> None:
+        super().__init__(parent)
+        self.model = model
+
+    def take(self, number: int, update: Update) -> None:
+        before = len(self.model.results)
+        self.model.add(update.key, update.value, update.time)
+        self.dropped = self.model.dropped
+        for key, value, time in self.model.results[before:]:
+            self.emit(Update(key, value, time))
 
 
 class Versions(Table):
@@ -348,14 +364,14 @@ class Sequences(Node):
     def __init__(
         self,
         parent: Node,
-        steps: Sequence[Predicate],
+        steps: Sequence[Step],
         without: Predicate,
         within: int,
         grace: int,
         row: Callable[[list[Any]], Any],
     ) -> None:
         super().__init__(parent)
-        self.steps = [Step(lambda v, _, test=test: bool(test(v))) for test in steps]
+        self.steps = steps
         self.without = lambda v, _: bool(without(v))
         self.within, self.grace = within, grace
         self.row = row
@@ -431,3 +447,32 @@ class Processing(Node):
         assert clock == "stream_time"
         assert self.task is not None
         self.task.timers.append(Timer(interval, function))
+
+
+class LookingInto(Node):
+    """A processor that looks into a table; it is its own context, and its own store."""
+
+    def __init__(self, stream: Node, table: Table, processor: Any) -> None:
+        super().__init__(stream, table)
+        self.table, self.processor = table, processor
+
+    def looks_up(self, number: int) -> bool:
+        return number == 1
+
+    reads_rows = looks_up
+
+    def begin(self) -> None:
+        self.processor.init(self)
+
+    def take(self, number: int, update: Update) -> None:
+        if number == 0:
+            self.processor.process(Record(update.key, update.value, update.time))
+
+    def forward(self, record: Record) -> None:
+        self.emit(Update(record.key, record.value, record.timestamp))
+
+    def store(self, name: str) -> LookingInto:
+        return self
+
+    def get(self, key: Any) -> Any:
+        return self.table.get(key)[0]

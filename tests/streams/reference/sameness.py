@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from reference import aggregate_steps as a
 from reference import join_steps as j
 from reference import steps as s
 
@@ -58,22 +59,22 @@ def joining_themselves(steps: Sequence[s.Step]) -> list[bool]:
     return found
 
 
-CACHED = (s.Aggregated, s.Regrouped, s.Cogrouped, j.JoinedTables)
+CACHED = (a.Aggregated, a.Regrouped, a.Cogrouped, j.JoinedTables)
 
 
 def _of(step: s.Step, above: list[Sameness], has_caches: bool) -> Sameness:
     is_exact = all(each.updates == "exact" for each in above)
     worst = max((each.updates for each in above), key=ORDER.index, default="exact")
     match step:
-        case j.LookedUp():
+        case j.LookedUp() | s.LookedInto():
             return EXACT if above[0].updates == "exact" and above[1].rows_are_exact else LOOSE
         case s.Processed() if step.processor == "counts" and has_caches:
             return LOOSE  # its timers go by all records of the task
-        case s.Aggregated() | s.Cogrouped():
+        case a.Aggregated() | a.Cogrouped():
             if not is_exact:
                 return LOOSE
             return Sameness("state" if step.kind == "spans" else "thinned")
-        case s.Regrouped():
+        case a.Regrouped():
             if worst in ("groups", "loose"):
                 return LOOSE
             return Sameness("thinned") if is_exact else Sameness("groups", False)
@@ -90,7 +91,7 @@ def _of(step: s.Step, above: list[Sameness], has_caches: bool) -> Sameness:
             exact_rows = given.rows_are_exact and not (step.named and not is_exact)
             is_thinned = step.word != "map" and given.updates == "thinned"
             return Sameness("state" if is_thinned else given.updates, exact_rows)
-        case s.AsTable() if step.kind == "table":
+        case s.AsTable() if step.kind == "table" and step.retention is None:
             return EXACT if is_exact else Sameness(worst, False)
         case s.Updates() | s.Write():
             return above[0]
@@ -111,6 +112,6 @@ def _of_windows(step: s.Step, steps: Sequence[s.Step], found: list[Sameness]) ->
         if isinstance(step, s.Final) and isinstance(above, s.OfRows) and above.word != "map":
             return LOOSE
         above = steps[above.parents[0]]
-    is_table = isinstance(above, s.Aggregated | s.Cogrouped)
+    is_table = isinstance(above, a.Aggregated | a.Cogrouped)
     is_exact = all(found[place].updates == "exact" for place in above.parents)
     return EXACT if is_table and is_exact else LOOSE

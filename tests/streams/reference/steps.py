@@ -9,39 +9,26 @@ from typing import Any, Literal
 
 from kafkalite.core.types import Columns
 from kafkalite.serde.serde import Serde
-from kafkalite.streams import (
-    avro,
-    count,
-    hopping,
-    json,
-    msgpack,
-    session,
-    sliding,
-    store,
-    string,
-    sum_,
-    tumbling,
-)
+from kafkalite.streams import avro, json, msgpack, store, string
 from reference import plain, plain_joins
-from reference.cogroup import Cogroup
 from reference.emit import FinalRows, Suppress
 from reference.machine import Machine, Node, Output, Source, Table
+from reference.tables import PlainRetention
 from reference.values import (
     KEYS,
     MAPS,
     PROCESSORS,
     TESTS,
-    Folding,
     Form,
+    Looking,
     Value,
     awaited,
-    field,
-    row,
     several,
 )
-from reference.windows import Sessions, Sliding, TimeWindows
 
-Kind = Literal["stream", "keyed by windows", "table", "windows", "spans", "versions", "global"]
+Kind = Literal[
+    "stream", "keyed by windows", "table", "windows", "spans", "endless", "versions", "global"
+]
 
 
 @dataclass(frozen=True)
@@ -105,6 +92,7 @@ class Read(Step):
     topic: str
     named: bool = True
     history: int | None = None
+    retention: int | None = None
     serde: Literal["json", "msgpack", "avro"] = "json"
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
@@ -114,7 +102,9 @@ class Read(Step):
         if self.kind == "global":
             return app.global_table(self.topic, value=value)
         name = self.name if self.named else None
-        return app.table(self.topic, name=name, history=self.history, value=value)
+        return app.table(
+            self.topic, name=name, history=self.history, retention=self.retention, value=value
+        )
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         if self.kind == "global":
@@ -123,11 +113,16 @@ class Read(Step):
         machine.sources[self.topic] = source = machine.add(Source())
         if self.kind == "stream":
             return Made(source)
-        return Made(machine.add(latest(source, self.named, self.history)))
+        return Made(latest(machine, source, self))
 
 
-def latest(parent: Node, named: bool, history: int | None) -> Node:
-    return plain.Latest(parent, named=named) if history is None else plain.Versions(parent, history)
+def latest(machine: Machine, parent: Node, step: Read | AsTable) -> Node:
+    """The table of a topic or a stream."""
+    if step.history is not None:
+        return machine.add(plain.Versions(parent, step.history))  # type: ignore[no-any-return]
+    if step.retention is not None:
+        parent = machine.add(plain.Expiring(parent, PlainRetention(step.retention)))
+    return machine.add(plain.Latest(parent, named=step.named))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -314,6 +309,23 @@ class Renamed:
 
 
 @dataclass(frozen=True)
+class LookedInto(Step):
+    """A processor that looks into a table."""
+
+    keeps_key: bool
+
+    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
+        stream, table = inputs
+        method = stream.process_values if self.keeps_key else stream.process
+        return method(lambda: Looking(table._node.name), [table])
+
+    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
+        stream, table = keyed(machine, inputs[0]), inputs[1].table
+        node = machine.add(plain.LookingInto(stream, table, Looking("the table")))
+        return Made(node, changed=not self.keeps_key)
+
+
+@dataclass(frozen=True)
 class Rekeyed(Step):
     """Keys of windows as texts."""
 
@@ -338,13 +350,14 @@ class AsTable(Step):
 
     named: bool = True
     history: int | None = None
+    retention: int | None = None
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         name = self.name if self.named else None
-        return inputs[0].to_table(name=name, history=self.history)
+        return inputs[0].to_table(name=name, history=self.history, retention=self.retention)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        return Made(machine.add(latest(keyed(machine, inputs[0]), self.named, self.history)))
+        return Made(latest(machine, keyed(machine, inputs[0]), self))
 
 
 @dataclass(frozen=True)
@@ -438,147 +451,3 @@ class Suppressed(Step):
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         node = machine.add(plain.Holding(inputs[0].table, Suppress(self.limit, self.most)))
         return replace(inputs[0], node=node, maps=None)
-
-
-# Aggregates
-
-
-@dataclass(frozen=True)
-class Window:
-    """A window, as the API and as the reference have it."""
-
-    word: str
-    size: int
-    advance: int
-    grace: int
-
-    def built(self) -> Any:
-        if self.word == "time" and self.advance == self.size:
-            return tumbling(self.size, grace=self.grace)
-        if self.word == "time":
-            return hopping(self.size, self.advance, grace=self.grace)
-        return (session if self.word == "session" else sliding)(self.size, grace=self.grace)
-
-    def model(self, folding: Folding) -> Any:
-        if self.word == "time":
-            return TimeWindows(self.size, self.advance, self.grace, folding.plain())
-        kind = Sessions if self.word == "session" else Sliding
-        return kind(self.size, self.grace, folding.plain())
-
-    @property
-    def lag(self) -> int:
-        """How long after its end a window takes no more."""
-        past = {"time": 0, "sliding": 1, "session": self.size + 1}
-        return self.grace + past[self.word]
-
-
-@dataclass(frozen=True)
-class Aggregated(Step):
-    """A stream by its key, or by another, folded; over windows or not."""
-
-    folding: Folding
-    key: str | None
-    as_expression: bool
-    window: Window | None
-    cached: bool = True
-
-    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
-        (above,) = inputs
-        if self.folding.word == "reduce":
-            above = above.filter(lambda v: v is not None)
-        grouped = above.group_by_key()
-        if self.key is not None:
-            grouped = above.group_by(given(KEYS[self.key], self.as_expression))
-        if self.window is not None:
-            grouped = grouped.window(self.window.built())
-        table = self.folding.of(grouped, name=self.name, cached=self.cached)
-        return table.map(self.folding.after) if self.folding.is_bare else table
-
-    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        (above,) = inputs
-        if self.folding.word == "reduce":
-            some = plain.Each(above.node, lambda k, v: [] if v is None else [(k, v)])
-            above = replace(above, node=machine.add(some))
-        if self.key is not None:
-            key = KEYS[self.key].function
-            select = plain.Each(above.node, lambda k, v: [(key(v), v)])
-            above = Made(machine.add(select), changed=True)
-        node = keyed(machine, above)
-        if self.window is None:
-            fold = self.folding.plain()
-            made = Made(machine.add(plain.Folded(node, fold.init, fold.add, fold.row)))
-        else:
-            model = self.window.model(self.folding)
-            windows = machine.add(plain.Windows(node, model))
-            made = Made(windows, window=windows, lag=self.window.lag)
-        return as_rows(machine, made, self.folding.after) if self.folding.is_bare else made
-
-
-def as_rows(machine: Machine, made: Made, function: Callable[[Any], Any]) -> Made:
-    one = lambda k, v: function(v)  # noqa: E731
-    rows = machine.add(plain.Rows(made.table, one, filters=False, named=False))
-    return replace(made, node=rows, maps=(one,))
-
-
-@dataclass(frozen=True)
-class Regrouped(Step):
-    """Rows of a table by another key: counted and summed."""
-
-    key: str
-
-    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
-        grouped = inputs[0].group_by(KEYS[self.key].function)
-        table = grouped.aggregate(c=count(), s=sum_("n"), name=self.name)
-        return table.map(counted)
-
-    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        key = KEYS[self.key].function
-        changes = machine.add(plain.Regroup(inputs[0].node, lambda k, v: key(v)))
-
-        def change(state: tuple[int, int], value: Any, by: int) -> tuple[int, int]:
-            return state[0] + by, state[1] + by * (field(value, "n") or 0)
-
-        folded = plain.Folded(
-            machine.through(changes),
-            lambda: (0, 0),
-            lambda state, value: change(state, value, 1),
-            lambda state: {"c": state[0], "s": state[1]},
-            lambda state, value: change(state, value, -1),
-        )
-        return as_rows(machine, Made(machine.add(folded)), counted)
-
-
-def counted(value: Any) -> Value:
-    return row(value["c"] * 10 + value["s"], "g")
-
-
-@dataclass(frozen=True)
-class Cogrouped(Step):
-    """Several streams folded into one table."""
-
-    window: Window | None
-    in_order: bool = True  # the values are told in the order in which they came
-
-    def build(self, app: Any, inputs: Sequence[Any]) -> Any:
-        def add(number: int) -> Any:
-            return lambda state, value: [*state, [number, value]]
-
-        first, *others = inputs
-        groups = first.group_by_key().cogroup(add(0))
-        for number, other in enumerate(others, 1):
-            groups = groups.cogroup(other.group_by_key(), add(number))
-        if self.window is not None:
-            groups = groups.window(self.window.built())
-        return groups.aggregate(list, name=self.name).map(self.row)
-
-    def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        window = self.window
-        model = Cogroup() if window is None else Cogroup(window.size, window.advance, window.grace)
-        above = [keyed(machine, each) for each in inputs]
-        node = machine.add(plain.Together(*above, model=model, row=self.row))
-        return Made(node, window=node, lag=0 if window is None else window.lag)
-
-    def row(self, pairs: Any) -> Value:
-        numbers = [number * 3 + (field(value, "n") or 0) for number, value in pairs]
-        told = numbers if self.in_order else sorted(numbers)
-        return {"n": sum(numbers) % 101, "t": "c", "all": told}

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
+from math import ceil
 from typing import Any, Literal, NamedTuple
 
 from kafkalite.streams import (
     Record,
+    approx_distinct,
     coalesce,
     col,
     collect,
@@ -26,6 +28,7 @@ from kafkalite.streams import (
     max_,
     mean,
     min_,
+    quantiles,
     reduce_,
     right,
     struct,
@@ -149,10 +152,21 @@ OF_NUMBERS = {
     "last": Part(last, lambda vs: vs[-1] if vs else None, False),
 }
 OF_TEXTS = {name: OF_NUMBERS[name] for name in ("min", "max", "first", "last")}
+RANKS = (0, 0.3, 0.5, 1)
+
+
+def at_ranks(ordered: list[float]) -> list[float] | None:
+    """The values up to which such parts of all lie."""
+    size = len(ordered)
+    return [ordered[max(0, ceil(rank * size) - 1)] for rank in RANKS] if ordered else None
+
+
 OTHERS = {
     "mean": Part(mean, lambda vs: sum(vs) / len(vs) if vs else None),
     "top": Part(lambda of: top_k(2, of), lambda vs: sorted(vs, reverse=True)[:2]),
     "all": Part(collect, list, False),
+    "distinct": Part(approx_distinct, lambda vs: len(set(vs))),  # exact as long as it is few
+    "ranks": Part(lambda of: quantiles(of, RANKS, k=4_000), lambda vs: at_ranks(sorted(vs))),
     "set": Part(collect_set, lambda vs: list(dict.fromkeys(vs)), False),
 }
 
@@ -272,6 +286,21 @@ class Changes:
             return
         self.latest.put(record.key, field(record.value, "n"))
         self.context.forward(record)
+
+
+class Looking:
+    """Records with what a table has for their key."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+
+    def init(self, context: Any) -> None:
+        self.context = context
+        self.rows = context.store(self.table)
+
+    def process(self, record: Any) -> None:
+        found = None if record.key is None else self.rows.get(record.key)
+        self.context.forward(record.replace(value=joined(record.value, found)))
 
 
 PROCESSORS: dict[str, Any] = {"counts": Counting, "latest": Changes}

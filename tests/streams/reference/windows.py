@@ -14,6 +14,7 @@ from kafkalite.streams import Windowed
 
 Row = tuple[Any, Any, int]  # key, value, timestamp
 State = tuple[int, Any]  # the newest timestamp, the aggregate
+END = 2**63 - 1  # of a window without one
 
 
 @dataclass(frozen=True)
@@ -225,3 +226,24 @@ class Sliding:
                 stamp, aggregate = self.windows[key][start]
                 windowed = Windowed(key, start, start + self.difference)
                 self.final.append((windowed, self.fold.row(aggregate), stamp))
+
+
+class Unlimited:
+    """One window for the records of a key from `start` on: rules 8, 9, 15."""
+
+    def __init__(self, start: int, fold: Fold) -> None:
+        self.start, self.fold = start, fold
+        self.states: dict[str, State] = {}
+        self.updates: list[Row] = []
+        self.final: list[Row] = []
+        self.late: list[Row] = []
+        self.dropped = 0
+
+    def add(self, key: str | None, value: Any, timestamp: int) -> None:
+        self.dropped += key is None
+        if key is None or timestamp < self.start:
+            return
+        stamp, aggregate = self.states.get(key, (timestamp, self.fold.init()))
+        aggregate, stamp = self.fold.add(aggregate, value), max(stamp, timestamp)
+        self.states[key] = stamp, aggregate
+        self.updates.append((Windowed(key, self.start, END), self.fold.row(aggregate), stamp))

@@ -184,9 +184,10 @@ class Expiry:
         taken = batch.take(made.at)
         raw_keys: list[Any] = list(objects(taken.raw_keys or ()))
         stamps = list(taken.timestamps)
+        its_keys = None if self.keys is None else taken.keys  # else nobody below looks at them
         columns = [
             None if column is None else list(objects(column))
-            for column in (taken.keys, taken.values, taken.raw_values, taken.headers)
+            for column in (its_keys, taken.values, taken.raw_values, taken.headers)
         ]
         keys, values, raw_values, headers = columns
         for at, (key, stamp) in made.gone.items():
