@@ -13,11 +13,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, ConfigResource, ResourceType
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.core.protocol.partitioner import partition_column
-from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
+from kafkalite.core.types import Columns, Windowed
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import Serde, SerdeContext, avro, int64, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
@@ -73,15 +73,7 @@ async def read(address: str, topic: str) -> Columns:
         if topic not in await admin.list_topics():
             return Columns([], [], [])
         (info,) = await admin.describe_topics([topic])
-    partitions = [TopicPartition(topic, p) for p in range(info.partition_count)]
-    batches: list[Columns] = []
-    async with Consumer(address, auto_offset_reset="earliest") as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            batches += (await consumer.poll(timeout_ms=500)).values()
-    return concat(batches)
+    return await read_topic(address, topic, info.partition_count, "read_uncommitted")
 
 
 def decoded(address: str, topic: str, columns: Columns, key: Serde, value: Serde) -> list[Any]:

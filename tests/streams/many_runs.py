@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from many_apps import END_MS, FACTS, TOPOLOGIES, Sent, Topology
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 
 APPS = Path(__file__).with_name("many_apps.py")
 PARTITIONS = 2
@@ -149,19 +149,7 @@ class Run:
 
     def read(self, topic: str) -> list[tuple[Any, Any]]:
         """The committed records of a topic."""
-
-        async def read() -> Columns:
-            partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-            batches: list[Columns] = []
-            async with Consumer(self.address, isolation_level="read_committed") as consumer:
-                ends = await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                consumer.seek_to_beginning(partitions)
-                while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-                    batches += (await consumer.poll(timeout_ms=500)).values()
-            return concat(batches) if batches else Columns([], [], [])
-
-        columns = asyncio.run(read())
+        columns = asyncio.run(read_topic(self.address, topic, PARTITIONS))
         return [
             (json.loads(key or b""), None if value is None else json.loads(value))
             for key, value in zip(columns.keys, columns.values, strict=True)

@@ -24,11 +24,10 @@ from reference.drawing import Topology
 from reference.machine import Row
 from reference.steps import Write
 from test_simulated_workers import PATIENCE_SECONDS, Simulated, simulated
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams.local import call_loop
 from kafkalite.streams.local import worker as workers
@@ -154,19 +153,9 @@ class SimulatedTopology(Simulated):
 
     def read_rows(self, topic: str) -> list[Row]:
         """All that is committed of an output, as objects."""
-
-        async def read() -> Columns:
-            partitions = [TopicPartition(topic, p) for p in range(self.partitions)]
-            batches: list[Columns] = []
-            async with Consumer(self.address, isolation_level="read_committed") as consumer:
-                ends = await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                consumer.seek_to_beginning(partitions)
-                while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-                    batches += (await consumer.poll(timeout_ms=500)).values()
-            return concat(batches) if batches else Columns([], [], [])
-
-        columns = self.world.result(self.client, read(), PATIENCE_SECONDS)
+        columns = self.world.result(
+            self.client, read_topic(self.address, topic, self.partitions), PATIENCE_SECONDS
+        )
         return as_objects(self.plan, topic, columns)
 
 

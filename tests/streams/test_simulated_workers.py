@@ -21,14 +21,14 @@ from typing import Any
 import chaos_app
 import pytest
 from chaos_check import OUTPUTS, PARTITIONS, Checked
+from whole_topics import read_topic
 
 from kafkalite import node as nodes
 from kafkalite.clients import cluster
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.server import server
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams.local import worker as workers
 from kafkalite.streams.local.partials import Row, RowFormat
@@ -143,18 +143,9 @@ class Simulated(Checked):
         self.world.result(self.client, send(), PATIENCE_SECONDS)
 
     def read(self, what: str) -> Columns:
-        async def read() -> Columns:
-            partitions = [TopicPartition(f"app-{what}", p) for p in range(PARTITIONS)]
-            batches: list[Columns] = []
-            async with Consumer(self.address, isolation_level="read_committed") as consumer:
-                ends = await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                consumer.seek_to_beginning(partitions)
-                while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-                    batches += (await consumer.poll(timeout_ms=500)).values()
-            return concat(batches) if batches else Columns([], [], [])
-
-        return self.world.result(self.client, read(), PATIENCE_SECONDS)
+        return self.world.result(
+            self.client, read_topic(self.address, f"app-{what}", PARTITIONS), PATIENCE_SECONDS
+        )
 
     # What may happen
 

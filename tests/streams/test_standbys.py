@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, int64, string
@@ -50,17 +50,11 @@ async def feed(address: str, name: str) -> None:
 
 async def counts(address: str, name: str) -> set[int]:
     """The different last counts of all keys; each is to be the same."""
-    found: dict[bytes | None, int] = {}
-    partitions = [TopicPartition(f"{name}-out", p) for p in range(PARTITIONS)]
-    async with Consumer(address, isolation_level="read_committed") as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            for columns in (await consumer.poll(500)).values():
-                pairs = zip(columns.keys, columns.values, strict=True)
-                found |= {k: int.from_bytes(v or b"", "big") for k, v in pairs}
-    return set(found.values()) if len(found) == PARTITIONS * KEYS else set()
+    columns = await read_topic(address, f"{name}-out", PARTITIONS)
+    newest = dict(zip(columns.keys, columns.values, strict=True))
+    if len(newest) < PARTITIONS * KEYS:
+        return set()
+    return {int.from_bytes(count or b"", "big") for count in newest.values()}
 
 
 class Group:

@@ -20,11 +20,10 @@ from reference.calm import as_objects, by_topic, check, draw_calm, draw_phases, 
 from reference.drawing import Topology
 from reference.machine import Row
 from reference.steps import Write
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.slow
@@ -83,19 +82,9 @@ class Run:
 
     def read(self, topic: str) -> list[Row]:
         """All that is committed of an output."""
-
-        async def read() -> Columns:
-            partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-            batches: list[Columns] = []
-            async with Consumer(self.address, isolation_level="read_committed") as consumer:
-                ends = await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                consumer.seek_to_beginning(partitions)
-                while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-                    batches += (await consumer.poll(timeout_ms=500)).values()
-            return concat(batches) if batches else Columns([], [], [])
-
-        return as_objects(self.plan, topic, asyncio.run(read()))
+        return as_objects(
+            self.plan, topic, asyncio.run(read_topic(self.address, topic, PARTITIONS))
+        )
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ApiError, ErrorCode, KafkaliteError, ProcessingError, TopologyError
 from kafkalite.serde import MemoryRegistry
@@ -47,15 +47,7 @@ async def send(address: str, topic: str, words: list[str], start_ms: int = 0) ->
 
 
 async def read(address: str, topic: str) -> Columns:
-    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-    batches: list[Columns] = []
-    async with Consumer(address) as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            batches += (await consumer.poll(timeout_ms=500)).values()
-    return concat(batches)
+    return await read_topic(address, topic, PARTITIONS, "read_uncommitted")
 
 
 def counts(columns: Columns) -> dict[str, int]:

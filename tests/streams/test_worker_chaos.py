@@ -20,11 +20,11 @@ from random import Random
 import pytest
 from chaos_app import SESSION_MS
 from chaos_check import OUTPUTS, PARTITIONS, Checked
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 
 pytestmark = pytest.mark.slow
@@ -72,19 +72,7 @@ class Run(Checked):
 
     def read(self, what: str) -> Columns:
         """All that is committed of an output."""
-
-        async def read() -> Columns:
-            partitions = [TopicPartition(f"{self.name}-{what}", p) for p in range(PARTITIONS)]
-            batches: list[Columns] = []
-            async with Consumer(self.address, isolation_level="read_committed") as consumer:
-                ends = await consumer.end_offsets(partitions)
-                consumer.assign(partitions)
-                consumer.seek_to_beginning(partitions)
-                while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-                    batches += (await consumer.poll(timeout_ms=500)).values()
-            return concat(batches) if batches else Columns([], [], [])
-
-        return asyncio.run(read())
+        return asyncio.run(read_topic(self.address, f"{self.name}-{what}", PARTITIONS))
 
     def await_more(self) -> None:
         """Until a worker has copied something new: so that a fault hits work, not an idle group."""

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, int64, string
@@ -67,15 +67,7 @@ async def prepare(address: str, name: str, count: int) -> None:
 
 
 async def read(address: str, topic: str) -> list[tuple[str, bytes]]:
-    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-    batches: list[Columns] = []
-    async with Consumer(address, isolation_level="read_committed") as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            batches += (await consumer.poll(timeout_ms=500)).values()
-    found = concat(batches) if batches else Columns([], [], [])
+    found = await read_topic(address, topic, PARTITIONS)
     return [
         (bytes(key or b"").decode(), bytes(value or b""))
         for key, value in zip(found.keys, found.values, strict=True)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, int64, string, tumbling
@@ -92,15 +92,7 @@ async def prepare(address: str, name: str, made: Made) -> None:
 
 
 async def read(address: str, topic: str) -> list[tuple[Place, int]]:
-    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-    batches: list[Columns] = []
-    async with Consumer(address) as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            batches += (await consumer.poll(timeout_ms=500)).values()
-    found = concat(batches)
+    found = await read_topic(address, topic, PARTITIONS, "read_uncommitted")
     return [
         ((key[:-8], int.from_bytes(key[-8:], "big")), int.from_bytes(value or b"", "big"))
         for key, value in zip(found.keys, found.values, strict=True)

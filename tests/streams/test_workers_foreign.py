@@ -8,11 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string
@@ -85,17 +84,9 @@ async def write(address: str, topic: str, rows: list[Row]) -> None:
 
 async def latest(address: str, topic: str) -> dict[bytes, bytes]:
     """The last record of each key, deletions apart."""
-    partitions = [TopicPartition(topic, number) for number in range(ORDERS)]
-    found: dict[Any, Any] = {}
-    async with Consumer(address, isolation_level="read_committed") as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            columns: Columns
-            for columns in (await consumer.poll(timeout_ms=500)).values():
-                found.update(zip(columns.keys, columns.values, strict=True))
-    return {key: value for key, value in found.items() if value is not None}
+    columns = await read_topic(address, topic, ORDERS)
+    newest: dict[Any, Any] = dict(zip(columns.keys, columns.values, strict=True))
+    return {key: value for key, value in newest.items() if value is not None}
 
 
 @pytest.mark.parametrize(

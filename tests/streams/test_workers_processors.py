@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from reference.processors import PlainTask
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry, SerdeContext
 from kafkalite.streams import Record, Streams, json, store, string
@@ -116,15 +116,7 @@ async def prepare(address: str, name: str, made: list[list[Row]]) -> None:
 
 
 async def read(address: str, topic: str) -> Counter[str]:
-    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-    batches: list[Columns] = []
-    async with Consumer(address, isolation_level="read_committed") as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            batches += (await consumer.poll(timeout_ms=500)).values()
-    found = concat(batches)
+    found = await read_topic(address, topic, PARTITIONS)
     values = json().open(SerdeContext()).deserialize(topic, found.values)
     return Counter(
         str((key.decode(), value, time))

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from whole_topics import read_topic
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition, concat
+from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, string
@@ -58,15 +58,7 @@ async def prepare(address: str, name: str) -> None:
 
 
 async def read(address: str, topic: str) -> Columns:
-    partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]
-    batches: list[Columns] = []
-    async with Consumer(address, isolation_level="read_committed") as consumer:
-        ends = await consumer.end_offsets(partitions)
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(partitions)
-        while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):
-            batches += (await consumer.poll(timeout_ms=500)).values()
-    return concat(batches)
+    return await read_topic(address, topic, PARTITIONS)
 
 
 def test_joins_with_tables_survive_a_worker_that_leaves(address: str) -> None:
