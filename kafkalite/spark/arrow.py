@@ -15,18 +15,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from kafkalite.columnar.column_types import TIMESTAMP, Convert
+from kafkalite.columnar.rows import Rows
 from kafkalite.core.arrow import MILLISECONDS, binary, integers
 from kafkalite.core.protocol.record_codec import Spans
-from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.glimpse import glimpse
 from kafkalite.serde.primitives import bytes_, string
 from kafkalite.serde.serde import Codec, Serde
 from kafkalite.serde.windowed import named_windowed
-from kafkalite.spark.column_types import TIMESTAMP, Convert
 from kafkalite.spark.options import SourceOptions
 
-CREATE_TIME: Final = 0
 ORIGIN: Final = ("topic", "partition", "offset", "timestamp")  # a row's, after an underscore
 MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 WINDOWED: Final = pa.struct([("key", pa.string()), ("start", TIMESTAMP), ("end", TIMESTAMP)])
@@ -55,9 +54,7 @@ def arrow_schema(options: SourceOptions, value: pa.DataType) -> pa.Schema:
 
 
 def to_record_batch(
-    columns: Columns,
-    topic: str,
-    partition: int,
+    rows: Rows,
     schema: pa.Schema,
     codecs: tuple[Codec, Codec],
     convert: Convert | None,
@@ -65,7 +62,7 @@ def to_record_batch(
     """One batch; keys and values pass through their codecs a column at a time, then each value
     through `convert`. A codec of Avro must give dicts: Arrow takes no rows.
     """
-    n = len(columns)
+    n, columns, topic, partition = len(rows), rows.columns, rows.topic, rows.partition
     key_codec, value_codec = codecs
     try:
         keys: Sequence[Any] = key_codec.deserialize(topic, columns.keys)
@@ -86,7 +83,7 @@ def to_record_batch(
         "partition": pa.repeat(pa.scalar(partition, pa.int32()), n),
         "offset": integers(columns.offsets or ()),
         "timestamp": _microseconds(columns.timestamps),
-        "timestampType": pa.repeat(pa.scalar(CREATE_TIME, pa.int32()), n),
+        "timestampType": pa.repeat(pa.scalar(int(rows.timestamp_type), pa.int32()), n),
     }
     if "headers" in schema.names:
         headers = columns.headers or [()] * n

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.errors import KafkaliteError
 from kafkalite.spark.arrow import flattened
-from kafkalite.spark.ranges import OffsetRange
 
 HIDDEN: Final = "._"  # readers of Parquet pass by what begins so
 DAY: Final = "day"  # the column that the folders make

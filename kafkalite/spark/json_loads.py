@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from kafkalite.columnar.json_columns import Seen, columns_of, row_reader
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.serde import Codec, EachRecord
-from kafkalite.spark.json_columns import Seen, columns_of, row_reader
 
 SEEN_SCHEMA: Final = "seen string"
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from kafkalite.clients.admin.client import Admin
 from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode, StorageError, TopologyError
-from kafkalite.spark.ranges import OffsetRange
 
 POLL_MS: Final = 1_000
 IDLE_POLLS_MAX: Final = 30

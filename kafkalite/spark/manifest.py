@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kafkalite.columnar.ranges import OffsetRange, ranges_between
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
-from kafkalite.spark.ranges import OffsetRange, ranges_between
 
 
 @dataclass(frozen=True, slots=True)

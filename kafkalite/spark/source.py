@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kafkalite.columnar.ranges import OffsetRange, check_no_loss, limited, ranges_between
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.spark.options import (
@@ -42,10 +43,9 @@ from kafkalite.spark.options import (
     parse_offsets,
     parse_options,
 )
-from kafkalite.spark.ranges import OffsetRange, check_no_loss, limited, ranges_between
 
 if TYPE_CHECKING:
-    from kafkalite.spark.column_types import Convert
+    from kafkalite.columnar.column_types import Convert
 
 AVRO_SCHEMA = "avro.schema"  # in the metadata of the column `value`
 START = "start"  # in an end offset: where the query's first batch began
@@ -112,9 +112,9 @@ class Reading:
 
     def columns(self) -> tuple[pa.Schema, Convert | None]:
         """The columns, and what each value goes through to stand in its own."""
+        from kafkalite.columnar.column_types import PLAIN, column_type
         from kafkalite.serde.avro_schema import parse_schema
         from kafkalite.spark.arrow import arrow_schema
-        from kafkalite.spark.column_types import PLAIN, column_type
         from kafkalite.spark.json_loads import json_struct
 
         if self.options.value_schema is not None:
@@ -161,11 +161,12 @@ class Reading:
 
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of one range, in a worker process."""
+        from kafkalite.columnar.reading import read_range
+        from kafkalite.columnar.settings import ReadSettings
         from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
         from kafkalite.serde.registry_log import registry_at
         from kafkalite.spark.arrow import key_serde, to_record_batch
         from kafkalite.spark.json_loads import json_rows, json_struct
-        from kafkalite.spark.log import read_range
 
         servers = self.options.bootstrap_servers
         value: Serde = string() if self.options.value_format == "string" else bytes_()
@@ -177,13 +178,9 @@ class Reading:
             values = json_rows(json_struct(self.options.value_schema))
         keys = key_serde(self.options.key_format).open(SerdeContext(None, is_key=True))
         schema, convert = self.columns()
-        for columns in read_range(
-            servers, wanted, fail_on_data_loss=self.options.fail_on_data_loss
-        ):
-            if len(columns):
-                yield to_record_batch(
-                    columns, wanted.topic, wanted.partition, schema, (keys, values), convert
-                )
+        settings = ReadSettings(servers)
+        for rows in read_range(settings, wanted, fail_on_data_loss=self.options.fail_on_data_loss):
+            yield to_record_batch(rows, schema, (keys, values), convert)
 
 
 class BatchReader(DataSourceReader):

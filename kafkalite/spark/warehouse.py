@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.spark.arrow import column_names
@@ -34,7 +35,6 @@ from kafkalite.spark.json_loads import value_schema
 from kafkalite.spark.log import offsets_of, partitions_of
 from kafkalite.spark.manifest import Manifest
 from kafkalite.spark.options import check_formats, format_offsets
-from kafkalite.spark.ranges import OffsetRange
 
 PATTERN = re.compile(r"[\\{}\[\]*?]")  # of a path, what Spark takes for a pattern
 ROW_SCHEMA = "file string, records long"

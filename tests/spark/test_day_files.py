@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.spark import day_files
 from kafkalite.spark.day_files import NO_DAY, DayFile, RangeWriter, by_day
-from kafkalite.spark.ranges import OffsetRange
 
 DAY_US = 86_400_000_000
 

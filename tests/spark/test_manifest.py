@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite.columnar.ranges import OffsetRange, limited, ranges_between
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import StorageError
 from kafkalite.spark.manifest import Manifest
-from kafkalite.spark.ranges import OffsetRange, limited, ranges_between
 
 A, B = TopicPartition("orders", 0), TopicPartition("orders", 1)
 

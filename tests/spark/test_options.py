@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kafkalite.columnar.ranges import check_no_loss
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError, StorageError
 from kafkalite.spark.options import check_partitions, format_offsets, parse_offsets, parse_options
-from kafkalite.spark.ranges import check_no_loss
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
 

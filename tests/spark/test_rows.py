@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kafkalite.columnar.ranges import OffsetRange
+from kafkalite.columnar.rows import Rows
 from kafkalite.core.types import Columns
 from kafkalite.errors import ApiError, ConfigError, KafkaliteError, SchemaError, StorageError
 from kafkalite.serde import SerdeContext, bytes_
@@ -12,7 +14,6 @@ from kafkalite.spark.arrow import TIMESTAMP, arrow_schema, flattened, to_record_
 from kafkalite.spark.day_files import file_name
 from kafkalite.spark.failures import failure_in
 from kafkalite.spark.options import parse_options
-from kafkalite.spark.ranges import OffsetRange
 from kafkalite.spark.warehouse import TopicLoad
 
 
@@ -21,7 +22,9 @@ def test_a_timestamp_that_is_no_column_value_is_named_by_its_offset() -> None:
     codec = bytes_().open(SerdeContext())
     columns = Columns([None] * 3, [b"v"] * 3, [0, 1_700_000_000_000_000_000, 0], [7, 8, 9])
     with pytest.raises(KafkaliteError, match=r"t-2 offset 8: timestamp 17\d+ is no timestamp"):
-        to_record_batch(columns, "t", 2, arrow_schema(options, pa.binary()), (codec, codec), None)
+        to_record_batch(
+            Rows("t", 2, columns), arrow_schema(options, pa.binary()), (codec, codec), None
+        )
 
 
 def value_with(*names: str) -> pa.RecordBatch:

@@ -18,6 +18,7 @@ from kafkalite.cli.spark import Answer, ask, show
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
+from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ConfigError, SchemaError, SerdeError, StorageError
@@ -26,7 +27,6 @@ from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.spark.log import offsets_of, partitions_of, read_range
 from kafkalite.spark.manifest import Manifest
 from kafkalite.spark.options import format_offsets
-from kafkalite.spark.ranges import OffsetRange
 from kafkalite.spark.session import local_session
 from kafkalite.spark.source import BatchReader
 from kafkalite.spark.warehouse import TopicLoad, load_topic, read_table

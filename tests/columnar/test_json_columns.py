@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.columnar.json_columns import FIELDS_MAX, Seen, columns_of, row_reader
 from kafkalite.errors import ConfigError, SerdeError
-from kafkalite.spark.json_columns import FIELDS_MAX, Seen, columns_of, row_reader
 
 INT, DOUBLE, TEXT, BOOL = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 

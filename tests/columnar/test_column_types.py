@@ -10,12 +10,13 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from kafkalite.columnar.column_types import column_type
+from kafkalite.columnar.rows import Rows
 from kafkalite.core.types import Columns
 from kafkalite.errors import SchemaError
 from kafkalite.serde import MemoryRegistry, SerdeContext, avro, bytes_
 from kafkalite.serde.avro_schema import parse_schema
 from kafkalite.spark.arrow import arrow_schema, to_record_batch
-from kafkalite.spark.column_types import column_type
 from kafkalite.spark.options import parse_options
 
 OPTIONS = parse_options(
@@ -48,10 +49,10 @@ def column_of(schema: Any, *values: Any, written: Any = None) -> pa.Array:
     records = writer.serialize("t", [{"field": value} for value in values])
     codec = avro(schema=row_of(schema)).open(context)
     avro_type = column_type(parse_schema(row_of(schema)))
+    n = len(values)
+    columns = Columns([None] * n, records, [0] * n, offsets=range(n))
     batch = to_record_batch(
-        Columns([None] * len(values), records, [0] * len(values), offsets=range(len(values))),
-        "t",
-        0,
+        Rows("t", 0, columns),
         arrow_schema(OPTIONS, avro_type.arrow),
         (bytes_().open(SerdeContext(is_key=True)), codec),
         avro_type.convert,

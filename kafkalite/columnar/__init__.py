@@ -1,0 +1,1 @@
+"""Topics as Arrow: offset ranges, read and decoded into columns, without Spark.        [P]"""
