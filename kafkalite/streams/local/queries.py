@@ -112,7 +112,7 @@ class Queries:
     ) -> None:
         self._application_id = application_id
         self._subs = {sub.id: sub for sub in subs}
-        self._registry = registry
+        self._context = SerdeContext(registry, is_key=True)
         self._client = client
         self._read = thread.read
         self.reads = thread.reads  # for those who wait in a way of their own
@@ -289,7 +289,7 @@ class Queries:
     def key_bytes(self, home: Home, keys: Sequence[Any]) -> list[bytes]:
         """The bytes of keys in topics; of a windowed key those of the key in the window."""
         inner = [key.key if isinstance(key, Windowed) else key for key in keys]
-        codec = home.store.key.open(SerdeContext(self._registry, is_key=True))
+        codec = home.store.key.open(self._context)
         found = codec.serialize(home.store.changelog_topic, inner)
         if None in found:
             raise TopologyError(f"store {home.store.name!r}: None is no key")

@@ -37,8 +37,8 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import h11
+from uvicorn.server import ServerState
 
-from kafkalite.errors import KafkaliteError
 from kafkalite.serde.registry_connection import IDLE_SECONDS, RegistryConnection
 from kafkalite.streams.live import Asking
 from kafkalite.streams.local.queries import StoreUnavailable
@@ -59,16 +59,14 @@ PIPELINED_MAX: Final = 16
 STUCK_SECONDS: Final = 0.1  # a task thread that serves nobody for so long
 SLEEP_SECONDS: Final = 1.0
 PHRASES: Final = {200: b"OK", 404: b"Not Found"}
-QUESTION: Final = re.compile(rb"GET /stores/([^/? \r\n]+)/([^/? \r\n]+) HTTP/1\.1\r\n")
-UNUSUAL: Final = re.compile(
-    rb"\r\n(?:content-length|transfer-encoding|expect|upgrade|connection:(?![ \t]*keep-alive\r\n))",
-    re.IGNORECASE,
+QUESTION: Final = re.compile(
+    rb"GET /stores/([^/? \r\n]+)/([^/? \r\n]+) HTTP/1\.1\r\n"
+    rb"(?:(?!(?i:content-length|transfer-encoding|expect|upgrade"
+    rb"|connection:(?![ \t]*keep-alive\r\n)))[\w!#$%&'*+.^`|~-]+:[^\r\n\0]*\r\n)*\r\n"
 )
-FIELDS: Final = re.compile(rb"(?:[\w!#$%&'*+.^`|~-]+:[^\r\n\0]*\r\n)*\r\n")
-HEAD_ENDS: Final = b"\r\n\r\n"
 
-Answer: TypeAlias = tuple[int, bytes]  # status and body
-Look: TypeAlias = Callable[[], Answer]  # where no task is at work
+Headers: TypeAlias = list[tuple[bytes, bytes]]  # of uvicorn, which makes a new list each second
+Look: TypeAlias = Callable[[], bytes]  # the whole answer; where no task is at work
 
 
 class Rows:
@@ -84,48 +82,57 @@ class Rows:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK)
         self._poll.register(self._bell, select.EPOLLIN)
         weakref.finalize(self, os.close, self._bell)
-        self.headers = b"content-type: application/json\r\n%b: %b\r\n" % (
+        self._headers = b"content-type: application/json\r\n%b: %b\r\n" % (
             WORKER.encode(),
             address.encode(),
         )
+        self._heads: tuple[Headers, dict[int, bytes]] = [], {}
 
-    def look(self, head: bytes, end: int) -> Look | None:
-        """What answers the question at the beginning of `head`, whose `end` is known; None where
-        it does not take the short way."""
-        found = QUESTION.match(head)
-        if found is None or UNUSUAL.search(head, found.end() - 2, end) is not None:
-            return None
-        if FIELDS.fullmatch(head, found.end(), end) is None:
-            return None
-        name, text = (unquote(part.decode("latin-1")) for part in found.groups())
+    def look(self, question: re.Match[bytes]) -> Look | None:
+        """What answers a question; None where it does not take the short way."""
+        name, text = map(_text, question.groups())
         try:
             queries = self._asking.queries
             home = queries.home(name)
             key = key_of(home.store, text)
             partition = queries.partition_of(home, key)
-        except KafkaliteError:
+        except Exception:  # the usual way meets it again, and says what it is
             return None
         if not queries.runs(home, partition):
             return None
 
-        def look() -> Answer:
+        def look() -> bytes:
             if home.is_windowed:
                 pairs = queries.look_at_windows(home, key, partition, 0, END_OF_TIME, LIMIT)
-                return 200, encoded({"rows": [row_document(*pair) for pair in pairs]})
+                return self._answer(200, {"rows": [row_document(*p) for p in pairs]})
             row = queries.look(home, key, partition)
             if row is None:
-                return 404, encoded({"error": no_row(name, text)})
-            return 200, encoded(row_document(key, row))
+                return self._answer(404, {"error": no_row(name, text)})
+            return self._answer(200, row_document(key, row))
 
         return look
+
+    def _answer(self, status: int, document: dict[str, Any]) -> bytes:
+        body, usual = encoded(document), self._state.default_headers
+        made_of, heads = self._heads
+        if made_of is not usual:
+            heads = {each: self._head(each, usual) for each in PHRASES}
+            self._heads = usual, heads
+        return b"%bcontent-length: %d\r\n\r\n%b" % (heads[status], len(body), body)
+
+    def _head(self, status: int, usual: Headers) -> bytes:
+        """The head of an answer up to its length."""
+        first = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES[status])
+        return b"".join((first, *(b"%b: %b\r\n" % each for each in usual), self._headers))
 
     def read(self, read: Callable[[], None]) -> None:
         """Does it here if the task thread rests; else that does it soon."""
         self._asking.queries.reads.read(read)
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop of all connections."""
+    def begin(self, loop: asyncio.AbstractEventLoop, state: ServerState) -> None:
+        """What all connections share."""
         self._loop = loop
+        self._state = state
 
     def call_loop(self, call: Callable[[], None]) -> None:
         """Has the loop call this. The loop is woken once for all until it comes."""
@@ -191,17 +198,21 @@ class Rows:
         return bool(self._lent)
 
     def serve(self) -> bool:
-        """Answers what lent connections have asked; whether there was anything."""
-        served = False
-        for number in self._sockets.ready(self._poll.fileno()) if self._lent else ():
-            if (connection := self._lent.get(number)) is None:
-                continue
-            try:
-                served |= connection.serve(self._sockets)
-            except Exception:  # nothing of tasks, which go on
-                log.exception("a connection could not be served")
-                self.forget(number)
-        return served
+        """Answers what lent connections have asked; whether there was anything.
+
+        All questions are read, then answered, then their answers sent: a client that each send
+        wakes would take the core away, or the caches.
+        """
+        lent, sockets = self._lent, self._sockets
+        ready = sockets.ready(self._poll.fileno()) if lent else ()
+        heard = [
+            connection
+            for number in ready
+            if (connection := lent.get(number)) is not None and connection.hear(sockets)
+        ]
+        for connection in heard:
+            connection.answer()
+        return sum(connection.send(sockets) for connection in heard) > 0
 
     def sleep(self) -> None:
         """Until somebody asks, or `wake`, but not for ever."""
@@ -265,35 +276,44 @@ class Connection(RegistryConnection):
 
     # In the task thread
 
-    def serve(self, sockets: Sockets) -> bool:
-        """Reads and answers questions, where no task is at work; whether there were any."""
+    def hear(self, sockets: Sockets) -> bool:
+        """Reads what has come, if anything. The lock is held from now on until `send`."""
         if not self._lock.acquire(blocking=False):
             return False
-        try:
-            return self._is_lent and self._serve(sockets)
-        finally:
+        data = sockets.read(self._number) if self._is_lent else None
+        if data is None:
             self._lock.release()
-
-    def _serve(self, sockets: Sockets) -> bool:
-        if (data := sockets.read(self._number)) is None:
             return False
-        is_end, answers = not data, []
-        while (end := data.find(HEAD_ENDS) + len(HEAD_ENDS)) >= len(HEAD_ENDS):
-            if (look := self.rows.look(data, end)) is None:
+        self._early = data
+        return True
+
+    def answer(self) -> None:
+        """Answers what was read, where no task is at work, up to a question that has no answer
+        this way, and to `PIPELINED_MAX`: others wait."""
+        data, at = self._early, 0
+        answers: list[bytes] = []
+        while len(answers) < PIPELINED_MAX and (question := QUESTION.match(data, at)) is not None:
+            if (look := self.rows.look(question)) is None:
                 break
             try:
-                answers.append(self._response(*look()))
+                answers.append(look())
             except Exception:  # the usual way meets it again, and says what it is
                 break
-            data = data[end:]
-        if answers:
+            at = question.end()
+        self._early, self._unsent = data[at:], b"".join(answers)
+
+    def send(self, sockets: Sockets) -> bool:
+        """Sends the answers, if any, and gives the connection back where the rest is the loop's."""
+        has_answered = bool(self._unsent)
+        is_end = not has_answered and not self._early
+        if has_answered:
             self._note_question()
-            self._unsent = sockets.write(self._number, b"".join(answers))
-        self._early = data
+            self._unsent = sockets.write(self._number, self._unsent)
         if is_end or self._early or self._unsent:
             self._give_back()
             self.rows.call_loop(self._read_on)
-        return bool(answers)
+        self._lock.release()
+        return has_answered
 
     def _give_back(self) -> None:
         self.rows.forget(self._number)
@@ -302,11 +322,12 @@ class Connection(RegistryConnection):
     # In the loop
 
     def take_back(self) -> None:
-        """The task thread is stuck."""
-        with self._lock:
+        """The task thread is stuck. What it has in hand stays with it: the loop must not wait."""
+        if self._lock.acquire(blocking=False):
             if self._is_lent:
                 self._give_back()
                 self.flow.resume_reading()
+            self._lock.release()
 
     def _read_on(self) -> None:
         """The task thread has given it back."""
@@ -326,7 +347,7 @@ class Connection(RegistryConnection):
         """Takes a client in."""
         self._number = transport.get_extra_info("socket").fileno()
         self._thread = get_ident()
-        self.rows.begin(self.loop)
+        self.rows.begin(self.loop, self.server_state)
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -371,12 +392,11 @@ class Connection(RegistryConnection):
     def _take(self) -> None:
         """Asks the questions that stand at the beginning of what is held, as many as may wait."""
         while self._held and len(self._asked) < PIPELINED_MAX and not self.flow.write_paused:
-            end = self._held.find(HEAD_ENDS) + len(HEAD_ENDS)
-            look = None if end < len(HEAD_ENDS) else self.rows.look(self._held, end)
-            if look is None:
+            head = QUESTION.match(self._held)
+            if head is None or (look := self.rows.look(head)) is None:
                 return
-            question = Question(self._held[:end])
-            self._held = self._held[end:]
+            question = Question(head.group())
+            self._held = self._held[head.end() :]
             self._asked.append(question)
             self._note_question()
             self.rows.read(partial(self._answer, question, look))
@@ -384,7 +404,7 @@ class Connection(RegistryConnection):
     def _answer(self, question: Question, look: Look) -> None:
         """In this thread or the task thread, where no task is at work."""
         with suppress(Exception):  # the usual way meets it again, and says what it is
-            question.answer = self._response(*look())
+            question.answer = look()
         question.is_done = True
         if get_ident() != self._thread:
             self.rows.call_loop(self._come_back)
@@ -412,12 +432,6 @@ class Connection(RegistryConnection):
     def _note_question(self) -> None:
         self._waits_since = self.loop.time()
         self._short_until = self._waits_since + IDLE_SECONDS
-
-    def _response(self, status: int, body: bytes) -> bytes:
-        headers = [b"%b: %b\r\n" % each for each in self.server_state.default_headers]
-        first = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES[status])
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        return b"".join((first, *headers, self.rows.headers, length, body))
 
     # The life of the connection
 
@@ -461,6 +475,12 @@ class Connection(RegistryConnection):
             self._watch(left)
         else:
             super().timeout_keep_alive_handler()
+
+
+def _text(part: bytes) -> str:
+    """A part of a path."""
+    text = part.decode("latin-1")
+    return unquote(text) if "%" in text else text
 
 
 def connection_with(rows: Rows) -> type[Connection]:
