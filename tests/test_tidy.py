@@ -57,7 +57,7 @@ FUNCTION_LINES_MAX = 70
 FLOORS = {
     "kafkalite": 9, "kafkalite.cli": 9,
     "kafkalite.node": 8, "kafkalite.testing": 8, "kafkalite.embedded": 1,
-    "kafkalite.streams": 7, "kafkalite.spark": 7,
+    "kafkalite.streams": 7, "kafkalite.spark": 7, "kafkalite.warehouse": 7,
     "kafkalite.compaction.runner": 7, "kafkalite.monitoring": 7,
     "kafkalite.serde.registry_log": 7, "kafkalite.serde.registry_http": 7,
     "kafkalite.serde.registry_metrics": 7, "kafkalite.serde.registry_server": 7,
@@ -90,7 +90,7 @@ TAKERS = {
     "kafkalite.serde.registry_server",
     "kafkalite.streams.local.worker",
 }
-ABOVE_CORE = re.compile(r"kafkalite\.(compaction|streams|serde|spark)")
+ABOVE_CORE = re.compile(r"kafkalite\.(compaction|streams|serde|spark|warehouse)")
 KIND = re.compile(r"\[(P|D|IO)\]")
 
 

@@ -99,7 +99,7 @@ SHAPES: Final = {
         "source_topics, sink_topics, internal_topics}]}"
     ),
     "kafkalite-spark load": (
-        "{tables: [{topic, table, records, files, gaps: [{topic, partition, start, end}]}], "
-        "records, seconds, rows}"
+        "{tables: [{topic, table, records, files, skipped, dead_letters, "
+        "gaps: [{topic, partition, start, end}]}], records, seconds, rows}"
     ),
 }

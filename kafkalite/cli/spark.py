@@ -7,8 +7,11 @@ Fails  with one line and exit code 1: a broker that does not answer, a topic tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,24 +20,60 @@ import typer
 from kafkalite.cli import run_command
 from kafkalite.cli.options import BOOTSTRAP, AsJson, Bootstrap, examples, program
 from kafkalite.cli.output import emit, print_json
+from kafkalite.cli.spark_progress import progress
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkalite.spark.warehouse import TopicLoad
+    from kafkalite.spark.engine import SparkEngine
+    from kafkalite.warehouse.load import Load, Loaded
+    from kafkalite.warehouse.tables import TopicLoad
 
-cli = program("Load topics into a warehouse with Spark.")
+cli = program("Load topics into a warehouse, with Spark or without.")
+
+
+class Engine(Enum):
+    """Who reads and writes."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+class OnError(Enum):
+    """What becomes of a record that cannot be decoded."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DLQ = "dlq"
+
+
+Sort = Annotated[
+    bool, typer.Option(help="Sort the rows of a file by timestamp, so that readers skip more.")
+]
+FileSize = Annotated[
+    int, typer.Option(help="Megabytes of the log that become one file.", min=1, max=4_096)
+]
+MinPartitions = Annotated[
+    int, typer.Option(help="Divide a load into so many ranges at least.", min=1, max=100_000)
+]
+WithErrors = Annotated[
+    OnError, typer.Option(help="What becomes of records that cannot be decoded.")
+]
+Until = Annotated[
+    str | None, typer.Option(help="Load records before this time: ISO 8601, or epoch ms.")
+]
 
 
 @cli.callback()
 def commands() -> None:
-    """Load topics into a warehouse with Spark."""
+    """Load topics into a warehouse, with Spark or without."""
 
 
 @cli.command(
     epilog=examples(
         "kafkalite-spark load orders --warehouse warehouse --key orders=string",
+        "kafkalite-spark load orders --engine local --partition-by day --on-error dlq",
         "kafkalite-spark load flights delays --key delays=windowed:1h --query worst.sql",
     )
 )
@@ -52,6 +91,21 @@ def load(
         list[str] | None,
         typer.Option(help="TOPIC=avro, json, string or binary. JSON fields become columns."),
     ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="Spark, or processes of this machine without Spark.")
+    ] = Engine.SPARK,
+    processes: Annotated[
+        int, typer.Option(help="Processes of the local engine.", min=1, max=256)
+    ] = 1,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(help="day, hour, month of the timestamp, or a field: a folder for each."),
+    ] = None,
+    sort: Sort = True,
+    file_mb: FileSize = 128,
+    min_partitions: MinPartitions = 1,
+    on_error: WithErrors = OnError.FAIL,
+    until: Until = None,
     query: Annotated[
         Path | None, typer.Option(help="A file with one SQL query to run and print at the end.")
     ] = None,
@@ -59,41 +113,80 @@ def load(
 ) -> None:
     """Load the new records of topics into their tables.
 
-    Every record is loaded exactly once, however often a load runs.
+    Every record is loaded exactly once, however often a load runs and wherever it breaks off.
     """
     keys, values = _by_topic("--key", key, topics), _by_topic("--value", value, topics)
-    sql = _read_query(query)
-    loads = _topic_loads(topics, keys, values)
+    sql, until_ms = _read_query(query), _moment(until)
+    needs_spark = engine is Engine.SPARK or query is not None
+    loads = _topic_loads(topics, keys, values, on_error.value, needs_spark)
     from kafkalite.spark.log import partitions_of
+    from kafkalite.warehouse.engines import LocalEngine
+    from kafkalite.warehouse.load import Layout
 
-    partitions_of(bootstrap_servers, topics)  # before a JVM starts: is anybody there?
-    from kafkalite.spark.session import local_session
-
-    started = time.monotonic()
-    spark = local_session("kafkalite-load")
+    partitions_of(bootstrap_servers, topics)  # before there is a folder: do all topics exist?
     tell = (lambda _: None) if json else emit
-    tell(f"Spark {spark.version} is up after {time.monotonic() - started:.1f} s")
-    try:
-        told = _run(spark, bootstrap_servers, loads, warehouse, tell)
-        answer = None if query is None else ask(spark, query, sql)
+    layout = Layout(partition_by, sort, file_mb << 20, min_partitions)
+    with _spark(warehouse, tell, needs_spark) as spark:
+        workers = spark if spark and engine is Engine.SPARK else LocalEngine(processes)
+        told = _run(
+            [
+                (wanted, wanted.into(warehouse, bootstrap_servers, workers, layout, until_ms))
+                for wanted in loads
+            ],
+            tell,
+        )
+        answer = None
+        if query is not None and spark is not None:
+            answer = _ask_tables(spark.session, warehouse, loads, query, sql)
         if json:
             print_json({**told, "rows": None if answer is None else answer.as_dicts()})
         elif answer is not None:
             show(answer)
+
+
+@contextmanager
+def _spark(
+    warehouse: Path, tell: Callable[[str], None], needed: bool
+) -> Iterator[SparkEngine | None]:
+    """An engine whose session starts when it is first used, and ends with the command."""
+    if not needed:
+        yield None
+        return
+    from kafkalite.spark.engine import SparkEngine
+    from kafkalite.spark.session import local_session
+
+    def start() -> SparkSession:
+        started = time.monotonic()
+        session = local_session("kafkalite-load")
+        tell(f"Spark {session.version} is up after {time.monotonic() - started:.1f} s")
+        return session
+
+    engine = SparkEngine(start, str(warehouse))
+    try:
+        yield engine
     finally:
-        spark.stop()
+        if engine.is_started:
+            engine.session.stop()
 
 
 def _topic_loads(
-    topics: list[str], keys: dict[str, str], values: dict[str, str]
+    topics: list[str],
+    keys: dict[str, str],
+    values: dict[str, str],
+    on_error: str,
+    needs_spark: bool,
 ) -> list[TopicLoad]:
     try:
-        from kafkalite.spark.warehouse import TopicLoad
+        from kafkalite.warehouse.tables import TopicLoad
+
+        if needs_spark:
+            import pyspark  # noqa: F401
     except ImportError as error:
+        extra = "spark" if needs_spark else "warehouse"
         raise ConfigError(
-            f"Spark is not installed ({error}): pip install 'kafkalite[spark]'"
+            f"a package is not installed ({error}): pip install 'kafkalite[{extra}]'"
         ) from error
-    loads = [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro")) for t in topics]
+    loads = [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro"), on_error) for t in topics]
     names: dict[str, str] = {}
     for wanted in loads:
         other = names.setdefault(wanted.table.lower(), wanted.topic)
@@ -104,41 +197,67 @@ def _topic_loads(
     return loads
 
 
-def _run(
-    spark: SparkSession,
-    bootstrap_servers: str,
-    loads: list[TopicLoad],
-    warehouse: Path,
-    tell: Callable[[str], None],
-) -> dict[str, Any]:
+def _run(loads: list[tuple[TopicLoad, Load]], tell: Callable[[str], None]) -> dict[str, Any]:
     """Loads each table; returns the summary."""
-    from kafkalite.spark.warehouse import load_topic, read_table
-
     started, records = time.monotonic(), 0
     tables: list[dict[str, Any]] = []
-    for wanted in loads:
-        done = load_topic(spark, bootstrap_servers, wanted, warehouse)
+    for wanted, load in loads:
+        with progress(wanted.topic) as load.progress:
+            done = load.run()
         records += done.records
-        path = warehouse / wanted.table
         tables.append(
             {
                 "topic": wanted.topic,
-                "table": str(path),
+                "table": str(load.target.table),
                 "records": done.records,
                 "files": done.files,
+                "skipped": done.skipped,
+                "dead_letters": done.dead,
                 "gaps": [asdict(gap) for gap in done.gaps],
             }
         )
-        what = (
-            f"{done.records:,} new rows in {done.files:,} files" if done.records else "up to date"
-        )
-        tell(f"{wanted.topic} -> {path}: {what}")
+        tell(f"{wanted.topic} -> {_shown(load.target.table)}: {_what(done)}")
         for gap in done.gaps:
             tell(f"  {gap} was deleted from the log before it could be loaded")
-        read_table(spark, warehouse, wanted)
+        if done.dead:
+            tell(f"  {done.dead:,} dead letters -> {_shown(load.dead.table)}")
+        elif done.skipped:
+            tell(f"  {done.skipped:,} records could not be decoded and were skipped")
     seconds = time.monotonic() - started
     tell(f"loaded: {records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s)")
     return {"tables": tables, "records": records, "seconds": seconds}
+
+
+def _what(done: Loaded) -> str:
+    if done.records:
+        return f"{done.records:,} new rows in {done.files:,} files"
+    return "no new rows" if done.ranges else "up to date"
+
+
+def _shown(table: Path) -> Path:
+    """A path as short as it can be said here."""
+    return table.relative_to(Path.cwd()) if table.is_relative_to(Path.cwd()) else table
+
+
+def _ask_tables(
+    spark: SparkSession, warehouse: Path, loads: list[TopicLoad], path: Path, sql: str
+) -> Answer:
+    from kafkalite.spark.views import read_table
+
+    for wanted in loads:
+        read_table(spark, warehouse.resolve() / wanted.table)
+    return ask(spark, path, sql)
+
+
+def _moment(text: str | None) -> int | None:
+    """Epoch ms of a time; one without a zone is in UTC."""
+    if text is None or text.isdigit():
+        return None if text is None else int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--until {text}: neither ISO 8601 nor epoch ms") from error
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,12 @@ Loads themselves have their tests in tests/spark and tests/examples.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 
 Run = Callable[..., Any]
@@ -19,6 +21,7 @@ Run = Callable[..., Any]
     [
         (["--key", "other=string"], "--key other=string: give TOPIC=FORMAT for a topic to load"),
         (["--value", "x="], "--value x=: give TOPIC=FORMAT for a topic to load"),
+        (["--until", "noon"], "--until noon: neither ISO 8601 nor epoch ms"),
         (["--query", "/no/such.sql"], "/no/such.sql: No such file or directory"),
     ],
 )
@@ -35,3 +38,16 @@ def test_a_topic_that_is_not_there_is_named(
     load = ("load", topic, "--warehouse", str(warehouse))
     assert topic in refused(*load, program=kafkalite_spark)
     assert not warehouse.exists()
+
+
+def test_a_load_without_spark(
+    kafkalite_spark: Run, bootstrap: str, topic: str, kafkalite: Run, tmp_path: Path
+) -> None:
+    kafkalite("produce", topic, "--create", stdin=b"one\ntwo\n")
+    load = ("load", topic, "--engine", "local", "--warehouse", str(tmp_path), "--json")
+    value = ("--value", f"{topic}=string")
+    done = json.loads(kafkalite_spark(*load, *value).out)
+    assert done["records"] == 2
+    table = Path(done["tables"][0]["table"])
+    assert sorted(ds.dataset(table).to_table()["value"].to_pylist()) == ["one", "two"]
+    assert json.loads(kafkalite_spark(*load, *value).out)["records"] == 0

@@ -11,10 +11,10 @@ from kafkalite.core.types import Columns
 from kafkalite.errors import ApiError, ConfigError, KafkaliteError, SchemaError, StorageError
 from kafkalite.serde import SerdeContext, bytes_
 from kafkalite.spark.arrow import TIMESTAMP, arrow_schema, flattened, to_record_batch
-from kafkalite.spark.day_files import file_name
 from kafkalite.spark.failures import failure_in
 from kafkalite.spark.options import parse_options
-from kafkalite.spark.warehouse import TopicLoad
+from kafkalite.warehouse.partitioning import file_name
+from kafkalite.warehouse.tables import TopicLoad
 
 
 def test_a_timestamp_that_is_no_column_value_is_named_by_its_offset() -> None:

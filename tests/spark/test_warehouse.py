@@ -24,12 +24,14 @@ from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ConfigError, SchemaError, SerdeError, StorageError
 from kafkalite.serde import SerdeContext, avro, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.spark.engine import SparkEngine
 from kafkalite.spark.log import offsets_of, partitions_of, read_range
-from kafkalite.spark.manifest import Manifest
 from kafkalite.spark.options import format_offsets
 from kafkalite.spark.session import local_session
 from kafkalite.spark.source import BatchReader
-from kafkalite.spark.warehouse import TopicLoad, load_topic, read_table
+from kafkalite.spark.views import read_table as view
+from kafkalite.warehouse.load import Layout, Loaded
+from kafkalite.warehouse.tables import TopicLoad
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +62,15 @@ def spark() -> Iterator[SparkSession]:
     session = local_session("kafkalite-tests", cores=2)
     yield session
     session.stop()
+
+
+def load_topic(spark: SparkSession, address: str, load: TopicLoad, warehouse: Path) -> Loaded:
+    engine = SparkEngine(lambda: spark, str(warehouse))
+    return load.into(warehouse, address, engine, Layout(partition_by="day")).run()
+
+
+def read_table(spark: SparkSession, warehouse: Path, load: TopicLoad) -> bool:
+    return view(spark, warehouse / load.table)
 
 
 def order(i: int) -> dict[str, Any]:
@@ -120,22 +131,6 @@ def test_a_load_holds_every_row_once_however_often_it_runs(
     assert all(row.day.toordinal() - 719_163 == row.id * 600_000 // DAY_MS for row in keyed)
 
 
-def test_a_load_that_broke_off_before_its_commit_is_done_again_without_a_row_twice(
-    address: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    load = TopicLoad("orders-crash", key_format="string")
-    send(address, load.topic, range(300))
-    load_topic(spark, address, load, tmp_path)
-    manifest = Manifest(tmp_path / load.table)
-    (committed,) = manifest.loads()
-    committed.replace(manifest.pending)  # as if the process had died before the rename
-    send(address, load.topic, range(300, 400))
-    assert load_topic(spark, address, load, tmp_path).records == 300
-    assert load_topic(spark, address, load, tmp_path).records == 100
-    read_table(spark, tmp_path, load)
-    assert rows_of(spark, load.table) == [order(i) for i in range(400)]
-
-
 def test_a_load_ends_before_a_transaction_that_is_open(
     address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -161,14 +156,6 @@ def test_a_load_ends_before_a_transaction_that_is_open(
     assert loaded() == 0
 
 
-def test_a_table_has_one_topic(address: str, spark: SparkSession, tmp_path: Path) -> None:
-    send(address, "orders-two", range(5))
-    send(address, "orders.two", range(5))
-    load_topic(spark, address, TopicLoad("orders-two"), tmp_path)
-    with pytest.raises(ConfigError, match=r"orders_two holds topic orders-two, not orders"):
-        load_topic(spark, address, TopicLoad("orders.two"), tmp_path)
-
-
 def test_sql_sees_rows_under_any_name_of_a_topic_and_of_any_time(
     address: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -187,27 +174,6 @@ def test_sql_sees_rows_under_any_name_of_a_topic_and_of_any_time(
     read_table(spark, warehouse, load)
     rows = spark.sql("SELECT id, day FROM topic_2024_orders ORDER BY id").collect()
     assert [tuple(row) for row in rows] == [(1, date(1970, 1, 2)), (5_000_000, None)]
-
-
-def test_a_load_that_broke_off_goes_on_with_what_is_still_there(
-    address: str, spark: SparkSession, tmp_path: Path
-) -> None:
-    load = TopicLoad("orders-expired", key_format="string")
-    send(address, load.topic, range(60))
-    partitions = partitions_of(address, [load.topic])
-    _, end = offsets_of(address, partitions)
-    Manifest(tmp_path / load.table).plan(dict.fromkeys(partitions, 0), end)
-    gone = {partitions[0]: 4, partitions[1]: end[partitions[1]]}
-
-    async def delete() -> None:
-        async with Admin(address) as admin:
-            await admin.delete_records(gone)
-
-    asyncio.run(delete())
-    done = load_topic(spark, address, load, tmp_path)
-    assert done.gaps == tuple(OffsetRange(*tp, 0, offset) for tp, offset in gone.items())
-    assert done.records == 60 - sum(gone.values())
-    assert load_topic(spark, address, load, tmp_path).gaps == ()
 
 
 def test_what_a_task_failed_with_is_raised_as_it_was(

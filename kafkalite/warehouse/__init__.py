@@ -1,0 +1,1 @@
+"""Warehouse loads: topics into tables, every record exactly once, with or without Spark. [IO]"""

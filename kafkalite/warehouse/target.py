@@ -1,0 +1,75 @@
+"""The port between a load and a table: what a table must tell and do.                     [P]
+
+A load stages data files, which no reader of the table sees, and commits them together with the
+offset ranges that they hold. A table that has committed an epoch says so in `offsets`, whatever
+happens to the loading process; a repeated commit of the same epoch does nothing.
+
+Owns   nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from kafkalite.columnar.ranges import OffsetRange
+from kafkalite.core.types import TopicPartition
+from kafkalite.warehouse.partitioning import Partitioning
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One Parquet file: `staged` is its name in the staging folder, `path` its later place below
+    the table, `partition` the text of its partition's value.
+    """
+
+    staged: str
+    path: str
+    records: int
+    size: int
+    partition: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one commit adds to a table."""
+
+    ranges: tuple[OffsetRange, ...]
+    files: tuple[StagedFile, ...]
+    columns: pa.Schema
+    partitioning: Partitioning
+
+    def is_in(self, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Whether a table with these offsets has this epoch."""
+        return all(offsets.get(r.topic_partition, -1) >= r.end for r in self.ranges)
+
+
+class Target(Protocol):
+    """A table. Only the process that holds the table's lock may call `recover` and `commit`; both
+    yield the name of each step once it is done, and may be broken off after any of them.
+    """
+
+    @property
+    def table(self) -> Path:
+        """The table's folder."""
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """For each partition the first offset that the table does not hold."""
+
+    def columns(self) -> pa.Schema | None:
+        """The newest columns of the rows; None while there is no table."""
+
+    def partitioning(self) -> Partitioning | None:
+        """The folders of the table; None while there is no table."""
+
+    def recover(self) -> Iterator[str]:
+        """Finishes or removes what an interrupted load left in the table."""
+
+    def commit(self, epoch: Epoch, staging: Path) -> Iterator[str]:
+        """Adds the epoch's files in one commit, unless the table has the epoch already."""

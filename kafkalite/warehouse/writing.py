@@ -1,0 +1,104 @@
+"""A worker's part of a load: one offset range becomes one Parquet file per partition.      [IO]
+
+Rows are sorted by their timestamp, so that the statistics of row groups let readers skip most of
+them. A range whose rows need more than ROWS_BYTES_MAX bytes of memory is written in several parts.
+
+Owns   the files that it writes into the staging folder; each attempt has names of its own.
+Fails  with the disk's errors, and with those of the records that it reads.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafkalite.columnar.ranges import OffsetRange
+from kafkalite.warehouse.files import sync
+from kafkalite.warehouse.partitioning import Partitioning, file_name
+from kafkalite.warehouse.target import StagedFile
+from kafkalite.warehouse.workspace import Staged, note_staged, read_staged
+
+ROWS_BYTES_MAX: Final = 256 << 20
+ROW_GROUP_ROWS: Final = 262_144
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Rows that were read, and the records among them that could not be decoded."""
+
+    rows: pa.RecordBatch
+    dead: pa.RecordBatch | None = None
+    skipped: int = 0
+
+
+ReadRange: TypeAlias = Callable[[OffsetRange], Iterator[Read]]  # picklable: workers are processes
+
+
+@dataclass(frozen=True, slots=True)
+class StageRange:
+    """Stages a range. Picklable: a worker process or a Spark task calls it."""
+
+    rows: ReadRange
+    staging: Path
+    partitioning: Partitioning
+    is_sorted: bool = True
+
+    def __call__(self, wanted: OffsetRange) -> Staged:
+        """What was staged, or what an earlier attempt has staged already."""
+        done = read_staged(self.staging, wanted)
+        if done is not None:
+            return done
+        waiting: list[pa.RecordBatch] = []
+        dead: list[pa.RecordBatch] = []
+        files: list[StagedFile] = []
+        size, skipped, part = 0, 0, 0
+        for read in self.rows(wanted):
+            skipped += read.skipped
+            if read.dead is not None:
+                dead.append(read.dead)
+            if read.rows.num_rows:
+                waiting.append(read.rows)
+                size += read.rows.nbytes
+            if size >= ROWS_BYTES_MAX:
+                files += self._write(wanted, waiting, part)
+                waiting, size, part = [], 0, part + 1
+        if waiting:
+            files += self._write(wanted, waiting, part)
+        letters = self._write_dead(wanted, dead) if dead else ()
+        staged = Staged(wanted, tuple(files), letters, skipped)
+        sync(self.staging)
+        note_staged(self.staging, staged)
+        return staged
+
+    def _write(
+        self, wanted: OffsetRange, batches: Sequence[pa.RecordBatch], part: int
+    ) -> Iterator[StagedFile]:
+        rows = pa.Table.from_batches(batches)
+        name = file_name(wanted, part)
+        parts = self.partitioning.parts(rows, is_sorted=self.is_sorted)
+        for number, (value, own) in enumerate(parts):
+            path = f"{self.partitioning.folder(value)}{name}"
+            yield self._write_file(own, f"{name}.{number}", path, value)
+
+    def _write_dead(
+        self, wanted: OffsetRange, batches: Sequence[pa.RecordBatch]
+    ) -> tuple[StagedFile, ...]:
+        name = file_name(wanted)
+        return (self._write_file(pa.Table.from_batches(batches), f"{name}.dead", name, None),)
+
+    def _write_file(
+        self, rows: pa.Table, name: str, path: str, partition: str | None
+    ) -> StagedFile:
+        staged = f"{name}.{os.getpid()}.{socket.gethostname()}.tmp"
+        target = self.staging / staged
+        texts = [f.name for f in rows.schema if not pa.types.is_primitive(f.type)]
+        pq.write_table(rows, target, row_group_size=ROW_GROUP_ROWS, use_dictionary=texts)
+        sync(target)
+        return StagedFile(staged, path, rows.num_rows, target.stat().st_size, partition)

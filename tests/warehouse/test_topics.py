@@ -1,0 +1,161 @@
+"""Loads of topics without Spark: columns of Avro and JSON, dead letters, a time to end at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.producer.producer import Producer
+from kafkalite.columnar.ranges import OffsetRange
+from kafkalite.core.types import Columns
+from kafkalite.embedded import EmbeddedBroker
+from kafkalite.errors import ConfigError, SchemaError, SerdeError
+from kafkalite.serde import SerdeContext, avro
+from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.warehouse.engines import LocalEngine
+from kafkalite.warehouse.load import Layout, Loaded
+from kafkalite.warehouse.tables import TopicLoad
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.bootstrap_servers
+
+
+def send(address: str, topic: str, values: list[bytes], first_ms: int = 0) -> None:
+    """One record a second, in one partition."""
+
+    async def go() -> None:
+        async with Admin(address) as admin:
+            if topic not in await admin.list_topics():
+                await admin.create_topics([NewTopic(topic, 1, configs={"retention.ms": "-1"})])
+        async with Producer(address) as producer:
+            times = [first_ms + 1000 * number for number in range(len(values))]
+            await producer.send_columns(topic, Columns([b"k"] * len(values), values, times))
+
+    asyncio.run(go())
+
+
+def send_avro(address: str, topic: str, schema: Any, values: list[Any]) -> None:
+    with LogRegistry(address) as registry:
+        data = avro(schema=schema).open(SerdeContext(registry)).serialize(topic, values)
+    send(address, topic, list(data))
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    described = [
+        {"name": name, "type": kind[0], "default": kind[1]}
+        if isinstance(kind, tuple)
+        else {"name": name, "type": kind}
+        for name, kind in fields.items()
+    ]
+    return {"type": "record", "name": "Reading", "fields": described}
+
+
+def load(address: str, wanted: TopicLoad, warehouse: Path, until_ms: int | None = None) -> Loaded:
+    return wanted.into(warehouse, address, LocalEngine(), Layout(), until_ms).run()
+
+
+def table(warehouse: Path, wanted: TopicLoad) -> pa.Table:
+    found: pa.Table = ds.dataset(warehouse / wanted.table, format="parquet").to_table()
+    return found.sort_by("_offset")
+
+
+def test_avro_fields_are_columns_of_the_newest_schema(address: str, tmp_path: Path) -> None:
+    wanted = TopicLoad("readings", key_format="string")
+    send_avro(
+        address, wanted.topic, record(id="int", gone=("string", "")), [{"id": 1, "gone": "x"}]
+    )
+    assert load(address, wanted, tmp_path).records == 1
+    newer = record(id="long", celsius=("double", 0.5))
+    send_avro(address, wanted.topic, newer, [{"id": 2**40, "celsius": 21.5}])
+    load_of = wanted.into(tmp_path, address, LocalEngine(), Layout())
+    assert load_of.run().records == 1
+    columns = load_of.target.columns()
+    assert columns is not None
+    assert columns.field("id").type == pa.int64()
+    assert "gone" not in columns.names
+    rows = ds.dataset(tmp_path / wanted.table, schema=columns, format="parquet").to_table()
+    rows = rows.sort_by("_offset")
+    assert rows["id"].to_pylist() == [1, 2**40]
+    assert rows["celsius"].to_pylist() == [None, 21.5]
+    assert rows["key"].to_pylist() == ["k", "k"]
+
+
+def test_json_columns_are_inferred_and_stay(address: str, tmp_path: Path) -> None:
+    wanted = TopicLoad("json", value_format="json")
+    send(address, wanted.topic, [orjson.dumps({"a": 1}), orjson.dumps({"a": 2.5, "t": ["x"]})])
+    load(address, wanted, tmp_path)
+    assert table(tmp_path, wanted)["a"].to_pylist() == [1.0, 2.5]
+    send(address, wanted.topic, [orjson.dumps({"a": 3, "new": True})])
+    load(address, wanted, tmp_path)
+    assert table(tmp_path, wanted)["a"].to_pylist() == [1.0, 2.5, 3.0]
+    send(address, wanted.topic, [orjson.dumps({"a": "six"})])
+    with pytest.raises(SerdeError, match=r"json-0 offset 3: .* the field 'a' is 'six', and its"):
+        load(address, wanted, tmp_path)
+
+
+def test_records_that_cannot_be_decoded_become_dead_letters(address: str, tmp_path: Path) -> None:
+    schema = record(id="int")
+    send_avro(address, "spoilt", schema, [{"id": n} for n in range(40)])
+    send(address, "spoilt", [b"no Avro", b""])
+    send_avro(address, "spoilt", schema, [{"id": n} for n in range(40, 50)])
+    with pytest.raises(SerdeError, match="^spoilt-0 offset 40: "):
+        load(address, TopicLoad("spoilt"), tmp_path)
+    wanted = TopicLoad("spoilt", on_error="dlq")
+    done = load(address, wanted, tmp_path)
+    assert (done.records, done.dead) == (50, 2)
+    assert table(tmp_path, wanted)["id"].to_pylist() == list(range(50))
+    dead = table(tmp_path, TopicLoad("spoilt_dead_letters")).to_pylist()
+    assert [(row["_offset"], row["key"], row["value"]) for row in dead] == [
+        (40, b"k", b"no Avro"), (41, b"k", b""),
+    ]  # fmt: skip
+    assert "spoilt-0 offset 40" in dead[0]["reason"]
+    with pytest.raises(ConfigError, match="on-error: 'drop' is not one of fail, skip, dlq"):
+        TopicLoad("spoilt", on_error="drop")
+
+
+def test_a_load_ends_at_a_time(address: str, tmp_path: Path) -> None:
+    wanted = TopicLoad("timed", value_format="string")
+    send(address, wanted.topic, [b"%d" % n for n in range(10)], first_ms=1_000_000)
+    assert load(address, wanted, tmp_path, until_ms=1_004_000).records == 4
+    assert load(address, wanted, tmp_path, until_ms=1_002_000).records == 0
+    assert load(address, wanted, tmp_path, until_ms=2_000_000).records == 6
+    assert table(tmp_path, wanted)["value"].to_pylist() == [str(n) for n in range(10)]
+
+
+def test_a_topic_without_a_schema_is_named(address: str, tmp_path: Path) -> None:
+    send(address, "strange", [b"x"])
+    with pytest.raises(SchemaError, match=r"^subject 'strange-value' is not known"):
+        load(address, TopicLoad("strange"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"), [(b"{", "unexpected end of data"), (b"5", "not a JSON object")]
+)
+def test_what_is_no_object_is_named_by_its_offset(
+    address: str, tmp_path: Path, value: bytes, complaint: str
+) -> None:
+    wanted = TopicLoad(f"json-wrong-{value.hex()}", value_format="json")
+    send(address, wanted.topic, [b'{"a": 1}', value])
+    with pytest.raises(SerdeError, match=rf"{wanted.topic}-0 offset 1: .*{complaint}"):
+        load(address, wanted, tmp_path)
+
+
+def test_a_table_of_dates_is_none_for_json(address: str, tmp_path: Path) -> None:
+    wanted = TopicLoad("json-dates", value_format="json")
+    send(address, wanted.topic, [b'{"a": 1}'])
+    source = wanted.into(tmp_path, address, LocalEngine(), Layout()).source
+    dates = pa.schema([("a", pa.date32()), ("_offset", pa.int64())])
+    ranges = [OffsetRange(wanted.topic, 0, 0, 1)]
+    with pytest.raises(ConfigError, match=r"the table's column 'a' is a date32\[day\]"):
+        source.resolved(LocalEngine(), ranges, dates)
