@@ -83,7 +83,7 @@ bench-broker: $(VENV)/.dev
 
 # The log cleaner, alone or (KIT and LAB) beside Apache Kafka's.
 bench-cleaner: $(VENV)/.dev
-	$(BIN)/python bench/cleaner.py $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
+	$(BIN)/python -m bench.cleaner $(if $(KIT),--kit $(KIT)) $(if $(LAB),--lab $(LAB)) $(ARGS)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "kafkalite needs Python 3.11 or newer; $(PYTHON) is %d.%d. Set PYTHON=..." % v[:2])'

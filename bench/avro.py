@@ -1,6 +1,6 @@
 """Avro measured: native columns and rows against fastavro, in one run.
 
-    python bench/avro.py [--records 5000] [--repeat 30]
+    python -m bench.avro [--records 5000] [--repeat 30]
 
 Two records: an order of 6 fields, a flight of 19 (as `examples/flights`). Each figure is the best
 of `repeat` runs, in nanoseconds of wall time a record; fastavro's stand beside, and how many times
@@ -16,8 +16,7 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any
 
-from fastest import fastest
-
+from bench.fastest import fastest
 from kafkalite.serde.avro_arrow import avro_to_arrow
 from kafkalite.serde.avro_binary import binary
 from kafkalite.serde.avro_columns import NATIVE, ValueEncoder, decoder, objects

@@ -41,7 +41,8 @@ PRODUCE: Final = (
     "p100-idem-none",
 )  # fmt: skip
 CONSUME: Final = tuple("c" + name[1:] for name in PRODUCE if "a1" not in name and "ide" not in name)
-GOALS: Final = {  # case -> figure -> the ratio to reach; True: at least, False: at most
+Goal = tuple[float | None, bool]  # the ratio to reach; True: at least, False: at most
+GOALS: Final[dict[str, dict[str, Goal]]] = {  # case -> figure -> goal
     "produce": {"rec_s": (1.2, True), "broker_cpu_s_per_GB": (0.5, False)},
     "consume": {"rec_s": (1.0, True), "broker_cpu_s_per_GB": (1.0, False)},
     "latency": {"p50_ms": (0.7, False), "p99_ms": (0.7, False), "broker_cpu_ms": (0.3, False)},

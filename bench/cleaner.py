@@ -1,7 +1,7 @@
 """The log cleaner: MB/s over 1 GB of 1 KB records on 100,000 keys, beside Apache Kafka's.
 
-    python bench/cleaner.py                          ours alone, on a log made here
-    python bench/cleaner.py --kit DIR --lab DIR      both brokers, written to by the same client
+    python -m bench.cleaner                          ours alone, on a log made here
+    python -m bench.cleaner --kit DIR --lab DIR      both brokers, written to by the same client
 
 Alone it shows what the cleaner costs: wall time, CPU and memory, for the codec and size of batch
 that is asked for. The kit is that of bench/broker.py; its case `compact` writes 1 GB through a real
@@ -24,8 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from broker import Side, sides
-
+from bench.broker import Side, kafka_side, our_side
 from kafkalite.compaction.cleaner import CleanerSettings, Cleaning, DirtyRange
 from kafkalite.core.config.settings import LogConfig
 from kafkalite.core.log.partition_log import PartitionLog
@@ -72,7 +71,7 @@ def clean(log: PartitionLog) -> tuple[float, float, Cleaning]:
     """Cleans all of it: wall seconds, CPU seconds, the cleaning."""
     dirty = DirtyRange(0, log.segments[-1].base_offset)
     wall, cpu = time.perf_counter(), time.process_time()
-    cleaning = Cleaning(log, dirty, CleanerSettings(), os.urandom(16), 1)
+    cleaning = Cleaning(log, dirty, CleanerSettings(), os.urandom(16), at(1))
     for work in cleaning.steps():
         work()
     return time.perf_counter() - wall, time.process_time() - cpu, cleaning
@@ -107,7 +106,7 @@ def both_in_turn(options: argparse.Namespace) -> None:
     """The kit's case against each broker, and the ratio."""
     kit, lab = Path(options.kit).resolve(), Path(options.lab).resolve()
     scratch = Path(tempfile.mkdtemp(prefix="bench-cleaner-", dir=options.scratch))
-    both = sides(kit, lab, options.kafka, scratch)
+    both = (our_side(scratch), kafka_side(kit, lab, options.kafka, scratch))
     found: list[list[float]] = [[], []]
     try:
         for _ in range(options.rounds):

@@ -23,7 +23,7 @@ from kafkalite.streams import Expression, col, struct
 from kafkalite.streams.api import StreamsBuilder
 from kafkalite.streams.expressions.arrow import compile_arrow
 from kafkalite.streams.expressions.objects import compile_objects
-from kafkalite.streams.local import inputs
+from kafkalite.streams.local import arrows, inputs
 from kafkalite.streams.local.compile import compile_topology
 from kafkalite.streams.local.task import Task
 
@@ -141,7 +141,9 @@ def avro_lines(records: int = 5_000) -> None:
     data = Columns([b"k"] * records, values, list(range(records)), range(records))
     for name, build in AVRO.items():
         figures = []
-        for inputs.HAS_ARROW in (False, True):
+        for has_arrow in (False, True):
+            for module in (arrows, inputs):
+                vars(module)["HAS_ARROW"] = has_arrow
             app = StreamsBuilder("bench", key=string(), value=serde)
             build(app.stream("in")).to("out")
             (sub,) = compile_topology(app.plan())

@@ -13,6 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from uuid import UUID
@@ -24,6 +25,7 @@ from kafkalite.core.log.store import LogStore
 from kafkalite.core.protocol.record_codec import NATIVE
 from kafkalite.core.protocol.records import check_produced, encode
 from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.testing.clock import at
 
 TOPIC_ID = UUID(int=1)
 SHAPES = ((1, 20_000), (16, 20_000), (150, 10_000), (1_000, 2_000))  # records a batch, batches
@@ -39,6 +41,10 @@ def microseconds(act: Callable[[bytearray], object], over: Iterable[bytearray]) 
     return (perf_counter() - began) / len(todo) * 1e6
 
 
+def append_to(log: PartitionLog, batch: bytearray) -> None:
+    log.append_as_leader(batch, 0, NOW_MS)
+
+
 def appends(directory: Path) -> None:
     for records, count in SHAPES:
         columns = Columns([b"key-%05d" % i for i in range(records)], [b"v" * 100] * records,
@@ -49,16 +55,14 @@ def appends(directory: Path) -> None:
             for i in range(count)
         )
         store = LogStore(FileStorage(directory / str(records)))
-        log = store.open(TopicPartition("t", 0), TOPIC_ID, LogConfig(), NOW_MS)
-        twin = store.open(TopicPartition("t", 1), TOPIC_ID, LogConfig(), NOW_MS)
+        log = store.open(TopicPartition("t", 0), TOPIC_ID, LogConfig(), at(NOW_MS))
+        twin = store.open(TopicPartition("t", 1), TOPIC_ID, LogConfig(), at(NOW_MS))
         raw = os.open(directory / "raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         copies = [bytearray(plain) for _ in range(count)]
         check = microseconds(check_produced, copies)
-        write = microseconds(lambda data, raw=raw: os.write(raw, data), copies)
-        append = microseconds(lambda data, log=log: log.append_as_leader(data, 0, NOW_MS), copies)
-        idempotent = microseconds(
-            lambda data, log=twin: log.append_as_leader(data, 0, NOW_MS), numbered
-        )
+        write = microseconds(partial(os.write, raw), copies)
+        append = microseconds(partial(append_to, log), copies)
+        idempotent = microseconds(partial(append_to, twin), numbered)
         os.close(raw)
         os.unlink(directory / "raw")
         print(
@@ -90,7 +94,7 @@ def many(directory: Path, partitions: int) -> None:
     for what in ("make", "open clean", "open unclean"):
         began = perf_counter()
         store = LogStore(FileStorage(directory / "many"))
-        logs = [store.open(one, TOPIC_ID, LogConfig(), NOW_MS) for one in where]
+        logs = [store.open(one, TOPIC_ID, LogConfig(), at(NOW_MS)) for one in where]
         opened = perf_counter() - began
         for log in logs:
             log.append_as_leader(data, 0, NOW_MS)

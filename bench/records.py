@@ -1,6 +1,6 @@
 """The record codec measured: native, its pure twin, and aiokafka's where that is installed.
 
-    python bench/records.py [--records 1000] [--codec none] [--repeat 200]
+    python -m bench.records [--records 1000] [--codec none] [--repeat 200]
 
 Batches of 8-byte keys (1,000 distinct) and 100-byte values. Each figure is the best of `repeat`
 runs, which is what a shared machine disturbs least; read the ratios rather than the rates.
@@ -11,14 +11,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
-from fastest import fastest
-
+from bench.fastest import fastest
 from kafkalite.core.protocol import checksum, record_codec, records, records_pure
-from kafkalite.core.protocol.compression import Compression, compress
+from kafkalite.core.protocol.compression import Compression, compress, decompress
 from kafkalite.core.types import Columns
 
 PARTITIONS = 4
+
+Calls = dict[str, Callable[[], object]]
 
 
 def seconds(call: Callable[[], object], repeat: int) -> float:
@@ -33,30 +35,33 @@ def sample(count: int) -> Columns:
     )
 
 
-def cases(twin: object, columns: Columns, codec: Compression) -> dict[str, Callable[[], object]]:
+def cases(twin: ModuleType, columns: Columns, codec: Compression) -> Calls:
     """The calls of one twin. CRC and (de)compression belong to encode, decode and check."""
     batch = records.encode(columns, compression=codec)
-    data = records.decompress(memoryview(batch)[records.BATCH_HEADER_BYTES :], codec)
+    data = decompress(memoryview(batch)[records.BATCH_HEADER_BYTES :], codec)
     packed = partial(compress, compression=codec) if codec else None
     producer = (-1, -1, -1)
     count = len(columns)
     partitions = twin.partition_column(columns.keys, PARTITIONS)
+
+    def decode() -> Columns:
+        records.verify_crc(batch, 0, records.read_header(batch))
+        decompress(memoryview(batch)[records.BATCH_HEADER_BYTES :], codec)
+        decoded: Columns = twin.decode_records(data, count, 0, columns.timestamps[0], None)
+        return decoded
+
     return {
         "encode": lambda: twin.encode_batch(
             columns, int(codec), 0, -1, producer, packed, checksum.crc32c
         ),
-        "decode": lambda: (
-            records.verify_crc(batch, 0, records.read_header(batch)),
-            records.decompress(memoryview(batch)[records.BATCH_HEADER_BYTES :], codec),
-            twin.decode_records(data, count, 0, columns.timestamps[0], None),
-        ),
+        "decode": decode,
         "skim": lambda: twin.skim_records(data, count, count - 1, True),
         "partition": lambda: twin.partition_column(columns.keys, PARTITIONS),
         "split": lambda: twin.split(columns, partitions, PARTITIONS),
     }
 
 
-def form_cases(columns: Columns, codec: Compression) -> dict[str, Callable[[], object]]:
+def form_cases(columns: Columns, codec: Compression) -> Calls:
     """The same with columns that have no object for a record."""
     batch = records.encode(columns, compression=codec)
     forms = records.decode(batch, as_forms=True)
@@ -73,7 +78,7 @@ def form_cases(columns: Columns, codec: Compression) -> dict[str, Callable[[], o
     }
 
 
-def peer_cases(columns: Columns, codec: Compression) -> dict[str, Callable[[], object]]:
+def peer_cases(columns: Columns, codec: Compression) -> Calls:
     try:
         from aiokafka.record.default_records import DefaultRecordBatchBuilder
         from aiokafka.record.memory_records import MemoryRecords

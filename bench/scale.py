@@ -1,8 +1,8 @@
 """Many partitions, much data: how long it takes to make them, to stop, and to come back.
 
-    python bench/scale.py                        ours alone
-    python bench/scale.py --kit DIR --lab DIR    Apache Kafka's broker too, and ratios
-    python bench/scale.py --cases partitions --partitions 1000,10000
+    python -m bench.scale                        ours alone
+    python -m bench.scale --kit DIR --lab DIR    Apache Kafka's broker too, and ratios
+    python -m bench.scale --cases partitions --partitions 1000,10000
 
     partitions   topics of 100 partitions each are made, one batch is written to every partition,
                  the broker is stopped, started, written to again, killed with kill -9 and started
@@ -29,8 +29,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from broker import Client, Side, cpu_s, rss_mb, sides
-
+from bench.broker import Client, Side, cpu_s, kafka_side, our_side, rss_mb
 from kafkalite.core.protocol.connection import ClientConnection
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,
@@ -76,7 +75,7 @@ class Peer:
             if not data:
                 raise EOFError("the broker hung up")
             self._frames.receive_data(data)
-        return event.message  # type: ignore[union-attr]
+        return event.message
 
     def close(self) -> None:
         """Hangs up."""
@@ -278,8 +277,10 @@ def main() -> None:
     if options.kit and not options.lab:
         parser.error("--kit needs --lab")
     scratch = Path(tempfile.mkdtemp(prefix="bench-scale-", dir=options.scratch))
-    kit = Path(options.kit or ".").resolve()
-    both = sides(kit, Path(options.lab or ".").resolve(), options.kafka, scratch)
+    sides = [our_side(scratch)]
+    if options.kit:
+        kit, lab = Path(options.kit).resolve(), Path(options.lab).resolve()
+        sides.append(kafka_side(kit, lab, options.kafka, scratch))
     cases = [
         case
         for name in options.cases.split(",")
@@ -289,7 +290,7 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {}
     try:
         for case in cases:
-            found[case] = [run(case, side, options) for side in both[: 2 if options.kit else 1]]
+            found[case] = [run(case, side, options) for side in sides]
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     print("\n".join(table(found)))

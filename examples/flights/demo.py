@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,8 @@ BIN = Path(sys.executable).parent
 RECORDS = re.compile(r"([\d,]+) records in ([\d.]+) s")
 console = Console(highlight=False)
 
+Command = list[str | Path]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -39,7 +41,7 @@ class Step:
     where: str
 
 
-def run(command: Sequence[str | Path]) -> tuple[int, float]:
+def run(command: Command) -> tuple[int, float]:
     """Runs a command before the user's eyes; returns its records and the seconds it took."""
     line = " ".join(shown(part) for part in command)
     console.print(f"\n[bold]$ {line}", soft_wrap=True)
@@ -69,7 +71,7 @@ def shown(part: str | Path) -> str:
 
 
 @contextmanager
-def server(data_dir: Path):
+def server(data_dir: Path) -> Iterator[tuple[str, float]]:
     """The broker of the whole demo, on a free port."""
     command = f"kafkalite server start --data-dir {data_dir} --listen 127.0.0.1:0"
     console.print(f"[bold]$ {command} &", soft_wrap=True)
@@ -96,11 +98,11 @@ def main() -> None:
         )
         app = HERE / "app.py"
         run([BIN / "kafkalite-streams", "describe", app])
-        job = [BIN / "kafkalite-streams", "run", app, *at, "--workers", str(arguments.workers)]
-        job.append("--until-caught-up")
+        job: Command = [BIN / "kafkalite-streams", "run", app, *at, "--until-caught-up"]
+        job += ["--workers", str(arguments.workers)]
         topics = "topics delays-by-origin, flights-by-carrier, flights-cancelled"
         steps.append(Step("run the topology", *run(job), topics))
-        load = [BIN / "kafkalite-spark", "load", "flights", "delays-by-origin", *at]
+        load: Command = [BIN / "kafkalite-spark", "load", "flights", "delays-by-origin", *at]
         load += ["--warehouse", arguments.warehouse, "--key", "flights=string"]
         load += ["--key", "delays-by-origin=windowed:1h", "--query", HERE / "worst_hours.sql"]
         steps.append(Step("load the warehouse", *run(load), f"{arguments.warehouse}/"))
