@@ -187,7 +187,11 @@ class Task:
         found = self._runtime.stores[name]
         if self.state is not TaskState.RUNNING:  # later it was done at the start
             found.settle()
-        return found.view()
+        try:
+            return found.view()
+        except ProcessingError:  # a record that waited for somebody to look cannot be folded in
+            self.state = TaskState.FAILED  # as it may be already
+            raise
 
     def kept(self, name: str) -> Kept:
         """The rows of a store as bytes, for those who restore it."""

@@ -1,5 +1,7 @@
 """Aggregates without windows: of a stream's records, and of a table's rows by group.        [P]
 
+Batches wait (held.py) where rows are on disk and those below hear of them with the commit.
+
 Facts  The groups of a table take out the old row, then add the new; taking out of a group that has
        no row does nothing; a group that becomes empty stays.
 Fails  through the error policy, with the record on which it failed.
@@ -23,12 +25,14 @@ from kafkalite.streams.aggregates import (
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.calling import called, function_needs
 from kafkalite.streams.local.operators.folding import group
+from kafkalite.streams.local.operators.held import Held, one_segment
 from kafkalite.streams.local.operators.keys import null_needs, store_key_needs
 from kafkalite.streams.local.operators.rows import Before, Rows, Segment
 from kafkalite.streams.local.operators.updates import fold_updates
 from kafkalite.streams.local.partials import PartialRows
 from kafkalite.streams.local.runtime import Needs, Runtime, node_needs
 from kafkalite.streams.local.state import NO_WINDOW, Bucket
+from kafkalite.streams.stores import rows_read
 from kafkalite.streams.windows import SlidingWindow
 
 if TYPE_CHECKING:  # the native module may not be there
@@ -55,15 +59,33 @@ class GroupAggregate:
 
     def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
         self.rows = Rows(node, runtime)
+        self._held = Held()
+        self._may_hold = self._is_seen_at_commits(node, runtime)
+        self.rows.store.catch_up = self._catch_up
+
+    def _is_seen_at_commits(self, node: p.Aggregate, runtime: Runtime) -> bool:
+        """Whether those below hear of rows with the commit, and look at none before."""
+        rows, children = self.rows, {n: runtime.children(n) for n in runtime.sub_topology.nodes}
+        is_quiet = rows.is_cached or not rows.tells
+        is_looked_into = rows.history is not None or rows_read(node, children)
+        return is_quiet and not is_looked_into and not rows.skips
 
     def process(self, batch: Batch) -> None:
-        """Folds the batch in."""
+        """Folds the batch in, or lets it wait."""
         if isinstance(batch.values, PartialRows):
+            self._catch_up()
             self._combine(batch)
             return
         batch, whole = self.rows.taken(batch, values=True)
         if not len(batch):
             return
+        if self._may_hold and self.rows.has_cold_rows and self.rows.may_fold(whole):
+            self._held.add(batch, whole)
+            if self._held.is_full:
+                self._catch_up()
+                self.rows.after(batch)
+            return
+        self._catch_up()
         wants_each = self.rows.wants_each(batch)
         asks_each = wants_each or (self.rows.history is not None and len(batch) > 1)
         if asks_each and self._fold_updates(whole, batch, goes_on=wants_each):
@@ -71,6 +93,18 @@ class GroupAggregate:
         for part, segment in self.rows.parts(batch, whole):
             self.rows.keep_olds(part)
             self._fold(segment, part)
+
+    def _catch_up(self) -> None:
+        """Folds in what waits: all of it at once, or batch by batch where native code cannot."""
+        if not (parts := self._held.take()):
+            return
+        whole = one_segment(parts)
+        groups = self._group(whole)
+        if groups is not None and self.rows.fold_groups(groups, whole):
+            self.rows.write_groups(groups, whole)
+            return
+        for batch, segment in parts:
+            self._fold_rows(segment, batch)
 
     def _combine(self, batch: Batch) -> None:
         """As `process`, of rows that others have folded."""
@@ -83,6 +117,10 @@ class GroupAggregate:
                 self.rows.after(part)
 
     def _fold(self, segment: Segment, batch: Batch) -> None:
+        self._fold_rows(segment, batch)
+        self.rows.after(batch, is_part=True)
+
+    def _fold_rows(self, segment: Segment, batch: Batch) -> None:
         groups = self._group(segment)
         if groups is not None and self.rows.fold_groups(groups, segment):
             self.rows.write_groups(groups, segment)
@@ -90,7 +128,6 @@ class GroupAggregate:
             segment = segment.as_lists()
             bucket = self.rows.store.bucket(NO_WINDOW, segment.keys)
             self.rows.add(bucket, segment, batch, ascending=is_ascending(batch.timestamps))
-        self.rows.after(batch, is_part=True)
 
     def _fold_updates(self, whole: Segment, batch: Batch, *, goes_on: bool) -> bool:
         """By columns, in native code: tells a join of every row that is replaced, and below of
@@ -121,6 +158,7 @@ class GroupAggregate:
 
     def flush(self) -> None:
         """Tells below what changed since the last commit."""
+        self._catch_up()
         self.rows.flush()
 
     def tick(self, now_ms: int) -> None:

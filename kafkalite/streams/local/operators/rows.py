@@ -184,6 +184,12 @@ class Rows:
         kept = [index for index in range(len(batch)) if index not in failed]
         return batch.take(kept), [c and [c[index] for index in kept] for c in columns]
 
+    @property
+    def has_cold_rows(self) -> bool:
+        """Whether rows of a store on disk may be there alone."""
+        store = self.store
+        return store.kept.is_durable and any(each.is_cold for each in store.buckets.values())
+
     # Folding in
 
     def add(self, bucket: Bucket, segment: Segment, batch: Batch, *, ascending: bool) -> None:
@@ -332,8 +338,11 @@ class Rows:
             self.history.note(keys, batch.origin.order(range(len(batch))), olds)
 
     def note(self, bucket: Bucket, keys: dict[bytes, int]) -> None:
-        """Notes that `keys` are about to change."""
-        bucket.unlogged.update(keys)
+        """Notes that `keys` are about to change; nobody else changes `keys` any more."""
+        if bucket.unlogged:
+            bucket.unlogged.update(keys)
+        else:
+            bucket.unlogged = keys
         if not self.tells:
             return
         self.waiting += len(keys)

@@ -20,8 +20,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import repeat
-from operator import add
+from itertools import chain, repeat
+from operator import add, itemgetter
 from typing import Final, Protocol
 
 import msgpack
@@ -38,6 +38,10 @@ START_BYTES: Final = START.size
 NOTE_KEY: Final = b"note"
 NO_WINDOW: Final = 0  # the start of the only bucket of a store without windows
 HEAD: Final = struct.Struct(">qB")
+STAMP: Final = struct.Struct(">qx")  # of a head
+STAMP_BYTES: Final = 8
+HEAD_OF: Final = itemgetter(slice(None, HEAD.size))
+VALUE_OF: Final = itemgetter(slice(HEAD.size, None))  # of a row without headers
 LENGTH: Final = struct.Struct(">I")
 
 
@@ -157,13 +161,14 @@ def _write(value: bytes, stamp: int, headers: Headers) -> bytes:
 
 def read_rows(keys: Sequence[bytes], rows: Sequence[bytes]) -> Found:
     """The changelog's values of the backend's."""
-    heads = list(map(HEAD.unpack_from, rows))
-    stamps = [stamp for stamp, _ in heads]
-    if not any(has for _, has in heads):
-        return Found(keys, [row[HEAD.size :] for row in rows], stamps, None)
+    heads = b"".join(map(HEAD_OF, rows))
+    stamps = list(chain.from_iterable(STAMP.iter_unpack(heads)))
+    flags = heads[STAMP_BYTES :: HEAD.size]
+    if not any(flags):
+        return Found(keys, list(map(VALUE_OF, rows)), stamps, None)
     values: list[bytes] = []
     headers: list[Headers] = []
-    for row, (_, has) in zip(rows, heads, strict=True):
+    for row, has in zip(rows, flags, strict=True):
         if not has:
             values.append(row[HEAD.size :])
             headers.append(())

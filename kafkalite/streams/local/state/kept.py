@@ -17,6 +17,7 @@ Fails  with SerdeError for a record that is no row, with StateDamaged where the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 from kafkalite.core.types import Columns
@@ -179,13 +180,13 @@ class Kept:
         rows = self._backend.get_many(places)
         if self._pending:  # a row that was deleted is nowhere else
             pending = self._pending
-            rows = [pending.get(p, row) for p, row in zip(places, rows, strict=True)]
-        there = [(k, p, row) for k, p, row in zip(keys, places, rows, strict=True) if row]
-        if not there:
+            rows = list(map(pending.get, places, rows))
+        found = list(filter(None, rows))
+        if not found:
             return NOTHING_FOUND
         if not self.is_durable:
-            self._backend.put_many({place: None for _, place, _ in there})
-        return read_rows([key for key, _, _ in there], [row for _, _, row in there])
+            self._backend.put_many(dict.fromkeys(compress(places, rows)))
+        return read_rows(list(compress(keys, rows)), found)
 
     def keys(self, start: int) -> list[bytes]:
         """The keys of the rows in a bucket."""

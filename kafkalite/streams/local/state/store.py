@@ -23,9 +23,10 @@ Source Kafka Streams' KeyValueStore, WindowStore, WindowKeySchema.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import compress, filterfalse, islice, repeat
 from typing import Any, Final, TypeAlias
 
 from kafkalite.core.types import Columns, Headers, Windowed
@@ -117,10 +118,12 @@ class Layout:
         for aggregate, partials, column in zip(
             self.aggregates, bucket.partials, columns, strict=True
         ):
-            load = aggregate.load
-            for key, part in zip(keys, column, strict=True):
-                if part is not None:
-                    partials[key] = load(part)
+            there = [part is not None for part in column]
+            parts: Iterable[Any] = compress(column, there)
+            if type(aggregate).load is not Aggregate.load:
+                parts = map(aggregate.load, parts)
+            # The update of a Counter would add.
+            dict.update(partials, zip(compress(keys, there), parts, strict=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -149,6 +152,12 @@ class Bucket:
         self.stamps.pop(key, None)
         self.headers.pop(key, None)
 
+    def forget_all(self, keys: Sequence[Any]) -> None:
+        """Removes many rows: all from one dict, then from the next."""
+        for rows in (*self.partials, self.stamps, self.headers):
+            if rows:
+                deque(map(rows.pop, keys, repeat(None)), maxlen=0)
+
     def mark(self, keys: Iterable[Any], headers: Iterable[Headers] | None) -> None:
         """Notes the headers of the records that changed `keys` last."""
         if headers is not None:
@@ -170,7 +179,10 @@ def headers_of(picks: Picks) -> list[Headers] | None:
 
 def stamps_of(picks: Picks) -> list[int]:
     """The timestamps of some rows."""
-    return [bucket.stamps[key] for bucket, keys in picks for key in keys]
+    if len(picks) == 1:
+        ((bucket, keys),) = picks
+        return list(map(bucket.stamps.__getitem__, keys))
+    return [stamp for bucket, keys in picks for stamp in map(bucket.stamps.__getitem__, keys)]
 
 
 class StateStore:
@@ -198,6 +210,7 @@ class StateStore:
         self._tombstones: dict[bytes, int] = {}  # changelog keys of closed windows
         self._note: bytes | None = None
         self._is_note_logged = True
+        self.catch_up: Callable[[], None] = _nothing  # folds in what waits for somebody to look
         self._coded_rows = self._coded_bytes = 0  # of rows that were written or read, for a mean
         if window is None:
             self.bucket(NO_WINDOW)
@@ -235,6 +248,7 @@ class StateStore:
             here, gone = bucket.stamps, bucket.unlogged
             wanted = [k for k in dict.fromkeys(keys) if k not in here and k not in gone]
             if wanted:
+                wanted.sort()  # rows on disk that lie together are read together
                 self._read(bucket, self.kept.take(start, wanted))
                 bucket.is_cold = self.has_cold_rows
         return bucket
@@ -405,10 +419,11 @@ class StateStore:
                 return
             bucket = self.buckets[start]
             busy, waits = bucket.unlogged, bucket.changed
-            clean = (key for key in bucket.stamps if key not in busy and key not in waits)
+            clean: Iterable[Any] = bucket.stamps
+            for those in (busy, waits):
+                clean = filterfalse(those.__contains__, clean) if those else clean
             gone = list(islice(clean, excess))
-            for key in gone:
-                bucket.forget(key)
+            bucket.forget_all(gone)
             bucket.is_cold = bucket.is_cold or bool(gone)
             excess -= len(gone)
 
@@ -418,6 +433,7 @@ class StateStore:
 
     def view(self) -> StoreView:
         """The store as users look into it."""
+        self.catch_up()
         return StoreView(self)
 
     def record_keys(self, picks: Picks) -> list[bytes]:
@@ -457,6 +473,10 @@ class StateStore:
             for key in keys:
                 if key not in bucket.partials[0]:
                     bucket.forget(key)
+
+
+def _nothing() -> None:
+    """Every record is in the rows."""
 
 
 class StoreView:
