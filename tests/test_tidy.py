@@ -18,7 +18,7 @@ from kafkalite.core.protocol import records_pure
 from kafkalite.serde import avro_plan, column_values, json_kinds
 from kafkalite.serde.avro_plan import FAULTS, WRITE_FAULTS, Column, Kind, Op, Plan, Union
 from kafkalite.streams.local import ranks
-from kafkalite.streams.local.operators import folding, matching
+from kafkalite.streams.local.operators import folding, matching, references
 from kafkalite.streams.local.spans import native as packed_spans
 from kafkalite.streams.local.state import row_table, segment_rows
 
@@ -35,6 +35,7 @@ COMPACTION = ROOT / "kafkalite" / "compaction"
 SERDE = ROOT / "kafkalite" / "serde"
 OPERATORS = ROOT / "kafkalite" / "streams" / "local" / "operators"
 MATCHING = OPERATORS / "_matching.pyi"
+REFERENCES = OPERATORS / "_references.pyi"
 SPANS = OPERATORS.parent / "spans"
 ROW_TABLE = ROOT / "kafkalite" / "streams" / "local" / "state" / "_row_table.pyi"
 MERGING = ROOT / "kafkalite" / "streams" / "local" / "_merging.pyi"
@@ -42,6 +43,7 @@ SEGMENT_ROWS = ROW_TABLE.with_name("_segment_rows.pyi")
 NATIVE_INTERFACE = (6, "dc1a749aef42")  # its number; digest of `native_interface`
 FOLDING_INTERFACE = (8, "c1bd6706e496")  # its number; digest of `folding_interface`
 MATCHING_INTERFACE = (3, "974b3224c9cc")  # the same of `matching_interface`
+REFERENCES_INTERFACE = (1, "88d0114f44c4")  # its number; digest of its stub
 MERGING_INTERFACE = (1, "d7beace5e851")  # its number; digest of its stub
 SEGMENT_ROWS_INTERFACE = (1, "1a981725ea7d")  # its number; digest of its stub
 ROW_TABLE_INTERFACE = (2, "883a742b3ae8")  # its number; digest of its stub
@@ -236,7 +238,7 @@ def native_interface() -> str:
 def folding_interface() -> str:
     """What the native modules that fold, and the Python beside them, agree on: stubs, and what
     the modules share."""
-    files = sorted({*OPERATORS.glob("*.pyi"), *OPERATORS.glob("*.pxd")} - {MATCHING})
+    files = sorted({*OPERATORS.glob("*.pyi"), *OPERATORS.glob("*.pxd")} - {MATCHING, REFERENCES})
     files.sort(key=lambda path: path.suffix, reverse=True)
     return "\n".join(path.read_text() for path in files)
 
@@ -338,6 +340,9 @@ def test_another_native_interface_has_another_number() -> None:
     found = (matching.INTERFACE, digest(matching_interface()))
     where = "here, in matching.py and in _matching.pyx"
     assert found == MATCHING_INTERFACE, f"raise it {where}"
+    found = (references.INTERFACE, digest(REFERENCES.read_text()))
+    where = "here, in references.py and in _references.pyx"
+    assert found == REFERENCES_INTERFACE, f"raise it {where}"
     found = (packed_spans.INTERFACE, digest(spans_interface()))
     assert found == SPANS_INTERFACE, "raise it here, in native.py and in the .pyx beside it"
     found = (row_table.INTERFACE, digest(ROW_TABLE.read_text()))

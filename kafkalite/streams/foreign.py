@@ -41,7 +41,6 @@ VERSION: Final = 1
 ASKED: Final = struct.Struct(">BBBi16s")  # version, what, whether there is a hash, task, hash
 ANSWER: Final = struct.Struct(">BBBi16s")  # version, whether there is a row, a hash; task, hash
 assert ASKED.size == ANSWER.size
-ROW: Final = struct.Struct(">i16s")  # of the store: task and hash
 PREFIX: Final = struct.Struct(">BI")  # before keys of the store: 0, length of the foreign key
 
 
@@ -144,29 +143,9 @@ class AnswerCodec:
         ]
 
 
-def asked_heads(task: int) -> tuple[tuple[bytes, ...], ...]:
-    """How the bytes of an Asked of a task begin, by whether it has a hash and what it asks for. The
-    hash follows, and the key."""
-    at = ASKED.size - HASH_BYTES
-    return tuple(
-        tuple(ASKED.pack(VERSION, what, has, task, NO_HASH)[:at] for what in What)
-        for has in (False, True)
-    )
-
-
-def answered(asked: bytes, row: bytes | None) -> bytes:
-    """The Answer to an Asked, both as bytes."""
-    return bytes((VERSION, row is not None, asked[2])) + asked[3 : ASKED.size] + (row or b"")
-
-
 def reminded(kept: bytes, row: bytes | None) -> bytes:
     """The Answer to one who is kept in the store, as bytes."""
     return bytes((VERSION, row is not None, True)) + kept + (row or b"")
-
-
-def kept_of(asked: bytes) -> bytes:
-    """Who asks, as the store keeps it."""
-    return asked[3 : ASKED.size]
 
 
 def checked(topic: str, column: Sequence[bytes | None]) -> Sequence[bytes]:

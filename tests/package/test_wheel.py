@@ -39,7 +39,7 @@ NATIVE = {
         "_vectors",
     },
     "kafkalite/streams/local/": {"_merging"},
-    "kafkalite/streams/local/operators/": {"_folding", "_matching", "_updates"},
+    "kafkalite/streams/local/operators/": {"_folding", "_matching", "_references", "_updates"},
     "kafkalite/streams/local/spans/": {"_folds", "_log", "_table", "_windows"},
     "kafkalite/streams/local/state/": {"_row_table", "_segment_rows"},
 }

@@ -182,6 +182,18 @@ def test_a_batch_asks_and_is_answered_at_once(cached: bool, monkeypatch: Any) ->
     assert hashed == rows
 
 
+def test_the_rows_whose_hashes_are_known_are_bounded_by_bytes(
+    batch_run: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(foreign_joins, "KNOWN_BYTES_MAX", 5_000)
+    run = batch_run(joined("left"))
+    for at in range(40):
+        run.feed("left", [(str(at), {"to": "a", "n": "x" * 1_000}, 0)])
+    (task,) = [task for task in run.tasks if task._runtime.hashes]
+    (hashes,) = task._runtime.hashes.values()
+    assert 0 < len(hashes._known) < 10
+
+
 def test_an_answer_to_a_row_that_has_changed_since_is_left_out() -> None:
     app = joined("inner")
     subs = compile_topology(app.plan())
@@ -308,6 +320,7 @@ def test_errors_of_functions_go_by_the_policy(broken: str) -> None:
     assert [r.value for r in driver.read("out")] == [2, None]
     assert driver.store("j").get("k") is None
     assert driver.metrics()["failed-records-total"] == 1
+    assert driver.metrics()["dropped-records-total"] == 1, "a record that failed counts once"
     driver.pipe("left", {"to": "a", "n": 2}, key="k")
     assert [r.value for r in driver.read("out")] == [3]
 

@@ -27,35 +27,21 @@ Source Kafka Streams' SubscriptionSendProcessorSupplier, SubscriptionReceiveProc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import compress
-from operator import not_
 from typing import Any, Final
 
-from kafkalite.core.columns import objects
+from kafkalite.core.columns import keeps_all, negated, objects, take
 from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Codec
 from kafkalite.streams import plan as p
-from kafkalite.streams.foreign import (
-    ANSWER,
-    ASKED,
-    HASH_BYTES,
-    NO_HASH,
-    PREFIX,
-    AnswerSerde,
-    What,
-    answered,
-    asked_heads,
-    checked,
-    hash_of,
-    kept_of,
-    reminded,
-)
+from kafkalite.streams.foreign import PREFIX, AnswerSerde, What, checked, hash_of, reminded
 from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.calling import function_needs, row_caller
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED, convert
 from kafkalite.streams.local.operators.getters import Getter, StoreGetter, getter_needs, getter_of
+from kafkalite.streams.local.operators.references import answers, asks, matched, opened
 from kafkalite.streams.local.operators.table_joins import join_caller, joined_rows
 from kafkalite.streams.local.operators.tables import LatestRows, as_update
 from kafkalite.streams.local.operators.versioned import latest_only
@@ -66,15 +52,9 @@ from kafkalite.streams.local.state.ordered import OrderedStore
 Column = Sequence[Any]
 
 KNOWN_MAX: Final = 100_000  # hashes of rows
-# As plain numbers: an enum's members are slow to hash and to compare
-FORGET, FORGET_AND_ANSWER, ANSWER_IT, IF_THERE = map(int, What)
-FORGETS: Final = (FORGET, FORGET_AND_ANSWER)
-# What an update of a left row asks for: of the old foreign key, or of the new one
-Asks = tuple[tuple[bool, int], ...]
-ASK: Final[Asks] = ((False, ANSWER_IT),)
-ASK_IF_THERE: Final[Asks] = ((False, IF_THERE),)
-FORGET_AND_ASK: Final[Asks] = ((True, FORGET), (False, ANSWER_IT))
-LEAVE: Final[Asks] = ((True, FORGET_AND_ANSWER),)
+KNOWN_BYTES_MAX: Final = 32 << 20  # of these rows, which stay in memory with their hashes
+# As plain numbers: an enum's members are slow to compare
+FORGET_AND_ANSWER, IF_THERE = int(What.FORGET_AND_ANSWER), int(What.ANSWER_IF_THERE)
 
 
 class Hashes:
@@ -86,6 +66,7 @@ class Hashes:
         self._codec: Codec = runtime.codec(serde, is_key=False)
         self._topic = left.name
         self._known: dict[bytes, tuple[Any, bytes | None]] = {}  # a row of a key, and its hash
+        self._known_bytes = 0  # of the rows that were noted, also of those replaced since
 
     def note(
         self, keys: Sequence[bytes], rows: Column, failed: Callable[[int, Exception], None]
@@ -93,8 +74,10 @@ class Hashes:
         """The hash of each row, None where there is none."""
         found, _ = convert(self._codec.serialize, self._topic, rows, failed)
         hashes = list(map(hash_of, found))
-        if len(self._known) > KNOWN_MAX:
+        if len(self._known) > KNOWN_MAX or self._known_bytes > KNOWN_BYTES_MAX:
             self._known.clear()
+            self._known_bytes = 0
+        self._known_bytes += sum(map(len, filter(None, found)))
         self._known.update(zip(keys, zip(rows, hashes, strict=True), strict=True))
         return hashes
 
@@ -153,9 +136,7 @@ class References:
         self.runtime = runtime
         self.select = row_caller(node, node.select, runtime.failures)
         self.keys = runtime.codec(key, is_key=True)
-        self.heads = asked_heads(runtime.partition)
         self.hashes = hashes_of(node.parent, runtime)
-        self.asks = self._left_asks if node.how == "left" else self._asks
         self.objects = ObjectsOf(node, runtime)
         self.forward = runtime.forward_several(node)
 
@@ -166,51 +147,43 @@ class References:
         assert batch.olds is not None
         assert batch.raw_keys is not None
         lefts: list[Any] = objects(batch.raw_keys)
-        olds, old_keys = self._foreign_keys(batch, batch.olds, are_olds=True)
-        news, new_keys = self._foreign_keys(batch, batch.values)
+        olds, old_keys, _ = self._foreign_keys(batch, batch.olds, are_olds=True)
+        news, new_keys, failed = self._foreign_keys(batch, batch.values)
         hashes = self.hashes.note(lefts, batch.values, self._failed(batch))
-        taken: list[int] = []
-        keys: list[Any] = []
-        raw_keys: list[bytes | None] = []
-        asked: list[bytes] = []
-        rows = zip(lefts, batch.olds, batch.values, old_keys, new_keys, hashes, strict=True)
-        for index, (left, was, row, old, new, found) in enumerate(rows):
-            if found is None:
-                new = None  # perhaps its serde does not write the row
-            heads, tail = self.heads[found is not None], (found or NO_HASH) + left
-            for is_old, what in self.asks(was is not None, row is not None, old, new):
-                taken.append(index)
-                keys.append((olds if is_old else news)[index])
-                raw_keys.append(old if is_old else new)
-                asked.append(heads[what] + tail)
-        if taken:
-            batch = batch.take(taken)
-            values = self.objects(asked)
-            self.forward(Batch(batch.timestamps, batch.origin, keys, raw_keys, values, asked,
-                               headers=batch.headers, times=batch.times))  # fmt: skip
+        is_left = self.node.how == "left"
+        asked = asks(lefts, objects(batch.olds), objects(batch.values), objects(old_keys),
+                     objects(new_keys), hashes, self.runtime.partition, is_left)  # fmt: skip
+        if not is_left and None in new_keys:
+            self._drop_without_key(batch.values, new_keys, failed)
+        if not asked.records:
+            return
+        keys = None
+        if self.runtime.needs(self.node).key:
+            pairs = zip(asked.records, asked.of_old, strict=True)
+            keys = [(olds if is_old else news)[index] for index, is_old in pairs]
+        self.forward(made_of(batch, asked.records, keys, asked.keys, self.objects(asked.values),
+                             asked.values))  # fmt: skip
 
-    def _left_asks(self, was: bool, is_there: bool, old: bytes | None, new: bytes | None) -> Asks:
-        """What an update asks for, of its old or its new foreign key."""
-        if not was and not is_there:
-            return ()
-        return ASK if old is None or old == new else FORGET_AND_ASK
-
-    def _asks(self, was: bool, is_there: bool, old: bytes | None, new: bytes | None) -> Asks:
-        """The same, of an inner join."""
-        if not is_there or new is None:
-            if is_there:
-                self.runtime.metrics[DROPPED] += 1
-                self.runtime.drops.add(Reason.NULL_KEY, self.node.name)
-            return () if old is None else LEAVE
-        return ASK_IF_THERE if old is None or old == new else FORGET_AND_ASK
+    def _drop_without_key(
+        self, rows: Column, keys: Sequence[bytes | None], failed: Collection[int]
+    ) -> None:
+        """Counts the rows of an inner join that refer to nothing; failures are counted already."""
+        pairs = enumerate(zip(rows, keys, strict=True))
+        dropped = sum(
+            row is not None and key is None and at not in failed for at, (row, key) in pairs
+        )
+        self.runtime.metrics[DROPPED] += dropped
+        self.runtime.drops.add(Reason.NULL_KEY, self.node.name, dropped)
 
     def _foreign_keys(
         self, batch: Batch, rows: Column, *, are_olds: bool = False
-    ) -> tuple[Column, Sequence[bytes | None]]:
-        """What each row refers to, as an object and as the right table's key; None: nothing."""
-        found, _ = self.select(batch, rows, are_olds=are_olds)
+    ) -> tuple[Column, Sequence[bytes | None], set[int]]:
+        """What each row refers to, as an object and as the right table's key, None for nothing; and
+        where that could not be found out."""
+        found, failed = self.select(batch, rows, are_olds=are_olds)
         note = (lambda *_: None) if are_olds else self._failed(batch)
-        return found, convert(self.keys.serialize, self.node.name, found, note)[0]
+        keys, bad = convert(self.keys.serialize, self.node.name, found, note)
+        return found, keys, {*failed, *bad}
 
     def _failed(self, batch: Batch) -> Callable[[int, Exception], None]:
         failures = self.runtime.failures
@@ -263,31 +236,32 @@ class Matches:
         """Takes what left rows ask for."""
         batch, values = checked_bytes(batch, self.node, self.runtime)
         assert batch.raw_keys is not None
+        asked: list[Any] = objects(values)
+        found = matched(objects(batch.raw_keys), asked, objects(batch.timestamps))
+        self.store.change(found.changes)
+        if len(found.answered) < len(asked):
+            batch = batch.take(found.answered)
+            asked = [asked[index] for index in found.answered]
+        if asked:
+            self._answer_asked(batch, asked)
+
+    def _answer_asked(self, batch: Batch, asked: list[bytes]) -> None:
+        """Answers those who want to hear of a row, now."""
         rows, stamps = self._rows(batch)
-        taken: list[int] = []
-        timestamps: list[int] = []
-        given: list[Any] = []
-        changes: list[tuple[bytes, bytes | None, int]] = []  # of who refers to what
-        size = ASKED.size
-        columns = zip(objects(batch.raw_keys), values, rows, stamps, batch.timestamps, strict=True)
-        for index, (key, asked, row, stamp, own) in enumerate(columns):
-            what = asked[1]
-            if key is not None:
-                assert asked[2] or what in FORGETS, f"{self.node.name!r}: a reference of no row"
-                place = PREFIX.pack(0, len(key)) + key + asked[size:]
-                changes.append((place, None if what in FORGETS else kept_of(asked), own))
-            if what == FORGET or (what == IF_THERE and row is None):
-                continue
-            taken.append(index)
-            given.append(None if what == FORGET_AND_ANSWER else row)
-            timestamps.append(own if row is None else max(own, stamp))
-        self.store.change(changes)
-        if taken:
-            batch = batch.take(taken)
-            asking = [values[index] for index in taken]
-            data, bad = self._written(batch, given)
-            answers = list(map(answered, asking, data))
-            self._answer(batch, [asked[size:] for asked in asking], answers, timestamps, bad)
+        times = zip(rows, stamps, batch.timestamps, strict=True)
+        timestamps = [own if row is None else max(own, stamp) for row, stamp, own in times]
+        whats = [each[1] for each in asked]
+        given = rows
+        if FORGET_AND_ANSWER in whats:
+            pairs = zip(whats, rows, strict=True)
+            given = [None if what == FORGET_AND_ANSWER else row for what, row in pairs]
+        data, bad = self._written(batch, given)
+        keys, made = answers(asked, objects(data))
+        left_out = set(bad)
+        if IF_THERE in whats:
+            there = enumerate(zip(whats, rows, strict=True))
+            left_out |= {at for at, (what, row) in there if what == IF_THERE and row is None}
+        self._answer(batch, None, keys, made, timestamps, left_out)
 
     def right(self, batch: Batch) -> None:
         """Takes updates of the right table, which have reached its store."""
@@ -297,7 +271,7 @@ class Matches:
         rows, bad = list[bytes | None](), list[int]()
         taken: list[int] = []
         keys: list[bytes] = []
-        answers: list[bytes] = []
+        made: list[bytes] = []
         rights: list[Any] = objects(batch.raw_keys)
         for index, key in enumerate(rights):
             prefix = PREFIX.pack(0, len(key)) + key
@@ -312,10 +286,9 @@ class Matches:
             at, row = len(prefix), rows[index]
             taken += [index] * len(found)
             keys += [place[at:] for place, _ in found]
-            answers += [reminded(kept.value, row) for _, kept in found]
+            made += [reminded(kept.value, row) for _, kept in found]
         if taken:
-            batch = batch.take(taken)
-            self._answer(batch, keys, answers, batch.timestamps)
+            self._answer(batch, taken, keys, made, take(batch.timestamps, taken))
 
     def _written(self, batch: Batch, rows: Column) -> tuple[Sequence[bytes | None], list[int]]:
         """The bytes of rows in answers, and where the serde cannot write them."""
@@ -340,20 +313,38 @@ class Matches:
     def _answer(
         self,
         batch: Batch,
+        taken: Sequence[int] | None,
         raw_keys: Sequence[bytes],
-        answers: Sequence[bytes],
+        made: Sequence[bytes],
         timestamps: Sequence[int],
-        bad: Sequence[int] = (),
+        left_out: Collection[int] = (),
     ) -> None:
+        """Sends answers to the records, or to those at `taken`."""
         keys = None
         if self.keys is not None:
             keys = self.keys.deserialize(self.node.name, raw_keys)
-        made = Batch(timestamps, batch.origin, keys, raw_keys, self.objects(answers),
-                     answers, headers=batch.headers, times=batch.times)  # fmt: skip
-        if bad:
-            made = made.where([index not in bad for index in range(len(made))])
-        if len(made):
-            self.forward(made)
+        whole = made_of(batch, taken, keys, raw_keys, self.objects(made), made, timestamps)
+        if left_out:
+            whole = whole.where([index not in left_out for index in range(len(whole))])
+        if len(whole):
+            self.forward(whole)
+
+
+def made_of(
+    batch: Batch,
+    taken: Sequence[int] | None,
+    keys: Column | None,
+    raw_keys: Sequence[bytes | None],
+    values: Column | None,
+    raw_values: Sequence[bytes],
+    timestamps: Sequence[int] | None = None,
+) -> Batch:
+    """Records that follow from those of `batch`, or of these at `taken`."""
+    above = Batch(batch.timestamps, batch.origin, headers=batch.headers, times=batch.times)
+    above = above if taken is None else above.take(taken)
+    stamps = above.timestamps if timestamps is None else timestamps
+    return Batch(stamps, above.origin, keys, raw_keys, values, raw_values, headers=above.headers,
+                 times=above.times)  # fmt: skip
 
 
 def checked_bytes(batch: Batch, node: p.Node, runtime: Runtime) -> tuple[Batch, Sequence[bytes]]:
@@ -402,26 +393,22 @@ def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
     (topic,) = _source_of(node).topics
     store = None if runtime.store_of(node) is None else LatestRows(node, runtime)
 
-    def read(batch: Batch, answers: Sequence[bytes]) -> tuple[Batch, Column, list[int]]:
+    def read(batch: Batch, data: Sequence[bytes | None]) -> tuple[Column, list[int]]:
         """The right rows of answers, and where they cannot be read."""
-        data = [each[ANSWER.size :] if each[1] else None for each in answers]
         note = lambda index, error: runtime.failures.at(node, error, batch, index)  # noqa: E731
-        return batch, *convert(rows.deserialize, topic, data, note)
+        return convert(rows.deserialize, topic, data, note)
 
-    def take(batch: Batch) -> None:
-        batch, answers = checked_bytes(batch, node, runtime)
+    def answered(batch: Batch) -> None:
+        batch, values = checked_bytes(batch, node, runtime)
         keys: list[Any] = objects(batch.raw_keys or ())
         lefts = get(batch).values
-        head = ANSWER.size - HASH_BYTES
-        fresh = [
-            (answer[head : ANSWER.size] if answer[2] else None) == found
-            for answer, found in zip(answers, hashes.of(keys, lefts), strict=True)
-        ]
-        gone = sum(left is None for left in compress(lefts, map(not_, fresh)))
-        runtime.metrics[DROPPED] += gone
-        runtime.drops.add(Reason.GONE, node.name, gone)
-        batch, lefts = batch.where(fresh), list(compress(lefts, fresh))
-        batch, rights, bad = read(batch, list(compress(answers, fresh)))
+        fresh, data = opened(objects(values), hashes.of(keys, lefts))
+        if not keeps_all(fresh):
+            gone = sum(left is None for left in compress(lefts, negated(fresh)))
+            runtime.metrics[DROPPED] += gone
+            runtime.drops.add(Reason.GONE, node.name, gone)
+            batch, lefts = batch.where(fresh), list(compress(lefts, fresh))
+        rights, bad = read(batch, data)
         if bad:
             keep = [index not in bad for index in range(len(batch))]
             batch, lefts = batch.where(keep), list(compress(lefts, keep))
@@ -437,7 +424,7 @@ def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
         if len(batch):
             forward(batch)
 
-    return _ignore, take
+    return _ignore, answered
 
 
 def _source_of(node: p.ForeignJoin) -> p.Source:

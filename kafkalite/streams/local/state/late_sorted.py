@@ -36,12 +36,14 @@ class LateSorted(Generic[T]):
         return self._values[key]
 
     def __setitem__(self, key: bytes, value: T) -> None:
-        if key not in self._values:
+        values = self._values
+        count = len(values)
+        values[key] = value
+        if len(values) > count:
             if key in self._gone:
                 self._gone.discard(key)
             else:
                 self._new.add(key)
-        self._values[key] = value
 
     def __delitem__(self, key: bytes) -> None:
         del self._values[key]
@@ -54,10 +56,12 @@ class LateSorted(Generic[T]):
         """The value of a key, None where there is none."""
         return self._values.get(key)
 
-    def pop(self, key: bytes) -> None:
-        """Removes a key if it is there."""
-        if key in self._values:
+    def pop(self, key: bytes) -> bool:
+        """Removes a key; whether it was there."""
+        is_there = key in self._values
+        if is_there:
             del self[key]
+        return is_there
 
     def items(self) -> Iterator[tuple[bytes, T]]:
         """Keys and values, in no order."""
