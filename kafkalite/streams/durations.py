@@ -14,20 +14,26 @@ from kafkalite.errors import TopologyError
 Duration = timedelta | int | str
 
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+MILLISECONDS_MAX: Final = (1 << 63) - 1  # as timestamps have
 TEXT: Final = re.compile(r"(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 
 
 def milliseconds(duration: Duration, what: str = "duration") -> int:
     """`duration` in whole milliseconds; may be negative. TopologyError for anything else."""
+    result: int | None = None
     if isinstance(duration, timedelta):
-        return duration // timedelta(milliseconds=1)
-    if isinstance(duration, int) and not isinstance(duration, bool):
-        return duration
-    if isinstance(duration, str) and (match := TEXT.fullmatch(duration.strip())):
-        return round(float(match[1]) * UNITS_MS[match[2]])
-    raise TopologyError(
-        f'{what}: expected a timedelta, milliseconds or text such as "10s", got {duration!r}'
-    )
+        result = duration // timedelta(milliseconds=1)
+    elif isinstance(duration, int) and not isinstance(duration, bool):
+        result = duration
+    elif isinstance(duration, str) and (match := TEXT.fullmatch(duration.strip())):
+        result = round(float(match[1]) * UNITS_MS[match[2]])
+    if result is None:
+        raise TopologyError(
+            f'{what}: expected a timedelta, milliseconds or text such as "10s", got {duration!r}'
+        )
+    if abs(result) > MILLISECONDS_MAX:
+        raise TopologyError(f"{what}: expected at most {MILLISECONDS_MAX} ms, got {duration!r}")
+    return result
 
 
 def positive(duration: Duration, what: str) -> int:

@@ -19,7 +19,9 @@ from kafkalite.streams.local.state.segment_rows import (
 )
 
 keys = st.one_of(st.sampled_from([b"", b"a", b"ab", b"b"]), st.binary(max_size=12))
-stamps = st.one_of(st.integers(0, 20), st.sampled_from([0x7F, 0x100, 1 << 16, 1 << 32, 1 << 62]))
+LAST = (1 << 63) - 1
+far = st.sampled_from([0x7F, 0x100, 1 << 16, 1 << 32, 1 << 62, LAST])
+stamps = st.one_of(st.integers(0, 20), far)
 values = st.one_of(st.binary(max_size=9), st.sampled_from([b"x" * 300, b"y" * 70_000]))
 puts = st.tuples(st.just("put"), keys, stamps, values, st.booleans(), st.booleans())
 meets = st.tuples(st.just("meet"), keys, stamps, stamps, st.booleans())
@@ -76,6 +78,15 @@ class TestRows:
         expired = rows.expire(8)
         assert [value for _, _, value in expired] == [b"3", b"2", b"4", b"1"]
         assert rows.next_wait == 9
+
+    def test_at_the_end_of_time_no_row_comes_twice(self, kind: Any) -> None:
+        rows = kind()
+        rows.put(b"a", 1, b"1", True)
+        assert rows.expire(LAST) == [(1, b"a", b"1")]
+        assert rows.expire(LAST) == []
+        rows.put(b"a", LAST, b"2", True)
+        assert rows.next_wait == LAST
+        assert rows.expire(LAST) == [(LAST, b"a", b"2")]
 
 
 def test_native_rows_take_bytes_alone() -> None:

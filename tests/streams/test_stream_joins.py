@@ -22,6 +22,7 @@ from kafkalite.streams.local.operators import stream_joins
 from kafkalite.streams.local.state import segments
 
 TOPICS = ("left", "right")
+LAST = (1 << 63) - 1  # timestamp
 
 
 def pair(left: Any, right: Any) -> list[Any]:
@@ -174,6 +175,24 @@ class TestTheWindow:
         app = joined_app("inner", 5, grace=2)
         old = [(LEFT, "a", "old", 8), (LEFT, "a", "kept", 9), (LEFT, "b", 0, 20)]
         assert [v for _, v, _ in run(app, *old, (RIGHT, "a", "r", 9))] == [["kept", "r"]]
+
+    @pytest.mark.parametrize("is_native", [True, False])
+    @pytest.mark.parametrize(("within", "grace"), [(10, 3), (10**18, 3 * 10**18), (LAST, LAST)])
+    def test_it_ends_where_time_does(
+        self, monkeypatch: pytest.MonkeyPatch, is_native: bool, within: int, grace: int
+    ) -> None:
+        monkeypatch.setattr(stream_joins, "NATIVE", is_native and stream_joins.NATIVE)
+        app = StreamsBuilder("app", key=string(), value=json(), max_future=LAST)
+        left, right = (app.stream(topic) for topic in TOPICS)
+        left.join(right, pair, within=within, how="outer", grace=grace).to("out")
+        out = run(
+            app,
+            *((side, "a", stamp, stamp) for stamp in (1, LAST) for side in (LEFT, RIGHT)),
+        )
+        far = [("a", [LAST, 1], LAST), ("a", [1, LAST], LAST)] if within == LAST else []
+        assert sorted(out, key=str) == sorted(
+            [("a", [1, 1], 1), ("a", [LAST, LAST], LAST), *far], key=str
+        )
 
 
 class TestNulls:

@@ -350,6 +350,12 @@ class TestDurations:
         with pytest.raises(TopologyError, match="grace: expected a timedelta"):
             milliseconds(given, "grace")
 
+    @pytest.mark.parametrize("given", [1 << 63, -(1 << 63), "106751991168d"])
+    def test_are_no_longer_than_timestamps_are(self, given: Any) -> None:
+        assert milliseconds((1 << 63) - 1) == (1 << 63) - 1
+        with pytest.raises(TopologyError, match="within: expected at most 9223372036854775807 ms"):
+            milliseconds(given, "within")
+
     @pytest.mark.parametrize("text", ["0ms", "250ms", "10s", "90s", "5m", "1h", "2d"])
     def test_are_spelled_as_they_are_written(self, text: str) -> None:
         assert spell(milliseconds(text)) == text

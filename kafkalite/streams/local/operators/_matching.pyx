@@ -9,13 +9,14 @@ segments that end meanwhile are held.
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcpy
 
 from kafkalite.core.protocol._int64s cimport Block, Int64s, new_block, new_int64s
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._spans cimport Held, Spans, new_spans
+from kafkalite.streams.local._times cimport later
 from kafkalite.streams.local.state._segment_rows cimport (
     WAITS,
     Entry,
@@ -52,11 +53,6 @@ cdef struct Piece:  # a segment
     int64_t number
     void *rows
     bint is_missing  # a part of it, in memory
-
-
-cdef inline int64_t later(int64_t time, int64_t by) noexcept:
-    """A time so much later, or the last one there is."""
-    return INT64_MAX if by > 0 and time > INT64_MAX - by else time + by
 
 
 cdef inline Text text_at(Spans column, Py_ssize_t at) noexcept:
@@ -347,7 +343,7 @@ def match(
             run.expire(own, side, at, stamp - keeps)
         h = hashed(key.data, key.size)
         time = times.numbers[at] if is_timed else other.newest
-        low = max(later(stamp, -own.before), time - keeps + 1)
+        low = max(0, later(stamp, -own.before), time - keeps + 1)
         run.look_up(other, key, h, low, later(stamp, own.after))
         for i in range(run.found_count):
             row = run.found[i]

@@ -32,6 +32,7 @@ from typing import Final
 from kafkalite.core.protocol.record_codec import Int64s, Spans
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch, Push
+from kafkalite.streams.local.calling import TIMESTAMP_MAX
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.operators.matching import NATIVE, match
 from kafkalite.streams.local.operators.pairs import (
@@ -59,7 +60,7 @@ class StreamJoin:
     def __init__(self, node: p.StreamJoin, runtime: Runtime) -> None:
         self.node = node
         self.runtime = runtime
-        self.keeps_ms = node.before_ms + node.after_ms + node.grace_ms
+        self.keeps_ms = min(node.before_ms + node.after_ms + node.grace_ms, TIMESTAMP_MAX)
         self.reach = ((node.before_ms, node.after_ms), (node.after_ms, node.before_ms))
         self.waits = (node.how != "inner", node.how == "outer")
         self.time = NEVER  # that all tasks have reached, where operators do not go by records
@@ -146,7 +147,8 @@ class StreamJoin:
             self.expire(pairs, side, at, stamp)
         before, after = self.reach[side]
         newest = other.newest if time is None else time
-        low, high = max(stamp - before, newest - self.keeps_ms + 1), stamp + after
+        low = max(0, stamp - before, newest - self.keeps_ms + 1)
+        high = min(stamp + after, TIMESTAMP_MAX)
         rows = other.matches(key, low, high) if low <= high else []
         for row_stamp, row_value in rows:
             left, right = (value, row_value) if side == LEFT else (row_value, value)

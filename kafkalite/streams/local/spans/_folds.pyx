@@ -11,23 +11,28 @@ Fails  with what Python raises where arguments cannot be added or compared; `at`
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
-from libc.stdint cimport INT64_MAX, int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 from kafkalite.core.protocol._int64s cimport Int64s
 from kafkalite.core.protocol._interface cimport check_interface
 from kafkalite.core.protocol._spans cimport Spans
+from kafkalite.streams.local._times cimport later
 from kafkalite.streams.local.operators._cells cimport Column, open_column
 from kafkalite.streams.local.spans._log cimport SpanLog
 from kafkalite.streams.local.spans._windows cimport Key, Window, Windows
 
 from kafkalite.core.protocol.records_pure import INTERFACE as RECORDS
+from kafkalite.streams.local.operators.folding import TIME_MAX as TIMES
 
 check_interface(RECORDS)
 INTERFACE = 1  # as in _table.pyx
 
-cdef int64_t TIME_MAX = INT64_MAX >> 2
+cdef int64_t TIME_MAX = TIMES  # of a length: sums of several have 64 bits
+
+cdef enum:
+    NEVER = -1  # the time before the first record
 
 cdef struct Numbers:
     int32_t *items
@@ -64,10 +69,9 @@ cdef class SpanFold:
 
     def __cinit__(self, Windows table not None, int64_t length, int64_t held, bint is_timed):
         self._table, self._is_timed = table, is_timed
-        self._length, self._held = min(length, TIME_MAX), min(held, TIME_MAX)
-
-    def __dealloc__(self):
-        free(self._columns)
+        if not 0 <= length <= TIME_MAX >= held >= 0:
+            raise ValueError(f"windows of {length} ms are held open for {held} ms")
+        self._length, self._held = length, held
 
     def fold(
         self, keys, timestamps, times, int64_t before, list columns, headers, SpanLog log
@@ -79,16 +83,16 @@ cdef class SpanFold:
         cdef int64_t *judges = NULL
         if len(keys) != count or (headers is not None and len(headers) != count):
             raise ValueError("columns of different lengths")
+        if len(columns) != self._table._parts_each:
+            raise ValueError(f"{len(columns)} columns for {self._table._parts_each} aggregates")
         self._log, self._headers, self._before = log, headers, before
         self.late, self.missed, self.at, self.newest = [], 0, 0, before
-        free(self._columns)
-        self._columns = NULL
-        self._columns = <Column *> malloc((len(columns) + 1) * sizeof(Column))
-        if self._columns == NULL:
-            raise MemoryError
-        for i in range(len(columns)):
-            open_column(columns[i], count, &self._columns[i])
         try:
+            self._columns = <Column *> malloc((len(columns) + 1) * sizeof(Column))
+            if self._columns == NULL:
+                raise MemoryError
+            for i in range(len(columns)):
+                open_column(columns[i], count, &self._columns[i])
             stamps = self.numbers(timestamps, count)
             if times is not None:
                 judges = self.numbers(times, count)
@@ -96,6 +100,9 @@ cdef class SpanFold:
         finally:
             free(stamps)
             free(judges)
+            free(self._columns)
+            self._columns = NULL
+            self._log = self._headers = None
 
     cdef int64_t *numbers(self, column, Py_ssize_t count) except NULL:
         cdef int64_t *found = <int64_t *> malloc((count + 1) * sizeof(int64_t))
@@ -111,9 +118,8 @@ cdef class SpanFold:
                 for i, number in enumerate(column):
                     found[i] = number
             for i in range(count):
-                if not -TIME_MAX <= found[i] <= TIME_MAX:
-                    self.at = i
-                    raise OverflowError(f"the time {found[i]} is too far away for windows")
+                if found[i] < NEVER:
+                    raise ValueError(f"the time {found[i]} is negative")
         except BaseException:
             free(found)
             raise
@@ -152,7 +158,7 @@ cdef class SpanFold:
         self, const char *data, Py_ssize_t length, object key, int64_t stamp, int64_t time
     ) except -1:
         """Takes in the record at `at`, whose key is `data`; `time` judges it."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no windows: SessionFold, SlidingFold have")
 
     cdef int add(self, int32_t window) except -1:
         """Adds the record to a window."""
@@ -160,6 +166,13 @@ cdef class SpanFold:
         for part in range(self._table._parts_each):
             self._table.add(part, window, &self._columns[part], self.at)
         return 0
+
+    cdef int open(self, int32_t at) except -1:
+        """Takes a new window in, if it has a row."""
+        if self._table.has_row(at):
+            return self._table.open(at)
+        self._table.headers.pop(at, None)
+        return self._table.free_window(at)
 
 
 @cython.final
@@ -174,7 +187,7 @@ cdef class SessionFold(SpanFold):
         cdef int64_t start = stamp, end = stamp
         cdef int32_t at, low = 0, high = 0, key = table.find_key(data, length)
         if key >= 0:
-            high = self.last_near(key, stamp + self._length)
+            high = self.last_near(key, later(stamp, self._length), limit)
             low = self.first_near(key, high, max(stamp - self._length, limit))
         if low < high:
             start = min(stamp, self.window(key, low).start)
@@ -188,7 +201,6 @@ cdef class SessionFold(SpanFold):
             if key < 0:
                 key = table.make_key(data, length, known)
             at = table.new_window(key, start, end)
-            table.open(at)
         else:
             at = table._keys[key].its[table._keys[key].first + low]
             for _ in range(high - low - 1):
@@ -198,9 +210,13 @@ cdef class SessionFold(SpanFold):
         table._windows[at].stamp = end
         if self._log is not None:
             table.log_row(self._log, at, self.at)
+        if low == high:
+            self.open(at)
+            if not table._keys[key].count:
+                return table.free_key(key)
         if table.has_row(at):
             table.change(at)
-        else:
+        elif low < high:
             table.drop(at, time)
         return 0
 
@@ -208,12 +224,21 @@ cdef class SessionFold(SpanFold):
         cdef Key *found = &self._table._keys[key]
         return &self._table._windows[found.its[found.first + place]]
 
-    cdef int32_t last_near(self, int32_t key, int64_t last) noexcept:
-        """How many sessions of a key begin at `last` or earlier. Mostly all."""
-        cdef int32_t high = self._table._keys[key].count
-        while high and self.window(key, high - 1).start > last:
-            high -= 1
-        return high
+    cdef int32_t last_near(self, int32_t key, int64_t last, int64_t limit) noexcept:
+        """How many sessions of a key begin at `last` or earlier, those included that are closed
+        though they have not left. Mostly all."""
+        cdef int32_t low = 0, high = self._table._keys[key].count, middle
+        cdef Window *found
+        if high and self.window(key, high - 1).start <= last:
+            return high
+        while low < high:
+            middle = (low + high) >> 1
+            found = self.window(key, middle)
+            if found.start <= last or found.end < limit:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     cdef int32_t first_near(self, int32_t key, int32_t high, int64_t first) noexcept:
         """The first of the sessions before `high` that end at `first` or later."""
@@ -266,7 +291,7 @@ cdef class SlidingFold(SpanFold):
     ) except -1:
         cdef int64_t limit = time - self._held
         cdef int32_t key
-        if stamp + self._length < limit:
+        if later(stamp, self._length) < limit:
             self.late.append(self.at)
             return 0
         key = self._table.find_key(data, length)
@@ -297,11 +322,12 @@ cdef class SlidingFold(SpanFold):
 
     cdef bint make(self, int32_t key, int64_t start, int64_t limit) except -1:
         """The record goes into a new window; False: that is closed."""
+        cdef int64_t end = later(start, self._length)
         cdef int32_t at
-        if start + self._length < limit:
+        if end < limit:
             self.missed += 1
             return False
-        at = self._table.new_window(key, start, start + self._length)
+        at = self._table.new_window(key, start, end)
         self._made[self._made_count] = at
         self._made_count += 1
         append(&self._told, at)
@@ -316,26 +342,33 @@ cdef class SlidingFold(SpanFold):
             and self._table._windows[found.its[found.first + place]].start == start
         )
 
+    cdef int32_t last_up_to(self, int32_t key, int64_t start) noexcept:
+        """The place of the last window of the key that begins at `start` or earlier; -1: none."""
+        if later(start, 1) == start:
+            return self._table._keys[key].count - 1
+        return self._table.place_of(key, start + 1) - 1
+
     cdef int place(self, int32_t key, int64_t stamp, int64_t limit) except -1:
         """A record that has a left window of its own."""
         cdef Key *its = &self._table._keys[key]
         cdef Window *windows = self._table._windows
-        cdef int32_t at, place = self._table.place_of(key, stamp + 2) - 1
+        cdef int32_t at, place = self.last_up_to(key, later(stamp, 1))
         cdef int32_t before = -1, right = -1
         cdef bint has_right, has_left = False
-        cdef int64_t previous = -1, oldest = max(stamp - 2 * self._length, self.oldest(limit))
-        has_right = place >= 0 and windows[its.its[its.first + place]].start == stamp + 1
+        cdef int64_t behind, previous = -1, oldest = max(stamp - 2 * self._length, self.oldest(limit))
+        has_right = place >= 0 and windows[its.its[its.first + place]].start > stamp
         place -= has_right
         while place >= 0:
             at = its.its[its.first + place]
             if windows[at].start < oldest:
                 break
             place -= 1
-            if windows[at].end < stamp:
+            behind = stamp - windows[at].start - self._length  # its end, however late that is
+            if behind > 0:
                 before, previous = at, windows[at].stamp
                 break
             self.hold(at, limit)
-            if windows[at].end > stamp:
+            if behind < 0:
                 if right < 0:
                     right = at
                 continue
@@ -343,7 +376,7 @@ cdef class SlidingFold(SpanFold):
             if previous >= stamp:  # a record of this time has made all windows
                 return 0
         if (
-            previous >= 0 and previous + 1 + self._length >= stamp
+            previous >= 0 and stamp - previous - 1 <= self._length
             and not self.has(key, previous + 1)
         ):
             self.make(key, previous + 1, limit)
@@ -367,7 +400,7 @@ cdef class SlidingFold(SpanFold):
         """The record's right window, if records are behind it in `source`, which holds it now."""
         if self._table._windows[source].stamp <= stamp:
             return 0
-        self._behind = self._table.new_window(key, stamp + 1, stamp + 1 + self._length)
+        self._behind = self._table.new_window(key, stamp + 1, later(stamp + 1, self._length))
         self._behind_source = source
         append(&self._told, self._behind)
         return 0
@@ -460,10 +493,3 @@ cdef class SlidingFold(SpanFold):
             if not table.has_row(at):
                 table.drop(at, self._before)
         return 0
-
-    cdef int open(self, int32_t at) except -1:
-        """Takes a new window in, if it has a row."""
-        if self._table.has_row(at):
-            return self._table.open(at)
-        self._table.headers.pop(at, None)
-        return self._table.free_window(at)

@@ -17,6 +17,7 @@ from libc.stdlib cimport free, qsort
 from libc.string cimport memcmp, memmove
 
 from kafkalite.core.protocol._interface cimport check_interface
+from kafkalite.streams.local._times cimport later
 from kafkalite.streams.local.operators._cells cimport MEAN
 from kafkalite.streams.local.spans._log cimport (
     NUMBER_BYTES,
@@ -348,12 +349,14 @@ cdef class SpanTable(Windows):
         if length < 0:
             raise ValueError(f"no window in the key {place!r:.80}")
         start = get_number(data + length + tail - NUMBER_BYTES)
-        end = get_number(data + length) if self._of_sessions else start + self._length
+        end = get_number(data + length) if self._of_sessions else later(start, self._length)
         key = self.find_key(<const char *> data, length)
         if key >= 0:
-            for i in range(self._keys[key].first, self._keys[key].first + self._keys[key].count):
-                at = self._keys[key].its[i]
-                if self._windows[at].start == start and self._windows[at].end == end:
+            for i in range(self.place_of(key, start), self._keys[key].count):
+                at = self._keys[key].its[self._keys[key].first + i]
+                if self._windows[at].start != start:
+                    break
+                if self._windows[at].end == end:
                     return at
         if not is_made:
             return -1

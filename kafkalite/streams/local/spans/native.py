@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.streams import plan as p
-from kafkalite.streams.local.operators.folding import kinds_of
+from kafkalite.streams.local.operators.folding import TIME_MAX, kinds_of
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.stores import rows_read
 from kafkalite.streams.windows import SessionWindow, SlidingWindow
@@ -49,5 +49,6 @@ def is_packed(node: p.Node, runtime: Runtime) -> bool:
     needs = runtime.needs(node) | runtime.needs(node, p.Port.FINAL)
     children = {each: runtime.children(each) for each in runtime.sub_topology.nodes}
     is_looked_into = needs.old or rows_read(node, children)
-    is_known = kinds_of(node.aggregates) is not None
+    is_known = kinds_of(node.aggregates) is not None and window.held_ms <= TIME_MAX
+    is_known = is_known and window.length_ms <= TIME_MAX
     return is_known and not is_looked_into and runtime.failures.policy(node) == "fail"

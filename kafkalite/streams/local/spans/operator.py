@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Batch
+from kafkalite.streams.local.calling import TIMESTAMP_MAX
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED
 from kafkalite.streams.local.operators.rows import WAITING_MAX, Rows, Segment
@@ -106,12 +107,13 @@ class SpanOperator(ABC):
 
     def tick(self, now_ms: int) -> None:
         """Closes every window when no record came for long enough, if that was asked for."""
-        if self.idle_ms is None or (newest := self.newest_end()) is None:
+        if self.idle_ms is None:
             return
         if self._active_ms is None:  # the windows were restored
             self._active_ms = now_ms
-        if now_ms - self._active_ms >= self.idle_ms:
-            self.advance(newest + self.held_ms + 1)
+        is_idle = now_ms - self._active_ms >= self.idle_ms
+        if is_idle and (newest := self.newest_end()) is not None:
+            self.advance(min(newest + self.held_ms + 1, TIMESTAMP_MAX))
 
     def advance(self, stream_time: int) -> None:
         """Closes the windows that end before `stream_time`, all of whose records have come."""

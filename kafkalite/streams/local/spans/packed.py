@@ -51,9 +51,9 @@ class PackedAggregate(SpanOperator):
             times = [self.time] * len(batch) if batch.times is None else batch.times
         log = self.table.log() if self.tells_each else None
         headers = None if self.is_of_sessions else whole.headers
+        columns = list(map(argument, whole.arguments))
         fold = self._records
         try:
-            columns = list(map(argument, whole.arguments))
             fold.fold(whole.keys, whole.timestamps, times, self.time, columns, headers, log)
         except Exception as error:
             self.rows.failures.at(self.node, error, batch, fold.at)

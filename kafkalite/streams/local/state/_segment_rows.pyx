@@ -275,7 +275,7 @@ cdef class SegmentRows:
     cdef Row *overdue(self, int64_t limit) except? NULL:
         """The first row that waits and is not newer than this: it waits no more."""
         cdef Row *row
-        if self.first_wait() > limit:
+        if self.first_wait() > limit or not self._heap.count:
             return NULL
         row = self._heap.rows[0]
         self._pop()
@@ -288,7 +288,7 @@ cdef class SegmentRows:
     def next_wait(self):
         """The least timestamp of rows that wait; None: none does."""
         cdef int64_t found = self.first_wait()
-        return None if found == INT64_MAX else found
+        return found if self._heap.count else None
 
     def put(self, key, int64_t stamp, value, bint waits=False, bint is_logged=False):
         """Adds a row."""

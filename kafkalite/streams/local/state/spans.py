@@ -95,11 +95,17 @@ class SpanStore(WindowKeyStore):
 
     def _shown(self, asked: Span) -> Span | None:
         is_hidden = (asked.end if self._length is None else asked.start) < self.shown_from
-        its = self.spans.get(asked.key)
-        if is_hidden or its is None:
-            return None
+        return None if is_hidden else self._find(asked)
+
+    def _find(self, asked: Span) -> Span | None:
+        """The window of a key with these bounds; None: there is none."""
+        its = self.spans.get(asked.key, ())
         at = _place_of(its, asked.start)
-        return its[at] if at < len(its) and its[at].bounds == asked.bounds else None
+        while at < len(its) and its[at].start == asked.start:
+            if its[at].end == asked.end:
+                return its[at]
+            at += 1
+        return None
 
     def every(self) -> Iterator[Span]:
         """All windows."""
@@ -168,19 +174,19 @@ class SpanStore(WindowKeyStore):
                 self._let_go(self._read_place(place))
 
     def _let_go(self, told: Span) -> None:
-        its = self.spans.get(told.key, [])
-        for span in [each for each in its if each.bounds == told.bounds]:
-            its.remove(span)
-            self.rows.forget(span)
-            self._cold -= span.is_cold
+        if (span := self._find(told)) is None:
+            return
+        its = self.spans[told.key]
+        its.remove(span)
+        self.rows.forget(span)
+        self._cold -= span.is_cold
         if not its:
-            self.spans.pop(told.key, None)
+            del self.spans[told.key]
 
     def _settle(self, places: Sequence[bytes]) -> None:
         for place in places:
             span = self._read_place(place)
-            its = self.spans.get(span.key, [])
-            if not any(each.bounds == span.bounds for each in its):
+            if self._find(span) is None:
                 span.logged = span.told = span.bounds
                 span.is_cold = True
                 self._cold += 1
@@ -258,5 +264,5 @@ class SpanStore(WindowKeyStore):
         return self.layout.rows(self.rows, windows)
 
 
-def _place_of(spans: list[Span], start: int) -> int:
+def _place_of(spans: Sequence[Span], start: int) -> int:
     return bisect_left(spans, start, key=START_OF)
