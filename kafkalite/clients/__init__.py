@@ -2,8 +2,8 @@
 
     from kafkalite.clients import Admin, Consumer, NewTopic, Producer
 
-What is named here is what users import. A name's module is loaded when the name is first asked
-for, so that a program pays only for what it uses.
+Users import these names. A name's module is loaded at the first access, so a program pays only
+for the clients that it uses.
 
 Owns   the public names.
 """

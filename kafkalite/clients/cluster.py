@@ -7,8 +7,8 @@ Owns   the connections and their reconnects (exponential backoff), the current `
        coordinator of each group.
 Never  retries a request that a broker may have carried out; callers whose requests may be repeated
        use `retrying`.
-Fails  with BrokerUnavailable once nobody has answered for `unavailable_after_ms`, and with ApiError
-       when a broker refuses.
+Fails  with BrokerUnavailable once no broker has answered for `unavailable_after_ms`, and with
+       ApiError when a broker refuses.
 Source KIP-144 (reconnects), KIP-699 (coordinators); apache/kafka `NetworkClient`, `Metadata`.
 """
 
@@ -130,7 +130,7 @@ class Client(Lifetime):
 
     @staticmethod
     def now_ms() -> int:
-        """The wall clock, epoch ms: what a record without a timestamp gets."""
+        """The wall clock, epoch ms: the timestamp of records that have none."""
         return time.time_ns() // 1_000_000
 
     def backoff(self) -> Backoff:
@@ -140,7 +140,7 @@ class Client(Lifetime):
 
     @staticmethod
     def _now() -> float:
-        """The event loop's clock, in seconds, which nobody sets."""
+        """The event loop's monotonic clock, in seconds."""
         return asyncio.get_running_loop().time()
 
     async def start(self) -> None:
@@ -306,10 +306,10 @@ class Client(Lifetime):
         attempt: Callable[[], Awaitable[T]],
         codes: Collection[ErrorCode] | None = None,
     ) -> T:
-        """Repeats `attempt` while it fails with what may pass, for `request_timeout_ms`.
+        """Repeats `attempt` after errors that may pass, for `request_timeout_ms`.
 
-        What may pass are all retriable codes and broken connections, or just these `codes`.
-        Between two tries metadata is asked for anew. The last error is raised as it came.
+        Such errors are all retriable codes and broken connections, or just these `codes`.
+        Metadata is refreshed between two tries. The last error is raised unchanged.
         """
         backoff = self.backoff()
         until = self._now() + self.timing.request_timeout_ms / 1000
@@ -330,8 +330,8 @@ class Client(Lifetime):
     async def refresh(self, topics: Collection[str] | None, *, create: bool = False) -> Cluster:
         """Asks for the brokers and these topics; None asks for all topics.
 
-        With `create` a topic that does not exist is made, if the broker is set up to do so. What
-        the broker says of each topic is in the returned cluster's `topics` or `errors`.
+        With `create` the broker creates missing topics, if its settings allow it. The returned
+        cluster has each topic in `topics` or its error in `errors`.
         """
         asked = None if topics is None else tuple(MetadataRequestTopic(name=t) for t in topics)
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
@@ -418,7 +418,7 @@ class Client(Lifetime):
     ) -> R:
         """Asks the coordinator of a key. The answer's error codes are the caller's.
 
-        One that is out of reach is looked for anew by whoever asks next.
+        If the coordinator is out of reach, the next call looks it up again.
         """
         node_id = await self.coordinator(key, kind)
         try:
@@ -428,11 +428,11 @@ class Client(Lifetime):
             raise
 
     def forget_controller(self) -> None:
-        """The controller is out of reach; whoever needs it asks any broker."""
+        """The controller is out of reach; the next request for it goes to any broker."""
         self.cluster = replace(self.cluster, controller_id=NO_LEADER)
 
     def forget_coordinator(self, key: str, kind: int = GROUP_KEY) -> None:
-        """The coordinator has moved or is gone; whoever needs it looks for it anew."""
+        """The coordinator has moved or is gone; the next request looks it up again."""
         self._coordinators.pop((kind, key), None)
 
 
@@ -444,7 +444,7 @@ def client_of(client: Client | str | Sequence[str], client_id: str) -> tuple[Cli
 
 
 def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
-    """`host:port` pairs. ConfigError names the one that is none."""
+    """`host:port` pairs. ConfigError names the wrong pair."""
     listed = servers.split(",") if isinstance(servers, str) else servers
     addresses: list[Address] = []
     for text in filter(None, map(str.strip, listed)):
@@ -459,7 +459,7 @@ def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
 
 
 def _is_host(name: str) -> bool:
-    """Whether a host can have this name; what it looks up there is another matter."""
+    """Whether the name is well formed; it is not looked up."""
     try:
         return bool(name.encode("idna"))
     except UnicodeError:
@@ -467,10 +467,10 @@ def _is_host(name: str) -> bool:
 
 
 def _coordinator_in(response: FindCoordinatorResponse) -> tuple[ErrorCode, str, Node]:
-    """The answer's error code, message and node, in whichever version it came."""
-    found = response.coordinators[0] if response.coordinators else response
-    node = Node(found.node_id, found.host, found.port)
-    return found.error_code, found.error_message or "", node
+    """The answer's error code, message and node, in every version."""
+    answer = response.coordinators[0] if response.coordinators else response
+    node = Node(answer.node_id, answer.host, answer.port)
+    return answer.error_code, answer.error_message or "", node
 
 
 def _may_pass(error: ApiError | BrokerUnavailable, codes: Collection[ErrorCode] | None) -> bool:
@@ -484,6 +484,6 @@ def _retry_at(slot: Slot) -> float:
 
 
 def _observed(task: asyncio.Task[Any]) -> None:
-    """A failure to connect is told to whoever waits for it; if nobody does, it is no news."""
+    """Marks a failure to connect as seen: callers that wait get it, and asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -67,7 +67,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether more may be handed in: the peer has taken most of what was."""
+        """Whether callers may send more: the peer has taken most of the bytes so far."""
         return self._unsent_bytes < WRITE_BUFFER_BYTES
 
     def version_of(self, key: ApiKey) -> int:
@@ -98,7 +98,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._send(request, self.version_of(key_of(request)), timeout_ms)
 
     def send_unanswered(self, request: Request[Any]) -> None:
-        """Sends a request that nobody answers: a Produce with acks 0."""
+        """Sends a request that gets no answer: a Produce with acks 0."""
         self._check_open()
         _, parts = self._wire.send(request, self.version_of(key_of(request)))
         self._write(cast("list[Buffer]", parts))

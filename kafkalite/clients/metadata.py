@@ -1,8 +1,8 @@
 """A client's picture of the cluster: brokers, topics, and the leader of each partition.    [P]
 
 A `Cluster` is a value; `merge` folds an answer into it. An answer may come from a broker that
-lags behind, so a partition's leader is taken only if its leader epoch is not older than the one
-known, unless the topic was made anew (another topic id).
+lags behind, so a partition's leader is taken only if its leader epoch is not older than the
+known epoch, unless the topic was created again (another topic id).
 
 Owns   nothing; the client keeps the current value.
 Source KIP-320 (leader epochs in metadata), KIP-516 (topic ids); apache/kafka `MetadataCache`.
@@ -97,7 +97,7 @@ def merge(cluster: Cluster, response: MetadataResponse, *, all_topics: bool) -> 
 
     The answer's topics replace the known ones; with `all_topics` every other topic is forgotten.
     A topic answered with an error that says it does not exist is forgotten too, any other error
-    keeps what was known. One answered without partitions has no leader yet.
+    keeps the known state. A topic answered without partitions has no leader yet.
     """
     topics: dict[str, TopicInfo] = {} if all_topics else dict(cluster.topics)
     errors: dict[str, ErrorCode] = {} if all_topics else dict(cluster.errors)
@@ -106,9 +106,9 @@ def merge(cluster: Cluster, response: MetadataResponse, *, all_topics: bool) -> 
         if name is None:
             continue
         errors.pop(name, None)
-        told = _newer_topic(cluster.topics.get(name), answer, name)
-        if answer.error_code is ErrorCode.NONE and told.partitions:
-            topics[name] = told
+        topic = _newer_topic(cluster.topics.get(name), answer, name)
+        if answer.error_code is ErrorCode.NONE and topic.partitions:
+            topics[name] = topic
             continue
         errors[name] = answer.error_code or ErrorCode.LEADER_NOT_AVAILABLE
         if answer.error_code in GONE:
@@ -130,16 +130,16 @@ GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN
 
 
 def _newer_topic(known: TopicInfo | None, answer: MetadataResponseTopic, name: str) -> TopicInfo:
-    """The topic as answered, but with the partitions of which we know a later leader epoch."""
+    """The answered topic, with the known partitions where their leader epoch is later."""
     topic_id = None if answer.topic_id == ZERO_UUID else answer.topic_id
     same = known is not None and (topic_id is None or known.topic_id == topic_id)
     older = known.partitions if known is not None and same else ()
     partitions: list[PartitionInfo] = []
-    for index, told in enumerate(sorted(answer.partitions, key=_partition_index)):
-        if told.partition_index != index:
+    for index, answered in enumerate(sorted(answer.partitions, key=_partition_index)):
+        if answered.partition_index != index:
             break  # a gap: the broker has not heard of all partitions yet
         before = older[index] if index < len(older) else None
-        partitions.append(_newer_partition(before, told))
+        partitions.append(_newer_partition(before, answered))
     return TopicInfo(name, tuple(partitions), topic_id, answer.is_internal)
 
 
@@ -147,16 +147,18 @@ def _partition_index(partition: MetadataResponsePartition) -> int:
     return partition.partition_index
 
 
-def _newer_partition(known: PartitionInfo | None, told: MetadataResponsePartition) -> PartitionInfo:
-    stale = known is not None and NO_EPOCH < told.leader_epoch < known.leader_epoch
+def _newer_partition(
+    known: PartitionInfo | None, answer: MetadataResponsePartition
+) -> PartitionInfo:
+    stale = known is not None and NO_EPOCH < answer.leader_epoch < known.leader_epoch
     if known is not None and stale:
         return known
     return PartitionInfo(
-        told.partition_index,
-        told.leader_id,
-        told.leader_epoch,
-        tuple(told.replica_nodes),
-        tuple(told.isr_nodes),
-        tuple(told.offline_replicas),
-        told.error_code,
+        answer.partition_index,
+        answer.leader_id,
+        answer.leader_epoch,
+        tuple(answer.replica_nodes),
+        tuple(answer.isr_nodes),
+        tuple(answer.offline_replicas),
+        answer.error_code,
     )

@@ -1,9 +1,9 @@
-"""Whom an admin client asks: any broker, the controller, a leader, a coordinator, all brokers. [IO]
+"""Requests of an admin client to any broker, the controller, leaders, coordinators, all.     [IO]
 
-Owns   the client, if it was not handed in; what each family of calls repeats, and when.
+Owns   the client, if it was not handed in; the retries of each family of calls.
 Never  repeats a change that a broker may have made, unless the broker said that it did not.
-Fails  with ApiError for the first thing refused, naming it and the broker's reason; with
-       BrokerUnavailable if no broker answers.
+Fails  with ApiError for the first refused topic, partition or group, naming it and the broker's
+       reason; with BrokerUnavailable if no broker answers.
 Source apache/kafka `AdminApiDriver` and its lookup strategies.
 """
 

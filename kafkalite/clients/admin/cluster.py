@@ -51,7 +51,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDirInfo:
-    """A broker's log directory. What the broker is too old to tell is −1."""
+    """A broker's log directory. A figure that an old broker does not report is −1."""
 
     path: str
     error_code: ErrorCode
@@ -69,7 +69,7 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition that is being moved: its replicas, those that come, those that go."""
+    """A partition under reassignment: its replicas, the added and the removed ones."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -112,10 +112,10 @@ class ClusterCalls(AdminCalls):
         partitions: Iterable[TopicPartition] | None = None,
         election_type: ElectionType = ElectionType.PREFERRED,
     ) -> dict[TopicPartition, tuple[ErrorCode, str]]:
-        """Elects leaders of these partitions, or of all: what became of each, and why.
+        """Elects leaders of these partitions, or of all. Returns each result and its reason.
 
-        ELECTION_NOT_NEEDED where the leader is right already. When all are asked for, only
-        partitions that an election was held for are told of.
+        ELECTION_NOT_NEEDED if the leader is the preferred one already. Without `partitions`,
+        only partitions with an election are in the result.
         """
         topics = None
         if partitions is not None:
@@ -179,17 +179,17 @@ class ClusterCalls(AdminCalls):
         }
 
 
-def _log_dir(told: DescribeLogDirsResult) -> LogDirInfo:
+def _log_dir(result: DescribeLogDirsResult) -> LogDirInfo:
     return LogDirInfo(
-        told.log_dir,
-        told.error_code,
-        told.total_bytes,
-        told.usable_bytes,
+        result.log_dir,
+        result.error_code,
+        result.total_bytes,
+        result.usable_bytes,
         {
             TopicPartition(t.name, p.partition_index): ReplicaInfo(
                 p.partition_size, p.offset_lag, p.is_future_key
             )
-            for t in told.topics
+            for t in result.topics
             for p in t.partitions
         },
     )

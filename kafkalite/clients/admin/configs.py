@@ -1,9 +1,9 @@
 """The admin client's calls about the settings of topics and brokers.                       [IO]
 
 Owns   nothing.
-Never  touches a setting that it was not told to change.
-Fails  with ApiError naming the resource and the broker's reason; ValueError for a broker that is
-       named by no number.
+Never  touches a setting that the caller did not name.
+Fails  with ApiError naming the resource and the broker's reason; ValueError for a broker
+       whose name is not a number.
 Source KIP-133, KIP-226 (dynamic settings), KIP-339 (incremental), KIP-569 (types, documentation).
 """
 
@@ -98,8 +98,7 @@ class ConfigSynonym:
 class ConfigEntry:
     """One setting. The value of a sensitive one is None.
 
-    `synonyms` (nearest first, the one that counts leads) and `documentation` are there when they
-    were asked for.
+    `synonyms` (the effective value first) and `documentation` are filled in on request.
     """
 
     name: str
@@ -132,7 +131,7 @@ class ConfigCalls(AdminCalls):
             response = await self._client.request(request, _home(resource))
             for result in response.results:
                 raise_for([(str(resource), result.error_code, result.error_message)])
-                described[resource] = {told.name: _entry(told) for told in result.configs}
+                described[resource] = {entry.name: _entry(entry) for entry in result.configs}
         return described
 
     async def alter_configs(
@@ -177,14 +176,14 @@ def _home(resource: ConfigResource) -> int | None:
     return int(resource.name)
 
 
-def _entry(told: DescribeConfigsResourceResult) -> ConfigEntry:
+def _entry(result: DescribeConfigsResourceResult) -> ConfigEntry:
     return ConfigEntry(
-        told.name,
-        told.value,
-        ConfigSource(told.config_source),
-        told.read_only,
-        told.is_sensitive,
-        ConfigType(told.config_type),
-        tuple(ConfigSynonym(s.name, s.value, ConfigSource(s.source)) for s in told.synonyms),
-        told.documentation or None,
+        result.name,
+        result.value,
+        ConfigSource(result.config_source),
+        result.read_only,
+        result.is_sensitive,
+        ConfigType(result.config_type),
+        tuple(ConfigSynonym(s.name, s.value, ConfigSource(s.source)) for s in result.synonyms),
+        result.documentation or None,
     )

@@ -48,7 +48,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberInfo:
-    """A member of a group, and what it reads if it is a consumer."""
+    """A member of a group, with a consumer's partitions."""
 
     member_id: str
     group_instance_id: str | None

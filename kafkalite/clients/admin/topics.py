@@ -264,9 +264,9 @@ class TopicCalls(AdminCalls):
     async def _end_offsets_of(
         self, partitions: Iterable[TopicPartition], which: int, isolation_level: IsolationLevel
     ) -> dict[TopicPartition, int]:
-        asked = dict.fromkeys(partitions, which)
-        found = await self.list_offsets(asked, isolation_level=isolation_level)
-        return {tp: there.offset for tp, there in found.items() if there is not None}
+        timestamps = dict.fromkeys(partitions, which)
+        offsets = await self.list_offsets(timestamps, isolation_level=isolation_level)
+        return {tp: found.offset for tp, found in offsets.items() if found is not None}
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -1,8 +1,8 @@
 """The admin client's calls about transactions and producers.                               [IO]
 
 A transaction hangs when its coordinator knows nothing of it while a partition waits for its end.
-`describe_producers` tells of such, and `abort_transaction` writes the marker that is missing; any
-other is ended by `fence_producer`.
+`describe_producers` shows such transactions, and `abort_transaction` writes the missing marker;
+`fence_producer` ends any other transaction.
 
 Owns   nothing.
 Fails  with ApiError for the first transactional id or partition refused; ConfigError for a state
@@ -108,7 +108,7 @@ class TransactionCalls(AdminCalls):
     async def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> list[TransactionInfo]:
-        """How these stand. TRANSACTIONAL_ID_NOT_FOUND for one that is not known."""
+        """The states of these transactional ids. TRANSACTIONAL_ID_NOT_FOUND for an unknown id."""
         described: list[TransactionInfo] = []
         for transactional_id in transactional_ids:
             response = await self._ask_coordinator(
@@ -160,16 +160,16 @@ class TransactionCalls(AdminCalls):
         )
 
     async def fence_producer(self, transactional_id: str) -> tuple[int, int]:
-        """Aborts the transaction of an id, if one is open, and shuts its producer out.
+        """Aborts the transaction of an id, if one is open, and fences its producer.
 
         Returns the id's producer id and new epoch, once the transaction has ended.
         """
         request = InitProducerIdRequest(transactional_id, FENCING_TIMEOUT_MS)
 
         async def attempt() -> tuple[int, int]:
-            told = await self._client.ask_coordinator(request, transactional_id, TRANSACTION_KEY)
-            raise_for([(f"transactional id {transactional_id}", told.error_code, None)])
-            return told.producer_id, told.producer_epoch
+            answer = await self._client.ask_coordinator(request, transactional_id, TRANSACTION_KEY)
+            raise_for([(f"transactional id {transactional_id}", answer.error_code, None)])
+            return answer.producer_id, answer.producer_epoch
 
         return await self._at_coordinator(
             transactional_id, attempt, kind=TRANSACTION_KEY, codes=STILL_ENDING
@@ -207,12 +207,12 @@ class TransactionCalls(AdminCalls):
         )
 
 
-def _producer(told: ProducerState) -> ProducerInfo:
+def _producer(state: ProducerState) -> ProducerInfo:
     return ProducerInfo(
-        told.producer_id,
-        told.producer_epoch,
-        told.last_sequence,
-        told.last_timestamp,
-        told.coordinator_epoch,
-        told.current_txn_start_offset,
+        state.producer_id,
+        state.producer_epoch,
+        state.last_sequence,
+        state.last_timestamp,
+        state.coordinator_epoch,
+        state.current_txn_start_offset,
     )

@@ -71,7 +71,7 @@ class Assignor(Protocol):
         """Each member's assignment. `partitions_of` holds the number of partitions by topic."""
 
     def on_assignment(self, assignment: Assignment) -> None:
-        """Tells the member's assignor what it got."""
+        """Hands the member's new assignment to its assignor."""
 
 
 class _Stateless:
@@ -175,7 +175,7 @@ def _in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
 def _topics(
     partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
 ) -> list[str]:
-    """Topics that exist and that somebody subscribed to, sorted."""
+    """The existing topics with a subscriber, sorted."""
     wanted = {topic for subscription in subscriptions.values() for topic in subscription.topics}
     return sorted(topic for topic in wanted if partitions_of.get(topic, 0) > 0)
 

@@ -64,7 +64,7 @@ class Commits:
             self._committing = asyncio.create_task(self._commit())
 
     async def before_revoke(self) -> None:
-        """The last chance to commit as the owner of what is about to be given up."""
+        """Commits once more before partitions are revoked, while the member still owns them."""
         if self._interval_ms is None:
             return
         if self._committing is not None:

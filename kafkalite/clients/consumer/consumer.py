@@ -7,7 +7,7 @@
                 handle(columns.keys, columns.values)
 
 All that concerns the user happens within `poll`: callbacks, positions, automatic commits.
-Heartbeats and the next fetches go on in between.
+Heartbeats and the next fetches continue between polls.
 
 Owns   the order of events in a poll; the fetcher, and with a group id the member and its commits.
 Never  moves a position past records that the user has not been given.
@@ -84,7 +84,7 @@ class Listener:
             await _call(self.on_revoked, partitions)
 
     async def assigned(self, partitions: Partitions) -> None:
-        """Partitions that are this member's from now on; none is told too, as Kafka does."""
+        """This member's new partitions; called also without any, as in Kafka."""
         await _call(self.on_assigned, partitions)
 
     async def lost(self, partitions: Partitions) -> None:
@@ -282,7 +282,7 @@ class Consumer(Lifetime):
         self._membership.subscribe(self._topics)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these partitions, on one's own. Those that stay keep their place."""
+        """Reads exactly these partitions, without a group. Kept partitions keep their position."""
         self._check_not_closed()
         if self._is_subscribed:
             raise ConfigError("topics are subscribed to; a consumer does one or the other")
@@ -320,7 +320,7 @@ class Consumer(Lifetime):
         return place.position if known else None
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """How many offsets lie before the end that the last fetch told of; None before that."""
+        """The offsets up to the end of the partition in the last fetch; None before a fetch."""
         place = self._positions[partition]
         end = place.last_stable_offset if self._settings.read_committed else place.high_watermark
         if end == NO_OFFSET or place.stage is not Stage.FETCHING:
@@ -328,7 +328,7 @@ class Consumer(Lifetime):
         return max(0, end - place.position)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls give nothing from these until `resume`; what was fetched is kept."""
+        """Polls return no records of these until `resume`; fetched records are kept."""
         for tp in partitions:
             self._positions[tp].is_paused = True
 
@@ -380,8 +380,8 @@ class Consumer(Lifetime):
     async def __aiter__(self) -> AsyncGenerator[tuple[TopicPartition, Columns], None]:
         """All records from here on, a partition's columns at a time, until the consumer is closed.
 
-        Offsets are committed as in polls. Where the loop is left, columns that it was not given
-        are read again by the next poll.
+        Offsets are committed as in polls. If the loop ends early, the next poll reads
+        the columns again that the loop did not get.
         """
         while True:
             try:
@@ -438,7 +438,7 @@ class Consumer(Lifetime):
     # ---- metadata ----
 
     def _maintain_metadata(self, group: GroupMember) -> None:
-        """Keeps the subscribed topics' metadata fresh, and tells the group of changes."""
+        """Keeps the subscribed topics' metadata fresh, and rejoins the group after changes."""
         if self._refreshing is not None and self._refreshing.done():
             refreshed, self._refreshing = self._refreshing, None
             if (error := refreshed.exception()) is not None:
@@ -506,8 +506,8 @@ class Consumer(Lifetime):
         """Commits these offsets (the next to read), or the positions of all partitions.
 
         ValueError for a negative offset. ApiError REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION or
-        UNKNOWN_MEMBER_ID when the group has moved on: what was read since the last commit will be
-        read again by someone.
+        UNKNOWN_MEMBER_ID when the group has moved on: another member will read the records
+        since the last commit again.
         """
         if offsets is None:
             wanted = {tp: OffsetAndMetadata(*at) for tp, at in self._positions.consumed().items()}
@@ -529,12 +529,12 @@ class Consumer(Lifetime):
         return self._grouped("group_metadata").membership.group_metadata
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Asks for a rebalance: the next poll joins the group again. What is assigned may change
-        if the assignor or its user data say something new."""
+        """Asks for a rebalance: the next poll joins the group again. The assignment may change
+        if the assignor or its user data changed."""
         self._grouped("enforce_rebalance").membership.rejoin(reason)
 
     async def confirm_membership(self) -> None:
-        """Asks the group, if it has not been heard for a session, whether this member still belongs
+        """After a session without an answer, asks the group whether this member still belongs
         to it. ApiError UNKNOWN_MEMBER_ID or ILLEGAL_GENERATION where others have its partitions."""
         await self._grouped("confirm_membership").confirm()
 

@@ -1,7 +1,7 @@
 """Carries a consumer's positions to the brokers and back: fetches, offsets, ends of logs.   [IO]
 
-One fetch is in flight to each leader. It is sent while the records of the one before are still in
-the user's hands, so that the broker works while the user does.
+One fetch is in flight to each leader. It is sent while the user processes the records of
+the previous one, so broker and user work at the same time.
 
 Owns   a lane of connections for fetches, which wait at the broker; the tasks that look up offsets.
 Never  decides where to read (positions do) or which member reads a partition (the group does).
@@ -65,7 +65,7 @@ class Fetcher:
         self._arrival: asyncio.Future[None] | None = None
 
     async def close(self) -> None:
-        """Stops everything; what is buffered is dropped."""
+        """Stops everything; buffered records are dropped."""
         self._closed = True
         self.positions.assign(())
         await self._background.close()
@@ -107,7 +107,7 @@ class Fetcher:
     def pump(self, *, all_is_taken: bool = False) -> None:
         """Sends the fetches that may be sent now, and looks up what positions wait for.
 
-        With `all_is_taken` what is buffered does not count: the user is about to have it.
+        With `all_is_taken` buffered records do not count: the user is about to take them.
         """
         if self._closed:
             return
@@ -267,7 +267,7 @@ class Fetcher:
     async def _list_offsets(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, OffsetAndTimestamp], dict[TopicPartition, KafkaliteError]]:
-        """Asks every leader once. Returns what was found, and why the rest was not."""
+        """Asks every leader once. Returns the offsets found, and the errors of the others."""
         by_leader = self._by_leader(timestamps)
         led = {tp for tps in by_leader.values() for tp in tps}
         refused: dict[TopicPartition, KafkaliteError] = {
@@ -309,5 +309,5 @@ class Fetcher:
 
 
 def _is_final(error: BaseException) -> TypeGuard[ApiError]:
-    """Whether it is no use to ask again: the user is to hear of it."""
+    """Whether a retry is useless, so the user gets the error."""
     return isinstance(error, ApiError) and not error.error_code.is_retriable

@@ -5,7 +5,7 @@ member is in the group, whatever the user does between polls.
 
 Owns   the membership, a lane of connections to the coordinator (a join may wait there for
        minutes), the join and the heartbeat task.
-Never  calls the user: what has changed is applied by the consumer, within a poll.
+Never  calls the user: the consumer applies changes within a poll.
 Fails  with ApiError when the group refuses the member for good: from the join's task, or kept in
        `error` when a heartbeat learns of it.
 Source KIP-62; apache/kafka `AbstractCoordinator`, `ConsumerCoordinator`.
@@ -87,7 +87,7 @@ class GroupMember:
 
     @property
     def is_joining(self) -> bool:
-        """Whether a join is under way, or has ended without anyone looking at it yet."""
+        """Whether a join is under way, or its end has not been processed yet."""
         return self._joining is not None
 
     @property
@@ -129,7 +129,7 @@ class GroupMember:
         self._joining.add_done_callback(lambda _: self._wake())
 
     def end_join(self) -> bool:
-        """Whether the member has become part of a generation. Raises what made it fail."""
+        """Whether the member has joined a generation. Raises the join's error."""
         if self._joining is None or not self._joining.done():
             return False
         joined, self._joining = self._joining, None
@@ -183,8 +183,8 @@ class GroupMember:
         return membership.synced(synced, self._now_ms())
 
     async def _look_at_topics(self) -> None:
-        """As the leader, notes what the assignment goes by. One that came back assigns nothing,
-        but notices all the same what has changed from now on."""
+        """As the leader, notes the topics behind the assignment. A static leader that came back
+        assigns nothing, but notices changes from then on."""
         membership = self.membership
         topics = {topic for s in membership.subscriptions.values() for topic in s.topics}
         if topics:

@@ -7,16 +7,16 @@
         └───────────┴───────────┴───────────┴── the coordinator no longer knows the member
     any ──> LEFT
 
-Who drives it sends the requests it makes and hands back the answers; `Next` says how to go on.
+The caller sends its requests and hands back the answers; `Next` names the next step.
 Partitions are given up and taken on in two steps around a join, `revoke_before_join` and `take`,
 so that the user's callbacks run in between, in the user's own poll.
 
     EAGER        all partitions are revoked before the join, the new ones taken after the sync
     COOPERATIVE  what the new assignment lacks is revoked after the sync, and the member joins
-                 again, so that others can take what it gave up
+                 again, so that others can take the revoked partitions
 
 Owns   the member's id, generation and partitions; when it must heartbeat and poll.
-Never  reads a clock or a socket, or decides who gets what (assignors do).
+Never  reads a clock or a socket, or assigns partitions (assignors do).
 Fails  with ApiError when the group refuses the member for good.
 Source KIP-62 (poll interval), KIP-345 (static members), KIP-394 (MEMBER_ID_REQUIRED), KIP-429
        (cooperative), KIP-814 (skip_assignment), KIP-1092 (leaving or not at a close);
@@ -310,7 +310,7 @@ class Membership:
                 )
 
     def synced(self, response: SyncGroupResponse, now_ms: float) -> Next:
-        """Takes the answer to a sync; after DONE and if STABLE, `take` tells what has changed."""
+        """Takes the answer to a sync; after DONE and if STABLE, `take` returns the changes."""
         if self.state is not MemberState.SYNCING:
             return Next.DONE
         code = response.error_code
@@ -326,7 +326,7 @@ class Membership:
         return self._cast_out(code)
 
     def take(self) -> Change:
-        """Makes the assignment the member's own, and tells what that revokes and adds.
+        """Takes over the assignment, and returns the revoked and the added partitions.
 
         After a cooperative revocation the member joins again.
         """
@@ -369,7 +369,7 @@ class Membership:
         )
 
     def is_session_over(self, now_ms: float) -> bool:
-        """Whether the coordinator has been silent for so long that it must have given us up."""
+        """Whether the coordinator has been silent for a session, and so has removed this member."""
         return now_ms - self._last_contact_ms > self.config.session_timeout_ms
 
     def next_beat_ms(self) -> float:
@@ -384,9 +384,9 @@ class Membership:
         return Next.DONE if is_outdated else self._take_error_code(code, now_ms)
 
     def commit_refused(self, identity: GroupMetadata, code: ErrorCode, now_ms: float) -> Next:
-        """Learns from a commit refused to `identity` what a heartbeat would have said.
+        """Reacts to a refused commit of `identity` as to such an answer to a heartbeat.
 
-        Where the offsets or their metadata are at fault the member stays what it is.
+        Errors in the offsets or their metadata do not change the member.
         """
         is_outdated = identity != self.group_metadata or identity.generation_id == NO_GENERATION
         if is_outdated or code not in ABOUT_THE_MEMBER:
@@ -410,7 +410,7 @@ class Membership:
     # ---- going ----
 
     def leave_request(self, reason: str, leaves: bool | None = None) -> LeaveGroupRequest | None:
-        """Says goodbye. Static members do not, unless told so: they are expected back."""
+        """A LeaveGroup request. Static members leave only on request: they are expected back."""
         instance_id = self.config.group_instance_id
         leaves = instance_id is None if leaves is None else leaves
         if self.member_id == NO_MEMBER or not leaves:

@@ -6,9 +6,9 @@
                                                    └─ out of range┘
 
 A partition has two offsets: `position`, the next that the user gets, and `fetch_offset`, the next
-to ask a broker for. Between them lies what is buffered: responses as they came, record batches in
-the broker's bytes, of which only the headers have been read. They become columns when the user
-takes them, a whole batch at a time.
+to ask a broker for. Between them lies the buffer: unchanged responses, whose record
+batches are bytes with parsed headers. They become columns when the user takes them, a whole batch
+at a time.
 
 Owns   positions, the buffer and its bound: a node is asked for more only while less than
        `max_partition_fetch_bytes` of its records are unread, so no more than that and one response
@@ -163,13 +163,13 @@ class Position:
 
     @property
     def has_records(self) -> bool:
-        """Whether a poll would find something here: records or an error."""
+        """Whether a poll would return records or raise an error."""
         if self.is_paused:
             return False
         return bool(self.buffered) or self.rest is not None or self.error is not None
 
     def seek(self, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Goes to `offset`; what was buffered is dropped."""
+        """Goes to `offset`; buffered records are dropped."""
         self.stage = Stage.FETCHING
         self.position = self.fetch_offset = offset
         self.leader_epoch = leader_epoch
@@ -199,7 +199,7 @@ class Positions:
     # ---- which partitions, and where ----
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads these partitions from now on. Those that stay keep their place."""
+        """Reads these partitions from now on. Partitions that stay keep their position."""
         wanted = dict.fromkeys(partitions)
         self.version += 1
         self._of = {tp: p for tp, p in self._of.items() if tp in wanted} | {
@@ -308,7 +308,7 @@ class Positions:
     def receive(
         self, response: FetchResponse, asked: Mapping[TopicPartition, int], now_ms: float
     ) -> None:
-        """Buffers the records of an answer; answers to what nobody asks any more are dropped."""
+        """Buffers the records of an answer; outdated answers are dropped."""
         if response.error_code is not ErrorCode.NONE:
             for tp in asked:
                 self.put_off(tp, now_ms)
@@ -383,7 +383,7 @@ class Positions:
     # ---- take ----
 
     def has_records(self) -> bool:
-        """Whether `take` would give or raise something."""
+        """Whether `take` would return records or raise an error."""
         return any(place.has_records for place in self._of.values())
 
     def take(self, records_max: int | None = None) -> dict[TopicPartition, Columns]:

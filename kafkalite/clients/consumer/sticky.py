@@ -1,12 +1,12 @@
-"""A balanced assignment in which everyone keeps what they can.                              [P]
+"""A balanced assignment in which members keep as many partitions as possible.              [P]
 
-    1  everyone keeps what they own of what they still subscribe to
-    2  partitions without an owner go, those with the fewest takers first, to whoever has least
-    3  while somebody has two more than another who would take one of them, one moves
+    1  a member keeps its partitions of the topics that it still subscribes to
+    2  partitions without an owner, the fewest subscribers first, go to the member with the least
+    3  while a member has two more than another subscriber of one of them, one moves
 
 Each step of 3 makes the sum of the squares of the loads smaller, so it ends. It takes from the
-richest who can give and gives to the poorest who can take: among members with equal subscriptions
-no more partitions move than the balance needs. What was only just handed out moves first.
+richest giver and gives to the poorest taker: among members with equal subscriptions no more
+partitions move than the balance needs. Partitions that were handed out in this round move first.
 
 Owns   nothing.
 Never  moves a partition for its own sake: a balanced assignment is returned as it was.
@@ -30,7 +30,7 @@ Takers = Mapping[str, tuple[str, ...]]  # topic -> members who subscribed to it
 def balanced(
     partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]
 ) -> dict[str, list[TopicPartition]]:
-    """Each member's partitions, sorted; every partition with a subscriber is somebody's."""
+    """Each member's partitions, sorted; every partition with a subscriber has an owner."""
     takers = _takers(partitions_of, subscriptions)
     owners = current_owners(partitions_of, subscriptions)
     hands = {member_id: _Hand() for member_id in sorted(subscriptions)}
@@ -49,7 +49,7 @@ def balanced(
 
 @dataclass(slots=True)
 class _Hand:
-    """One member's partitions. `fresh` are those that it did not own before."""
+    """One member's partitions. It did not own the `fresh` partitions before."""
 
     load: int = 0
     partitions: dict[str, set[int]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Hand:
 def _takers(partitions_of: Mapping[str, int], subscriptions: Mapping[str, Subscription]) -> Takers:
     """The members that subscribe to each existing topic.
 
-    Topics with the same takers share one tuple, so that they can be told apart by identity.
+    Topics with the same takers share one tuple, so that identity distinguishes them.
     """
     found: dict[str, list[str]] = {}
     for member_id in sorted(subscriptions):
@@ -92,7 +92,7 @@ def current_owners(
 ) -> dict[TopicPartition, str]:
     """The owner of each partition, by the newest generation that claims it.
 
-    A claim of an older generation is that of a member who missed a rebalance. Two claims of one
+    A claim of an older generation comes from a member that missed a rebalance. Two claims of one
     generation cannot both be right, so neither counts.
     """
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
@@ -116,15 +116,15 @@ def current_owners(
 
 
 def _generation_of(subscription: Subscription) -> int:
-    """When the member came by its partitions; before KIP-792 the user data told it."""
-    told = subscription.user_data
-    if subscription.generation_id == NO_GENERATION and len(told) == GENERATION_BYTES:
-        return int.from_bytes(told, "big", signed=True)
+    """The generation in which the member got its partitions; before KIP-792 from the user data."""
+    user_data = subscription.user_data
+    if subscription.generation_id == NO_GENERATION and len(user_data) == GENERATION_BYTES:
+        return int.from_bytes(user_data, "big", signed=True)
     return subscription.generation_id
 
 
 def _move_one(hands: Mapping[str, _Hand], takers: Takers) -> bool:
-    """Moves one partition from the richest who can give to the poorest who can take."""
+    """Moves one partition from the richest giver to the poorest taker."""
     for rich in sorted(hands, key=lambda m: (-hands[m].load, m)):
         giver = hands[rich]
         if giver.load < 2:
@@ -140,7 +140,7 @@ def _move_one(hands: Mapping[str, _Hand], takers: Takers) -> bool:
 
 
 def _movable(giver: _Hand, poor: str, takers: Takers) -> TopicPartition:
-    """A partition that `poor` can take: one that the giver only just got, if there is one."""
+    """A partition that `poor` can take, if possible one that the giver got in this round."""
     fresh = [partition for partition in giver.fresh if poor in takers[partition.topic]]
     if fresh:
         return max(fresh)

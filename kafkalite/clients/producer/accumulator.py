@@ -126,7 +126,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A batch's end: stored at `base_offset` (−1 if nobody knows any more), or failed."""
+    """A batch's end: stored at `base_offset` (−1 if unknown), or failed."""
 
     batch: Batch
     base_offset: int = -1
@@ -241,7 +241,7 @@ class Accumulator:
         return {topic for topic, _ in self._busy}
 
     def abandon(self, error: ApiError) -> list[Settled]:
-        """Ends everything: the producer goes away. Who waits for a batch gets `error`."""
+        """Ends everything, as the producer closes. Callers that wait for a batch get `error`."""
         for queue in list(self._busy.values()):
             if queue.open is not None:
                 self._close(queue)
@@ -428,7 +428,7 @@ class Accumulator:
     # ---- back ----
 
     def acknowledge_all(self, batches: Sequence[Batch]) -> list[Settled]:
-        """Ends batches that were sent with acks=0: nobody will ever answer."""
+        """Ends batches that were sent with acks=0, which get no answer."""
         for batch in batches:
             self._queues[batch.topic_partition].in_flight.remove(batch)
         return [self._settled(batch) for batch in batches]
@@ -458,7 +458,7 @@ class Accumulator:
         return []
 
     def expire(self, now_ms: float) -> list[Settled]:
-        """Ends the batches that nobody acknowledged in time; those in flight are waited for."""
+        """Ends the batches without an acknowledgement in time, except batches in flight."""
         oldest_ms = now_ms - self.settings.delivery_timeout_ms
         settled = self.take_unencodable()
         for queue in list(self._busy.values()):
@@ -557,6 +557,6 @@ class Accumulator:
 
 
 def _is_behind_another(queue: Queue, batch: Batch) -> bool:
-    """Whether an earlier batch of the partition is still to come, which explains a gap."""
+    """Whether an earlier batch of the partition is outstanding, which explains a gap."""
     earlier = itertools.chain(queue.waiting, queue.in_flight)
     return any(other.order < batch.order for other in earlier)

@@ -1,8 +1,8 @@
 """How columns become record batches of a wanted size, and how a batch gets a new sequence. [P]
 
 Owns   nothing.
-Never  walks all records to know their size: a sample of them says enough. Whoever encodes checks
-       the result against the hard limit and halves what came out too large.
+Never  walks all records to know their size: a sample of them is enough. The encoding caller
+       checks the result against the hard limit and halves a batch that is too large.
 Source record batch layout, KIP-98:
 
     base_offset 8 │ batch_length 4 │ leader_epoch 4 │ magic 1 │ crc 4 │ attributes 2 │ …

@@ -68,8 +68,8 @@ class RecordMetadata(NamedTuple):
 class Producer(Lifetime):
     """Sends records to topics. Use it as an async context manager; leaving it flushes.
 
-    `client` is a Client to share, or bootstrap servers. `acks` is "all", 1 or 0 (nobody answers,
-    so nobody knows). Batches close at `batch_bytes`, or `linger_ms` after their first record.
+    `client` is a Client to share, or bootstrap servers. `acks` is "all", 1 or 0 (no answer, so
+    losses go unnoticed). Batches close at `batch_bytes`, or `linger_ms` after their first record.
     A batch is tried for `delivery_timeout_ms`. `enable_idempotence` needs acks="all".
 
         import asyncio
@@ -165,7 +165,7 @@ class Producer(Lifetime):
         self._started = True
 
     async def close(self, *, flush: bool = True) -> None:
-        """Sends what is buffered unless told not to, and closes the connections."""
+        """Sends buffered records unless `flush` is false, and closes the connections."""
         try:
             if flush and not self._closed:
                 await self.flush()
@@ -302,7 +302,7 @@ class Producer(Lifetime):
     # ---- the pump ----
 
     def _pump_soon(self) -> None:
-        """Pumps once this turn of the loop has ended, so that what it brings goes out together."""
+        """Pumps once this turn of the loop has ended, so that all its records go out together."""
         if not self._pump_is_due:
             self._pump_is_due = True
             self._loop.call_soon(self._pump)
@@ -350,7 +350,7 @@ class Producer(Lifetime):
         return free
 
     def _leader_of(self, topic_partition: TopicPartition) -> int | None:
-        """The partition's leader; one that is not connected will be."""
+        """The partition's leader; connects to it if need be."""
         node_id = self._client.cluster.leader_id(topic_partition)
         if node_id is None or self._client.open_connection(node_id, self._lane) is not None:
             return node_id
@@ -417,7 +417,7 @@ class Producer(Lifetime):
             self._finish(self._accumulator.settle(batch, answer, now_ms))
 
     def _finish(self, settled: list[Settled]) -> None:
-        """Tells those who wait for these batches."""
+        """Completes the futures of these batches."""
         for result in settled:
             self._first_error = self._first_error or result.error
             self._note_end(result)
@@ -475,14 +475,14 @@ def _check_headers(headers: Iterable[object]) -> None:
             raise TypeError(f"a header is {kinds}, not str and bytes or None")
 
 
-def _answer_in(told: PartitionProduceResponse | None) -> Answer:
-    if told is None:
+def _answer_in(response: PartitionProduceResponse | None) -> Answer:
+    if response is None:
         return Answer(ErrorCode.UNKNOWN_SERVER_ERROR, message="the broker did not mention it")
-    message = told.error_message or ""
-    if told.record_errors:
-        record = told.record_errors[0]
+    message = response.error_message or ""
+    if response.record_errors:
+        record = response.record_errors[0]
         message = f"record {record.batch_index}: {record.batch_index_error_message or message}"
-    return Answer(told.error_code, told.base_offset, told.log_append_time_ms, message)
+    return Answer(response.error_code, response.base_offset, response.log_append_time_ms, message)
 
 
 def _compression(wanted: Compression | str) -> Compression:

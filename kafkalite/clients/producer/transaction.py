@@ -2,7 +2,7 @@
 
             begin                  commit                      the coordinator has decided
     READY ────────> IN_TRANSACTION ──────────> COMMITTING ────────────────────────────────> READY
-      ^                 │   │ abort                 │ what was sent did not all arrive
+      ^                 │   │ abort                 │ some records did not arrive
       │     it failed   │   └──────────> ABORTING   │
       │                 v      abort        ^ │     │
       │             ABORTABLE ──────────────┘ │     │
@@ -13,8 +13,8 @@
 
 A partition becomes part of a transaction before anything is sent to it, and is so until the end.
 
-Owns   the state, the partitions of the transaction and those that wait to be, the first error.
-Never  sends: `Transactional` asks the coordinator and says what came of it.
+Owns   the state, the partitions of the transaction and the waiting ones, the first error.
+Never  sends: `Transactional` asks the coordinator and reports the answers.
 Fails  with ApiError where only an abort, or nothing, helps; RuntimeError where the order of calls
        is wrong.
 Source KIP-98, KIP-360 (epoch after a failure), KIP-588; apache/kafka `TransactionManager`.
@@ -83,7 +83,7 @@ class ProducerTransaction:
     # -- what may be done now
 
     def check_in_transaction(self) -> None:
-        """Whether records and offsets may be handed in. ApiError, RuntimeError."""
+        """Raises ApiError or RuntimeError if records and offsets are not accepted now."""
         if self.state is IN_TRANSACTION:
             return
         if self.error is not None:
@@ -91,7 +91,7 @@ class ProducerTransaction:
         raise RuntimeError(self._describe())
 
     def may_send(self, partition: TopicPartition) -> bool:
-        """Whether the partition is part of the transaction; if not, it waits to be."""
+        """Whether the partition is part of the transaction; if not, it waits to be added."""
         if partition in self._partitions:
             return self.state in (IN_TRANSACTION, COMMITTING)
         if self.state is IN_TRANSACTION:

@@ -61,8 +61,8 @@ class Transactional:
         self._in_turn = asyncio.Lock()
 
     async def identify(self) -> Identity:
-        """The producer id and epoch: at the start, shutting out whoever had the transactional id;
-        later, in the next epoch."""
+        """The producer id and epoch. At the start this fences the previous owner of the
+        transactional id; later it begins the next epoch."""
 
         async def ask() -> ErrorCode:
             request = InitProducerIdRequest(self._id, self._timeout_ms, *self._identity)

@@ -6,12 +6,12 @@
             await producer.send_offsets({partition: 17}, consumer.group_metadata())
 
 This holds for consumers with `isolation_level="read_committed"`. Of all producers with the same
-transactional id the last one counts: the others get PRODUCER_FENCED.
+transactional id only the last one may write: the others get PRODUCER_FENCED.
 
-Owns   the order of things at an end: all is acknowledged before a commit, nothing more is sent
-       once an abort begins.
-Fails  with ApiError: at `commit` with the first thing that failed in the transaction, which is then
-       to be aborted (`transaction()` does); with PRODUCER_FENCED for good.
+Owns   the order at a transaction's end: all records are acknowledged before a commit, and none is
+       sent once an abort begins.
+Fails  with ApiError: at `commit` with the transaction's first error, after which the caller must
+       abort (`transaction()` does); with PRODUCER_FENCED for good.
 Source KIP-98, KIP-360, KIP-447; apache/kafka `KafkaProducer`.
 """
 
@@ -119,9 +119,9 @@ class TransactionalProducer(Producer):
         self._transaction.begin()
 
     async def commit(self) -> None:
-        """Sends what is buffered and commits. May be called again if the coordinator was silent.
+        """Sends buffered records and commits. May be called again if the coordinator was silent.
 
-        ApiError: what failed in the transaction, which is to be aborted now.
+        ApiError: the transaction's first error; the caller must abort now.
         """
         self._check_running()
         if self._transaction.state is not COMMITTING:
@@ -137,7 +137,7 @@ class TransactionalProducer(Producer):
         self._transaction.ended()
 
     async def abort(self) -> None:
-        """Drops what was not sent yet and aborts. May be called again if that failed."""
+        """Drops unsent records and aborts. May be called again if that failed."""
         self._check_running()
         self._transaction.aborting()
         last = self._accumulator.close_open()
@@ -163,8 +163,8 @@ class TransactionalProducer(Producer):
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
         group: GroupMetadata | str,
     ) -> None:
-        """Commits a group's offsets with the transaction: `consumer.group_metadata()` says which
-        member does so, and keeps out one that the group has gone on without."""
+        """Commits a group's offsets with the transaction: `consumer.group_metadata()` names the
+        member, so that the group refuses a member it no longer has."""
         self._check_running()
         wanted = offsets_to_commit(offsets)
         group = GroupMetadata(group) if isinstance(group, str) else group
@@ -175,7 +175,7 @@ class TransactionalProducer(Producer):
             raise
 
     async def close(self, *, flush: bool = True) -> None:
-        """Ends a commit that was broken off, aborts what is not committed, and disconnects."""
+        """Ends an interrupted commit, aborts an open transaction, and disconnects."""
         try:
             if not self._closed:
                 async with asyncio.timeout(FLUSH_AFTER_ERROR_SECONDS):

@@ -1,7 +1,7 @@
 """The blocking consumer.                                                                   [IO]
 
 Owns   nothing: it is the twin of `kafkalite.clients.Consumer`.
-Fails  as that does. Who is interrupted while a poll waits misses no records.
+Fails  as that does. An interrupt while a poll waits loses no records.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Consumer(Twin[asynchronous.Consumer]):
     def __iter__(self) -> Iterator[tuple[TopicPartition, Columns]]:
         """All records from here on, a partition's columns at a time, until the consumer is closed.
 
-        Where the loop is left, columns that it was not given are read again by the next poll.
+        If the loop ends early, the next poll reads the columns again that it did not get.
         """
         records = aiter(self._client)
 

@@ -2,7 +2,7 @@
 
     a caller's thread                              the loop's thread
     run(work) ── work ───────────────────────────> a task
-       │ waits  <── a callback of the user's ──────── the task awaits what comes of it
+       │ waits  <── a callback of the user's ──────── the task awaits its result
        │ calls it, in the caller's own thread ────> and goes on
        │ <── the end of the task ───────────────────┘
     its result, or its error
@@ -12,8 +12,8 @@ blocking clients of a process share one loop; so two of them can share one `Clie
 
 Owns   the thread, its loop, and the clients that are started and not closed: they are closed when
        the interpreter exits.
-Never  leaves a task behind: a caller who is interrupted (KeyboardInterrupt) cancels its task, waits
-       for its end, and hands a result that it could not take any more to `give_back`.
+Never  leaves a task behind: an interrupted caller (KeyboardInterrupt) cancels its task, waits for
+       its end, and hands a result that it can no longer take to `give_back`.
 Fails  with RuntimeError for a call from the loop's own thread, which would wait for itself, and for
        one in a process that was forked after the loop began.
 """
@@ -44,7 +44,7 @@ Work = Callable[[], Coroutine[Any, Any, R]]
 
 
 def _drop(_: object) -> None:
-    """Nobody misses a result that is not taken."""
+    """The default `give_back`: drops the result."""
 
 
 class Call(Generic[R]):
@@ -101,7 +101,7 @@ class Call(Generic[R]):
             give_back(task.result())
 
     async def ask(self, callback: Callable[[], Awaitable[None] | None]) -> None:
-        """Has the waiting thread call `callback`; what it returns is awaited here."""
+        """Has the waiting thread call `callback`, and awaits the result."""
         answer: asyncio.Future[Awaitable[None] | None] = self._loop.create_future()
 
         def settle(result: Awaitable[None] | None, error: Exception | None) -> None:
@@ -130,7 +130,7 @@ _CALL: ContextVar[Call[Any]] = ContextVar("call")
 
 
 async def in_the_callers_thread(callback: Callable[[], Awaitable[None] | None]) -> None:
-    """Calls `callback` in the thread that waits for the work of which this is a part."""
+    """Calls `callback` in the thread that waits for the current work."""
     await _CALL.get().ask(callback)
 
 
@@ -158,7 +158,7 @@ class LoopThread:
         return Call(self._loop, work).wait(give_back)
 
     def keep(self, client: Lifetime) -> None:
-        """Closes the client at the exit, if nobody does so before. To be called in the loop."""
+        """Closes the client at the interpreter's exit if it is still open. Call it in the loop."""
         self._open.add(client)
 
     def let_go(self, client: Lifetime) -> None:
@@ -196,7 +196,7 @@ _shared: LoopThread | None = None
 
 
 def loop_thread() -> LoopThread:
-    """The one of this process, begun on first need."""
+    """The loop thread of this process, started at the first call."""
     global _shared
     with _lock:
         if _shared is None:

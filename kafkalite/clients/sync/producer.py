@@ -51,20 +51,20 @@ def _buffered_bytes(producer: asynchronous.Producer) -> int:
 
 
 def _for_other_threads(stored: asyncio.Future[RecordMetadata]) -> Future[RecordMetadata]:
-    """A future for other threads, which learns what `stored` does."""
-    told: Future[RecordMetadata] = Future()
-    told.set_running_or_notify_cancel()  # what is handed in cannot be taken back
+    """A future for other threads, with the result or error of `stored`."""
+    result: Future[RecordMetadata] = Future()
+    result.set_running_or_notify_cancel()  # a record that was sent cannot be taken back
 
-    def tell(_: asyncio.Future[RecordMetadata]) -> None:
+    def copy(_: asyncio.Future[RecordMetadata]) -> None:
         if stored.cancelled():
-            told.set_exception(asyncio.CancelledError())
+            result.set_exception(asyncio.CancelledError())
         elif (error := stored.exception()) is not None:
-            told.set_exception(error)
+            result.set_exception(error)
         else:
-            told.set_result(stored.result())
+            result.set_result(stored.result())
 
-    stored.add_done_callback(tell)
-    return told
+    stored.add_done_callback(copy)
+    return result
 
 
 class Producer(_Producing[asynchronous.Producer]):

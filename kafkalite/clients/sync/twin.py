@@ -4,8 +4,8 @@
         create_topics = blocking(asynchronous.Admin.create_topics)
 
 The new method has the parameters of the other, its documentation and, awaited, its result: type
-checkers and `help` see them, and nothing is written twice. A method is found by its name when it is
-called, as a method of a derived class is.
+checkers and `help` see them, and nothing is written twice. The method is looked up by name at
+each call, so derived classes may override it.
 
 Owns   the asynchronous client of each blocking one.
 """
@@ -31,8 +31,7 @@ T = TypeVar("T")
 class Twin(Generic[A_co]):
     """A blocking client. Use it as a context manager, or call `start` and `close`.
 
-    Its methods may be called from several threads. What is not closed is closed when the
-    interpreter exits.
+    Its methods may be called from several threads. The interpreter's exit closes open clients.
     """
 
     def __init__(self, make: Callable[[], A_co]) -> None:
@@ -53,7 +52,7 @@ class Twin(Generic[A_co]):
         self._thread.run(started)
 
     def let_go(self) -> None:
-        """Leaves the client to whoever closes it. To be called in the loop."""
+        """Leaves the closing of the client to its caller. Call it in the loop."""
         self._thread.let_go(self._client)
 
     def read(self, get: Callable[[A_co], T]) -> T:
@@ -145,7 +144,7 @@ def immediate(
 def _in_the_loop(
     method: Callable[Concatenate[A, P], T], end: Callable[[Twin[A], T], Coroutine[Any, Any, R]]
 ) -> Callable[Concatenate[Twin[A], P], R]:
-    """Calls the client's method of that name in the loop, and `end` with what it returns."""
+    """Calls the client's method of that name in the loop, and `end` with its result."""
     name = method.__name__
 
     @wraps(method)
