@@ -1,15 +1,22 @@
 """The options of `format("kafkalite")`: the official connector's names, and a few of ours. [P]
 
-    subscribe | assign                  topics, or {"topic": [0, 1]}
-    kafka.bootstrap.servers             required; also bootstrap.servers
-    startingOffsets                     earliest, latest, or {"topic": {"0": 23, "1": -2}}
-    endingOffsets                       the same except earliest and -2; for batch queries only
-    maxOffsetsPerTrigger                maximum number of records in a micro-batch
-    failOnDataLoss                      true: deleted offsets are an error, not a gap
-    includeHeaders                      adds the column headers
-    key.format                          binary (default), string, windowed, windowed:SIZE
-    value.format                        binary (default), string, avro, json
-    value.schema                        required for json: a Spark type, as from `schema.json()`
+    subscribe | subscribePattern | assign   topics, a regular expression, {"topic": [0, 1]}
+    kafka.bootstrap.servers                 required; also bootstrap.servers
+    kafka.NAME                              a setting of Kafka's consumer: `columnar.settings`
+    kafka.group.id, groupIdPrefix           a stream's offsets are committed there, for lag tools
+    startingOffsets                         earliest, latest, or {"topic": {"0": 23, "1": -2}}
+    startingOffsetsByTimestamp              {"topic": {"0": 1700000000000}}, in epoch ms
+    startingTimestamp                       one moment for all partitions; it comes first
+    startingOffsetsByTimestampStrategy      error, latest: where no record is at or after it
+    endingOffsets, endingOffsetsByTimestamp, endingTimestamp   the same, for batch queries
+    maxOffsetsPerTrigger                    maximum number of records in a micro-batch
+    minOffsetsPerTrigger, maxTriggerDelay   a micro-batch waits for so many, and so long (15m)
+    minPartitions, maxRecordsPerPartition   how ranges are divided into Spark's partitions
+    failOnDataLoss                          true: deleted offsets are an error, not a gap
+    includeHeaders                          adds the column headers
+    key.format                              binary (default), string, windowed, windowed:SIZE
+    value.format                            binary (default), string, avro, json
+    value.schema                            required for json: a Spark type, as `schema.json()`
 
 Fails  with ConfigError, naming the option and its value.
 Source Spark's Structured Streaming + Kafka integration guide.
@@ -18,10 +25,12 @@ Source Spark's Structured Streaming + Kafka integration guide.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from kafkalite.columnar.settings import ReadSettings, settings_of
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.serde.primitives import string
@@ -29,65 +38,131 @@ from kafkalite.serde.windowed import named_windowed
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+KAFKA: Final = "kafka."
 KNOWN: Final = frozenset(
     {
-        "subscribe", "assign", "kafka.bootstrap.servers", "bootstrap.servers", "startingoffsets",
-        "endingoffsets", "maxoffsetspertrigger", "failondataloss", "includeheaders", "key.format",
-        "value.format", "value.schema", "path",
+        "subscribe", "subscribepattern", "assign", "bootstrap.servers", "groupidprefix",
+        "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
+        "startingoffsetsbytimestampstrategy", "endingoffsets", "endingoffsetsbytimestamp",
+        "endingtimestamp", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
+        "minpartitions", "maxrecordsperpartition", "failondataloss", "includeheaders",
+        "key.format", "value.format", "value.schema", "path",
     }
 )  # fmt: skip
+OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+OF_STREAMS: Final = ("minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
+CHOOSING: Final = ("subscribe", "subscribePattern", "assign")
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json")
 KEY_FORMATS: Final = ("binary", "string", "windowed", "windowed:SIZE")
+STRATEGIES: Final = ("error", "latest")
+DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+SECONDS: Final = {None: 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+TRIGGER_DELAY_SECONDS: Final = 900.0
 
-Offsets = str | dict[TopicPartition, int]  # "earliest", "latest", or one per partition
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Moments in epoch ms: one for all partitions, or one for each."""
+
+    everywhere: int | None = None
+    each: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+Place = str | dict[TopicPartition, int] | Times  # the string is "earliest" or "latest"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The parsed options; `partitions` is None where whole topics are read."""
+    """The parsed options. `partitions` is None where whole topics are read, `pattern` where topics
+    are named.
+    """
 
-    bootstrap_servers: str
+    settings: ReadSettings
     topics: tuple[str, ...]
+    pattern: str | None
     partitions: tuple[TopicPartition, ...] | None
-    starting_offsets: Offsets
-    ending_offsets: Offsets
+    starting: Place
+    starting_name: str  # of the option that gave it
+    ending: Place
+    ending_name: str
+    latest_if_no_match: bool
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_seconds: float
+    min_partitions: int | None
+    max_records_per_partition: int | None
     fail_on_data_loss: bool
     include_headers: bool
     key_format: str
     value_format: str
     value_schema: str | None
+    group_id: str | None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of the cluster."""
+        return self.settings.bootstrap_servers
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Checks and types what the user gave; names are case-insensitive as everywhere in Spark."""
     given = {name.lower(): value for name, value in options.items()}
-    unknown = [n for n in given if n not in KNOWN]
-    if unknown:
-        raise ConfigError(f"option {unknown[0]!r} is not one of format('kafkalite')")
-    topics, partitions = _topics(given)
-    if streaming and "endingoffsets" in given:
-        raise ConfigError("endingOffsets: a stream has no end")
+    _check_names(given, streaming)
+    topics, pattern, partitions = _topics(given)
     value_format = _one_of(given, "value.format", VALUE_FORMATS)
     if value_format == "avro" and len(topics) != 1:
         raise ConfigError(f"value.format avro reads one topic, not {len(topics)}: {topics}")
     value_schema = given.get("value.schema")
     if (value_format == "json") != (value_schema is not None):
         raise ConfigError("value.schema is for value.format json, which needs one: schema.json()")
-    starting = "latest" if streaming else "earliest"
+    starting_name, starting = _place(given, "starting", "latest" if streaming else "earliest")
+    ending_name, ending = _place(given, "ending", "latest")
+    settings, group_id = _settings(given)
+    prefix = given.get("groupidprefix")
     return SourceOptions(
-        bootstrap_servers=_bootstrap(given),
+        settings=settings,
         topics=topics,
+        pattern=pattern,
         partitions=partitions,
-        starting_offsets=_offsets(given, "startingOffsets", starting),
-        ending_offsets=_ending(_offsets(given, "endingOffsets", "latest")),
+        starting=starting,
+        starting_name=starting_name,
+        ending=_checked_end(ending, ending_name),
+        ending_name=ending_name,
+        latest_if_no_match=_one_of(given, "startingOffsetsByTimestampStrategy", STRATEGIES)
+        == "latest",
         max_offsets_per_trigger=_positive(given, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_positive(given, "minOffsetsPerTrigger"),
+        max_trigger_delay_seconds=_duration(given, "maxTriggerDelay", TRIGGER_DELAY_SECONDS),
+        min_partitions=_positive(given, "minPartitions"),
+        max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
         include_headers=_boolean(given, "includeHeaders", default=False),
         key_format=_key_format(given),
         value_format=value_format,
         value_schema=value_schema,
+        group_id=group_id or (prefix and f"{prefix}-{'-'.join(topics) or pattern}"),
     )
+
+
+def _check_names(given: Mapping[str, str], streaming: bool) -> None:
+    for name in given:
+        if name not in KNOWN and not name.startswith(KAFKA):
+            raise ConfigError(f"option {name!r} is not one of format('kafkalite')")
+    for name in OF_BATCHES if streaming else OF_STREAMS:
+        if name.lower() in given:
+            why = "a stream has no end" if streaming else "it is for streams"
+            raise ConfigError(f"{name}: {why}")
+
+
+def _settings(given: Mapping[str, str]) -> tuple[ReadSettings, str | None]:
+    """The settings of the client, and the group."""
+    ours = {n.removeprefix(KAFKA): value for n, value in given.items() if n.startswith(KAFKA)}
+    ours.setdefault("bootstrap.servers", given.get("bootstrap.servers", ""))
+    group_id = ours.pop("group.id", None)
+    try:
+        return settings_of(ours), group_id
+    except ConfigError as error:
+        raise ConfigError(f"option {KAFKA}{str(error).removeprefix('the setting ')}") from error
 
 
 def check_formats(key_format: str, value_format: str) -> None:
@@ -97,23 +172,22 @@ def check_formats(key_format: str, value_format: str) -> None:
     _one_of(given, "value.format", VALUE_FORMATS)
 
 
-def _bootstrap(given: Mapping[str, str]) -> str:
-    found = given.get("kafka.bootstrap.servers") or given.get("bootstrap.servers")
-    if not found:
-        raise ConfigError("option 'kafka.bootstrap.servers' is missing")
-    return found
-
-
 def _topics(
     given: Mapping[str, str],
-) -> tuple[tuple[str, ...], tuple[TopicPartition, ...] | None]:
-    if ("subscribe" in given) == ("assign" in given):
-        raise ConfigError("give one of the options 'subscribe' and 'assign'")
+) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...] | None]:
+    if sum(name.lower() in given for name in CHOOSING) != 1:
+        raise ConfigError(f"give one of the options {', '.join(map(repr, CHOOSING))}")
+    if (pattern := given.get("subscribepattern")) is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"subscribePattern: {pattern!r}: {error}") from error
+        return (), pattern, None
     if "subscribe" in given:
         topics = tuple(t.strip() for t in given["subscribe"].split(",") if t.strip())
         if not topics:
             raise ConfigError("option 'subscribe' names no topic")
-        return topics, None
+        return topics, None, None
     try:
         assigned = {
             str(topic): [int(p) for p in partitions]
@@ -122,24 +196,41 @@ def _topics(
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"assign: {given['assign']!r} is not {{topic: [partitions]}}") from error
     pairs = tuple(TopicPartition(t, p) for t, numbers in assigned.items() for p in numbers)
-    return tuple(assigned), pairs
+    return tuple(assigned), None, pairs
 
 
-def _offsets(given: Mapping[str, str], name: str, default: str) -> Offsets:
+def _place(given: Mapping[str, str], which: str, default: str) -> tuple[str, Place]:
+    """The option that says where to start or end, and the place. A moment for all comes first."""
+    name = f"{which}Timestamp"
+    if (text := given.get(name.lower())) is not None:
+        if not text.isdigit():
+            raise ConfigError(f"{name}: {text!r} is not a moment in epoch ms")
+        return name, Times(int(text))
+    name = f"{which}OffsetsByTimestamp"
+    if (text := given.get(name.lower())) is not None:
+        times = _by_partition(name, text)
+        if any(time < 0 for time in times.values()):
+            raise ConfigError(f"{name}: {text!r} has a moment before 1970")
+        return name, Times(each=times)
+    name = f"{which}Offsets"
     text = given.get(name.lower(), default)
     if (word := text.strip().lower()) in ("earliest", "latest"):
-        return word
+        return name, word
+    return name, _by_partition(name, text)
+
+
+def _by_partition(name: str, text: str) -> dict[TopicPartition, int]:
     try:
         return parse_offsets(text)
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
 
 
-def _ending(offsets: Offsets) -> Offsets:
+def _checked_end(place: Place, name: str) -> Place:
     """Nothing ends where the log begins."""
-    if offsets == "earliest" or (isinstance(offsets, dict) and EARLIEST in offsets.values()):
-        raise ConfigError("endingOffsets: earliest (-2) cannot be an end")
-    return offsets
+    if place == "earliest" or (isinstance(place, dict) and EARLIEST in place.values()):
+        raise ConfigError(f"{name}: earliest (-2) cannot be an end")
+    return place
 
 
 def check_partitions(
@@ -149,7 +240,8 @@ def check_partitions(
     if wrong := sorted(offsets.keys() - set(partitions)):
         raise ConfigError(f"{name} names {wrong[0]}, which the query does not read")
     if missing := sorted(set(partitions) - offsets.keys()):
-        raise ConfigError(f"{name} does not name {missing[0]}: -2 is earliest, -1 latest")
+        hint = "" if name.endswith("Timestamp") else ": -2 is earliest, -1 latest"
+        raise ConfigError(f"{name} does not name {missing[0]}{hint}")
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:
@@ -184,6 +276,17 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
+def _duration(given: Mapping[str, str], name: str, default: float) -> float:
+    """Seconds of a duration as Spark writes them: 15m, 30s, 500ms; a bare number is ms."""
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    found = DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"{name}: {text!r} is not a duration as 15m or 30s")
+    return int(found[1]) * SECONDS[found[2]]
+
+
 def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = given.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
@@ -201,7 +304,7 @@ def _key_format(given: Mapping[str, str]) -> str:
 
 
 def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    text = given.get(name, allowed[0])
+    text = given.get(name.lower(), allowed[0])
     if text not in allowed:
         raise ConfigError(f"{name}: {text!r} is not one of {', '.join(allowed)}")
     return text

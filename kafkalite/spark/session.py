@@ -6,7 +6,6 @@ Owns   the session that it creates. It uses an existing session without changes.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +30,6 @@ SETTINGS: Final = {
 def local_session(app_name: str, cores: int | None = None) -> SparkSession:
     """A session on this machine; `cores` defaults to all of them."""
     ensure_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     threads = cores or os.cpu_count() or 1
     builder = SparkSession.builder.master(f"local[{threads}]").appName(app_name)

@@ -7,7 +7,13 @@ import pytest
 from kafkalite.columnar.ranges import check_no_loss
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError, StorageError
-from kafkalite.spark.options import check_partitions, format_offsets, parse_offsets, parse_options
+from kafkalite.spark.options import (
+    Times,
+    check_partitions,
+    format_offsets,
+    parse_offsets,
+    parse_options,
+)
 
 GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
 
@@ -15,8 +21,8 @@ GOOD = {"kafka.bootstrap.servers": "h:1", "subscribe": "orders"}
 def test_defaults_are_those_of_the_official_connector() -> None:
     batch, stream = parse_options(GOOD, streaming=False), parse_options(GOOD, streaming=True)
     assert batch.topics == ("orders",)
-    assert (batch.starting_offsets, batch.ending_offsets) == ("earliest", "latest")
-    assert stream.starting_offsets == "latest"
+    assert (batch.starting, batch.ending) == ("earliest", "latest")
+    assert stream.starting == "latest"
     assert batch.fail_on_data_loss
     assert not batch.include_headers
 
@@ -25,7 +31,7 @@ def test_earliest_and_latest_may_be_written_in_capitals() -> None:
     options = parse_options(
         GOOD | {"startingOffsets": "LATEST", "endingOffsets": " Latest "}, streaming=False
     )
-    assert (options.starting_offsets, options.ending_offsets) == ("latest", "latest")
+    assert (options.starting, options.ending) == ("latest", "latest")
 
 
 def test_offsets_survive_the_round_trip() -> None:
@@ -37,7 +43,7 @@ def test_offsets_survive_the_round_trip() -> None:
     ("wrong", "complaint"),
     [
         ({"subscribe": ""}, "names no topic"),
-        ({"assign": "{}"}, "one of the options 'subscribe' and 'assign'"),
+        ({"assign": "{}"}, "one of the options 'subscribe', 'subscribePattern', 'assign'"),
         ({"startingOffsets": "soon"}, "startingOffsets: 'soon'"),
         ({"startingOffsets": '{"orders": {"0": -3}}'}, "below -2"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0'"),
@@ -50,7 +56,18 @@ def test_offsets_survive_the_round_trip() -> None:
         ({"endingOffsets": '{"orders": {"0": -2}}'}, "endingOffsets: earliest"),
         ({"key.format": "windowed:soon"}, "key.format: 'windowed:soon'"),
         ({"key.format": "string:1h"}, "key.format: 'string:1h'"),
-        ({"kafka.security.protocol": "SSL"}, "'kafka.security.protocol' is not one of"),
+        ({"kafka.security.protocol": "SSL"}, "kafka.security.protocol is not a setting of this"),
+        ({"kafka.auto.offset.reset": "none"}, "kafka.auto.offset.reset cannot be set: starting"),
+        ({"kafka.isolation.level": "none"}, "kafka.isolation.level: 'none' is not one of"),
+        ({"kafka.bootstrap.servers": ""}, "option kafka.bootstrap.servers is missing"),
+        ({"subscribePattern": "a.*"}, "give one of the options"),
+        ({"startingTimestamp": "noon"}, "startingTimestamp: 'noon' is not a moment"),
+        ({"startingOffsetsByTimestamp": "5"}, "startingOffsetsByTimestamp: '5' is not"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "has a moment before 1970"),
+        ({"startingOffsetsByTimestampStrategy": "guess"}, "Strategy: 'guess' is not one of"),
+        ({"minPartitions": "none"}, "minPartitions: 'none' is not a positive number"),
+        ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition: '0'"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: it is for streams"),
         ({"subscribeTo": "x"}, "'subscribeto' is not one of"),
     ],
 )
@@ -92,3 +109,40 @@ def test_a_log_that_has_become_shorter_is_named() -> None:
     check_no_loss({tp: 5}, {tp: 5, TopicPartition("a", 1): 0})
     with pytest.raises(StorageError, match="a-0 ends at offset 4, before 5"):
         check_no_loss({tp: 5}, {tp: 4})
+
+
+def test_a_stream_has_options_of_its_own() -> None:
+    options = parse_options(
+        GOOD | {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "2 min", "groupIdPrefix": "spark"},
+        streaming=True,
+    )
+    assert options.min_offsets_per_trigger == 5
+    assert options.max_trigger_delay_seconds == 120
+    assert options.group_id == "spark-orders"
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(ConfigError, match=f"{name}: a stream has no end"):
+            parse_options(GOOD | {name: "latest"}, streaming=True)
+    with pytest.raises(ConfigError, match="maxTriggerDelay: 'soon' is not a duration"):
+        parse_options(GOOD | {"maxTriggerDelay": "soon"}, streaming=True)
+
+
+def test_a_moment_for_all_comes_before_moments_and_these_before_offsets() -> None:
+    given = GOOD | {"startingOffsets": "latest"}
+    assert parse_options(given, streaming=False).starting == "latest"
+    given |= {"startingOffsetsByTimestamp": '{"orders": {"0": 7}}'}
+    of_each = Times(each={TopicPartition("orders", 0): 7})
+    assert parse_options(given, streaming=False).starting == of_each
+    given |= {"startingTimestamp": "9"}
+    options = parse_options(given, streaming=False)
+    assert (options.starting_name, options.starting) == ("startingTimestamp", Times(9))
+
+
+def test_settings_of_the_client_have_their_prefix() -> None:
+    given = {"kafka.isolation.level": "read_uncommitted", "kafka.group.id": "lag"}
+    options = parse_options(GOOD | given, streaming=False)
+    assert not options.settings.read_committed
+    assert options.group_id == "lag"
+    pattern = {"kafka.bootstrap.servers": "h:1", "subscribePattern": "a.*"}
+    assert parse_options(pattern, streaming=False).pattern == "a.*"
+    with pytest.raises(ConfigError, match=r"subscribePattern: '\(': "):
+        parse_options(pattern | {"subscribePattern": "("}, streaming=False)

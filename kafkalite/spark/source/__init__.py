@@ -1,0 +1,56 @@
+"""`format("kafkalite")`: the log as a table and as a stream, through PySpark alone.       [IO]
+
+    planning   where a query begins, the next batch, Spark's partitions         pure
+    reading    what batch and stream share: columns, and a range as Arrow
+    batch      a reader of what lies between two places of the log
+    stream     a reader of micro-batches
+
+Owns   nothing between calls: Spark pickles readers and runs them in other processes.
+Fails  with ConfigError for wrong options, with StorageError if records were deleted.
+Source Spark's Python data source API (4.2), the official Kafka connector's options.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from kafkalite.spark.source.batch import BatchReader
+from kafkalite.spark.source.reading import AVRO_SCHEMA, Reading
+from kafkalite.spark.source.stream import StreamReader
+
+__all__ = ["BatchReader", "KafkaliteSource", "StreamReader"]
+
+
+class KafkaliteSource(DataSource):
+    """The data source. Constructed often and in many processes: it does nothing until asked."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `format(...)`."""
+        return "kafkalite"
+
+    def schema(self) -> StructType:
+        """The columns, from the options and the registry. The value's bears the Avro schema that
+        the readers of this query read as, whichever is the latest when they run.
+        """
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        reading = Reading.of_either(dict(self.options))
+        columns = from_arrow_schema(reading.columns()[0])
+        if reading.avro_schema is not None:
+            columns["value"].metadata = {AVRO_SCHEMA: reading.avro_schema}
+        return columns
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader."""
+        return BatchReader(dict(self.options), _avro_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream reader; never the simple kind, which ignores limits."""
+        return StreamReader(dict(self.options), _avro_schema(schema))
+
+
+def _avro_schema(columns: StructType) -> str | None:
+    """The Avro schema that `KafkaliteSource.schema` put into the columns."""
+    return next((f.metadata.get(AVRO_SCHEMA) for f in columns if f.name == "value"), None)

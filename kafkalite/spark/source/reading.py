@@ -1,0 +1,145 @@
+"""What batch and stream readers share: the columns, the log's bounds, a range as Arrow.     [IO]
+
+Owns   nothing between calls. A caller lends the connections on which the log is asked.
+Fails  with ConfigError for wrong options, with StorageError if records were deleted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from kafkalite.columnar.ranges import OffsetRange
+from kafkalite.core.types import TopicPartition
+from kafkalite.errors import ConfigError
+from kafkalite.spark.options import OF_BATCHES, Place, SourceOptions, parse_options
+from kafkalite.spark.source.planning import Bounds, Offsets, planned, resolved, times_of
+
+if TYPE_CHECKING:
+    from kafkalite.columnar.column_types import Convert
+    from kafkalite.columnar.lookup import Lookup
+
+AVRO_SCHEMA = "avro.schema"  # in the metadata of the column `value`
+
+
+class RangePartition(InputPartition):
+    """One Spark partition: one offset range."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class Reading:
+    """The options and how a range becomes Arrow batches.
+
+    Avro values are read as `avro_schema`, or as the latest of the topic's.
+    """
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        avro_schema: str | None = None,
+        *,
+        streaming: bool = False,
+    ) -> None:
+        self.options: SourceOptions = parse_options(options, streaming=streaming)
+        is_avro = self.options.value_format == "avro"
+        self.avro_schema = avro_schema or self._latest_schema() if is_avro else None
+
+    @classmethod
+    def of_either(cls, options: Mapping[str, str]) -> Reading:
+        """Of options whose columns are asked for, before Spark says whether it is a stream."""
+        is_batch = {name.lower() for name in OF_BATCHES} & {name.lower() for name in options}
+        return cls(options, streaming=not is_batch)
+
+    def columns(self) -> tuple[pa.Schema, Convert | None]:
+        """The columns, and what each value goes through to stand in its own."""
+        from kafkalite.columnar.column_types import PLAIN, column_type
+        from kafkalite.serde.avro_schema import parse_schema
+        from kafkalite.spark.arrow import arrow_schema
+        from kafkalite.spark.json_loads import json_struct
+
+        if self.options.value_schema is not None:
+            return arrow_schema(self.options, json_struct(self.options.value_schema)), None
+        if self.avro_schema is None:
+            value = PLAIN[self.options.value_format]
+        else:
+            value = column_type(parse_schema(self.avro_schema))
+        return arrow_schema(self.options, value.arrow), value.convert
+
+    def _latest_schema(self) -> str:
+        """The latest schema of the topic's values."""
+        from kafkalite.serde.registry_log import registry_at
+
+        subject = f"{self.options.topics[0]}-value"
+        return registry_at(self.options.bootstrap_servers).latest(subject).text
+
+    def lookup(self) -> Lookup:
+        """Connections to ask the log on, for the caller to close."""
+        from kafkalite.columnar.lookup import Lookup
+
+        return Lookup(self.options.settings)
+
+    def partitions(self, lookup: Lookup) -> list[TopicPartition]:
+        """Every partition to read, as the cluster stands now."""
+        options = self.options
+        if options.pattern is not None:
+            return lookup.matching(re.compile(options.pattern))
+        there = lookup.partitions_of(options.topics)
+        if options.partitions is None:
+            return there
+        if missing := sorted(set(options.partitions) - set(there)):
+            raise ConfigError(f"assign names {missing[0]}, which does not exist")
+        return list(options.partitions)
+
+    def bounds(self, lookup: Lookup) -> Bounds:
+        """The first and the next offset of each, as the log stands now."""
+        return Bounds(*lookup.bounds(self.partitions(lookup)))
+
+    def resolve(
+        self, lookup: Lookup, place: Place, name: str, bounds: Bounds, *, is_end: bool = False
+    ) -> dict[TopicPartition, int]:
+        """The offsets of a place that the option `name` gave."""
+        times = times_of(place, sorted(bounds.end), name)
+        latest_if_none = is_end or self.options.latest_if_no_match
+        found = lookup.at_times(times)
+        return resolved(place, bounds, found, name, latest_if_none=latest_if_none)
+
+    def plan(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """Spark's partitions between two sets of offsets."""
+        ranges = planned(
+            start,
+            end,
+            partitions_min=self.options.min_partitions,
+            records_max=self.options.max_records_per_partition,
+        )
+        return [RangePartition(wanted) for wanted in ranges]
+
+    def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+        """The records of one range, in a worker process."""
+        from kafkalite.columnar.reading import read_range
+        from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
+        from kafkalite.serde.registry_log import registry_at
+        from kafkalite.spark.arrow import key_serde, to_record_batch
+        from kafkalite.spark.json_loads import json_rows, json_struct
+
+        options = self.options
+        value: Serde = string() if options.value_format == "string" else bytes_()
+        registry = None
+        if self.avro_schema is not None:
+            value = avro(schema=self.avro_schema)
+            registry = registry_at(options.bootstrap_servers)
+        values = value.open(SerdeContext(registry, is_key=False, as_dicts=True))
+        if options.value_schema is not None:
+            values = json_rows(json_struct(options.value_schema))
+        keys = key_serde(options.key_format).open(SerdeContext(None, is_key=True))
+        schema, convert = self.columns()
+        for rows in read_range(
+            options.settings, wanted, fail_on_data_loss=options.fail_on_data_loss
+        ):
+            yield to_record_batch(rows, schema, (keys, values), convert)

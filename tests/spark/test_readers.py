@@ -1,0 +1,175 @@
+"""Spark's readers without Spark: their calls, in the order in which Spark makes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.producer.producer import Producer
+from kafkalite.core.types import Columns, TopicPartition
+from kafkalite.errors import ConfigError, StorageError
+from kafkalite.spark.source import BatchReader, StreamReader
+
+ALL = ReadAllAvailable()
+Send = Callable[..., None]
+
+
+@pytest.fixture
+def send(bootstrap: str) -> Send:
+    """Sends records of these timestamps to partition 0 of a topic of two, which it makes."""
+
+    def go(topic: str, stamps: range) -> None:
+        async def records() -> None:
+            async with Admin(bootstrap) as admin:
+                if topic not in await admin.list_topics():
+                    await admin.create_topics([NewTopic(topic, 2)])
+            async with Producer(bootstrap) as producer:
+                texts = [b"%d" % i for i in stamps]
+                await producer.send_columns(topic, Columns(texts, texts, list(stamps)), 0)
+                await producer.flush()
+
+        asyncio.run(records())
+
+    return go
+
+
+@pytest.fixture
+def stream(bootstrap: str) -> Iterator[Callable[..., StreamReader]]:
+    """Makes stream readers, and stops them."""
+    made: list[StreamReader] = []
+
+    def make(topic: str, **options: str) -> StreamReader:
+        servers = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+        made.append(StreamReader(servers | options))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+Make = Callable[..., StreamReader]
+
+
+def values(reader: BatchReader | StreamReader, partitions: Any) -> list[int]:
+    batches = [batch for planned in partitions for batch in reader.read(planned)]
+    return [int(v) for batch in batches for v in batch.column("value").to_pylist()]
+
+
+def batch(bootstrap: str, topic: str, **options: str) -> list[int]:
+    servers = {"kafka.bootstrap.servers": bootstrap}
+    which = {} if "subscribePattern" in options else {"subscribe": topic}
+    reader = BatchReader(servers | which | options)
+    return values(reader, reader.partitions())
+
+
+def test_latest_is_where_the_log_ended_when_the_query_was_new(send: Send, stream: Make) -> None:
+    """Spark asks for the first offset twice, and again after a restart before the first commit:
+    what came in between is not lost."""
+    send("reads-latest", range(5))
+    reader = stream("reads-latest")
+    assert reader.initialOffset() == reader.initialOffset()
+    first = reader.latestOffset(reader.initialOffset(), ALL)
+    send("reads-latest", range(5, 8))
+    again = stream("reads-latest")  # a new process; Spark has `first` in its log of offsets
+    assert values(again, again.partitions(again.initialOffset(), first)) == []
+    second = again.latestOffset(first, ALL)
+    assert values(again, again.partitions(first, second)) == [5, 6, 7]
+    assert again.latestOffset(second, ALL) == second
+
+
+def test_a_repeated_batch_has_the_same_records(send: Send, stream: Make) -> None:
+    send("reads-again", range(10))
+    reader = stream("reads-again", startingOffsets="earliest")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadMaxRows(4))
+    send("reads-again", range(10, 20))
+    for _ in range(2):
+        assert values(reader, reader.partitions(start, end)) == [0, 1, 2, 3]
+
+
+def test_what_is_available_now_ends_where_the_log_did(send: Send, stream: Make) -> None:
+    send("reads-now", range(6))
+    reader = stream("reads-now", startingOffsets="earliest", minOffsetsPerTrigger="100")
+    reader.prepareForTriggerAvailableNow()
+    send("reads-now", range(6, 9))
+    read, start = [], reader.initialOffset()
+    while (end := reader.latestOffset(start, ReadMaxRows(4))) != start:
+        read += values(reader, reader.partitions(start, end))
+        start = end
+    assert read == [0, 1, 2, 3, 4, 5]
+    late = stream("reads-now")  # from the latest, which is after what is available now
+    late.prepareForTriggerAvailableNow()
+    send("reads-now", range(9, 10))
+    start = late.initialOffset()
+    end = late.latestOffset(start, ALL)
+    assert values(late, late.partitions(start, end)) == []
+
+
+def test_a_batch_waits_for_enough_records(send: Send, stream: Make) -> None:
+    send("reads-few", range(3))
+    options = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "5"}
+    reader = stream("reads-few", **options)
+    first = reader.latestOffset(reader.initialOffset(), ALL)  # the first batch waits for none
+    assert len(values(reader, reader.partitions(reader.initialOffset(), first))) == 3
+    send("reads-few", range(4))
+    assert reader.latestOffset(first, ALL) == first
+    send("reads-few", range(1))
+    assert reader.latestOffset(first, ALL) != first
+    impatient = stream("reads-few", **options, maxTriggerDelay="0ms")
+    second = impatient.latestOffset(first, ALL)
+    send("reads-few", range(1))
+    assert impatient.latestOffset(second, ALL) != second
+
+
+def test_offsets_are_committed_to_a_group(send: Send, stream: Make, bootstrap: str) -> None:
+    send("reads-lag", range(7))
+    reader = stream("reads-lag", startingOffsets="earliest", groupIdPrefix="spark")
+    reader.commit(reader.latestOffset(reader.initialOffset(), ALL))
+
+    async def committed() -> dict[TopicPartition, int]:
+        async with Admin(bootstrap) as admin:
+            found = await admin.list_group_offsets("spark-reads-lag")
+        return {tp: at.offset for tp, at in found.items()}
+
+    tp = TopicPartition("reads-lag", 0)
+    assert asyncio.run(committed())[tp] == 7
+    assert "7" in str(reader.reportLatestOffset())
+
+
+def test_a_query_begins_and_ends_at_moments(send: Send, bootstrap: str) -> None:
+    send("reads-times", range(1_000, 1_010))
+    late = {"startingOffsetsByTimestampStrategy": "latest"}  # partition 1 is empty
+    assert batch(
+        bootstrap, "reads-times", startingTimestamp="1004", endingTimestamp="1007", **late
+    ) == [1004, 1005, 1006]
+    each = '{"reads-times": {"0": 1008, "1": 5}}'
+    assert batch(bootstrap, "reads-times", startingOffsetsByTimestamp=each, **late) == [1008, 1009]
+    with pytest.raises(ConfigError, match="startingTimestamp: reads-times-1 has no record"):
+        batch(bootstrap, "reads-times", startingTimestamp="1004")
+
+
+def test_topics_by_a_pattern_in_parts(send: Send, bootstrap: str) -> None:
+    send("reads-pattern-a", range(10))
+    send("reads-pattern-b", range(10, 15))
+    servers = {"kafka.bootstrap.servers": bootstrap, "subscribePattern": "reads-pattern-."}
+    reader = BatchReader(servers | {"maxRecordsPerPartition": "4"})
+    planned = reader.partitions()
+    assert len(planned) == 5
+    assert sorted(values(reader, planned)) == list(range(15))
+
+
+def test_a_log_that_became_shorter_ends_a_query_unless_loss_is_allowed(
+    send: Send, stream: Make
+) -> None:
+    send("reads-short", range(3))
+    start = {"offsets": '{"reads-short": {"0": 500, "1": 0}}'}
+    with pytest.raises(StorageError, match="reads-short-0 ends at offset 3, before 500"):
+        stream("reads-short").latestOffset(start, ALL)
+    allowed = stream("reads-short", failOnDataLoss="false")
+    assert allowed.latestOffset(start, ALL) == start
