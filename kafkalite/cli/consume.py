@@ -386,7 +386,7 @@ def _records(tp: TopicPartition, columns: Columns) -> Columns:
 
 
 async def _write(reading: Reading, tp: TopicPartition, columns: Columns) -> bool:
-    """Whether the records are written: not if nobody reads them, or a signal came first."""
+    """Writes the records. False if stdout is closed, or a signal came first."""
     from kafkalite.cli.standard_io import first_of
 
     _hint(reading, tp, columns)

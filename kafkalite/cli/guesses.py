@@ -45,7 +45,7 @@ def is_text(data: bytes) -> bool:
 
 
 def readable(data: bytes) -> bytes:
-    """Text as it is; of other bytes what is readable, and escapes for the rest."""
+    """Text unchanged; other bytes as readable text with escapes."""
     if is_text(data):
         return data
     return data.decode(errors="backslashreplace").translate(ESCAPED).encode()

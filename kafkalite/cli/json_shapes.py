@@ -1,4 +1,4 @@
-"""What `--json` prints, command by command: the fields by name.                             [P]
+"""The output of `--json`, command by command: the fields by name.                           [P]
 
 `[…]` is a list, `{NAME: …}` an object whose names are data. Bytes and sizes are numbers of bytes,
 times epoch ms or ISO 8601. Fields keep their names and meaning; new ones may be added.

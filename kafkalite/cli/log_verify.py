@@ -56,9 +56,9 @@ class Check:
         return sum(f.path.stat().st_size for f in self.directory.files if f.kind is FileKind.LOG)
 
     def _segment(self, base_offset: int, next_offset: int, show: Show) -> int:
-        """Checks a log and then its indexes; where the next segment may begin at the earliest.
+        """Checks a log and then its indexes. Returns the least base offset of the next segment.
 
-        Indexes are held to a log that is sound: what they promise of another nobody can say.
+        Indexes are checked only against a sound log: a damaged log does not show their errors.
         """
         path = self.directory.path / (offset_name(base_offset) + LOG_SUFFIX)
         indexes = [f for f in (self.directory.find(k, base_offset) for k in INDEXES) if f]

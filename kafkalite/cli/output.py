@@ -38,7 +38,7 @@ def ask(
 ) -> T:
     """Runs `work` with an admin client of these servers.
 
-    The names are those that the user gave: one that the broker does not know is named in the error.
+    The names are those that the user gave; the error for an unknown one names it.
     """
     import asyncio
 

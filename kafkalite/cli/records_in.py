@@ -219,7 +219,7 @@ def _document(line: bytes, source: str, number: int) -> Mapping[str, Any]:
 def _column(
     codec: Codec, name: str, documents: list[Mapping[str, Any]], shape: Shape, origin: Origin
 ) -> Sequence[bytes | None]:
-    """The bytes of one field; those that came as base64 are taken as they are."""
+    """The bytes of one field; base64 fields are already bytes."""
     values = [document.get(name) for document in documents]
     column = _serialized(codec, shape.topic, values, origin)
     given = [i for i, document in enumerate(documents) if f"{name}_base64" in document]

@@ -1,6 +1,6 @@
 """Columns of records as lines: their values, JSON with all that is known, or a template.    [IO]
 
-    text        the value; one that is not text is shown with escapes
+    text        the value; bytes that are not text are shown with escapes
     json        {"topic": …, "partition": …, "offset": …, "timestamp": …, "key": …, "value": …,
                  "headers": [[name, value], …]}
     template    "{key}\\t{value}" and the like, with FIELDS

@@ -1,9 +1,9 @@
-"""A broker's refusal in words for the user: what the code means, and the name that was meant. [IO]
+"""A broker's refusal in words for the user: the code's meaning, and the probable right name.  [IO]
 
     topic 'ordrs' does not exist at 127.0.0.1:9092; did you mean 'orders'?
     group billing: it has members, stop them first (NON_EMPTY_GROUP)
 
-Owns   nothing. Asks the broker once more for the names it knows, only after it refused one.
+Owns   nothing. Asks the broker for its names only after it refused one.
 Fails  with KafkaliteError in those words; with the refusal itself where no name is to blame.
 """
 

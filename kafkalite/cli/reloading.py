@@ -138,7 +138,7 @@ class Reloading:
         return None
 
     def _loads(self) -> bool:
-        """Whether the topology can be built; what is wrong is shown."""
+        """Whether the topology can be built; prints the error if not."""
         done = subprocess.run(self._check, stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
             self._say(f"{self._app}: the topology that runs is the one before this change")

@@ -189,7 +189,7 @@ def _watch_signals(loop: asyncio.AbstractEventLoop, stop: _Stop) -> None:
 
 
 async def _close(node: Node, reason: str) -> None:
-    """Stops the broker, and says in one line why, how long that took and what it left behind."""
+    """Stops the broker, and logs one line: the reason, the duration and leftovers."""
     began = time.perf_counter()
     try:
         await node.close()

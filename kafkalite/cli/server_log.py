@@ -98,8 +98,8 @@ def log_to_stderr(
 
 @contextmanager
 def last_words(form: LogFormat) -> Iterator[None]:
-    """What ends the program in JSON is a line of its log, too; in text it comes through, and so do
-    flags that make no sense."""
+    """Logs a fatal error as a line of JSON. With text logs, and for wrong flags, the error passes
+    through."""
     try:
         yield
     except typer.BadParameter:

@@ -25,7 +25,7 @@ SECRET: Final = re.compile(r"pass|secret|credential|token|jaas|\bkey\b", re.IGNO
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Settings; `notes` are lines for the operator about those that do not count."""
+    """Settings; `notes` are lines for the operator about ignored settings."""
 
     values: Mapping[str, str]
     file: Path | None = None
@@ -51,9 +51,9 @@ class Given:
 
 
 def read_settings(file: Path | None, listen: str | None, flags: Mapping[str, str]) -> Given:
-    """The settings in `file`, without those that `listen` or `flags` take the place of.
+    """The settings in `file`, without those that `listen` or `flags` override.
 
-    A file may hold what Kafka does not know, a plugin's settings for example: that is only noted.
+    A file may have settings that Kafka does not know, a plugin's for example: these are noted.
     """
     if file is None:
         return Given(flags)
@@ -91,7 +91,7 @@ def _place(file: Path, found: Property) -> str:
 
 
 def _may_be_secret(name: str) -> bool:
-    """Whether the setting, or the one that was probably meant, holds a password."""
+    """Whether the setting, or the known setting with the nearest name, holds a password."""
     if SECRET.search(name):
         return True
     meant = BROKER_KEYS.get(name if name in BROKER_KEYS else nearest(name, BROKER_KEYS) or "")

@@ -265,7 +265,7 @@ def abort(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Abort the transaction of an id, or one that hangs.
+    """Abort the transaction of an id, or a hanging transaction.
 
     The producer of the id is fenced: if it still runs, its next request fails.
     """

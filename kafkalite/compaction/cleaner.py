@@ -115,7 +115,7 @@ class Cleaning:
         self.stats.map_slots = slots
 
     def steps(self) -> Generator[Work, None, None]:
-        """Cleans. What it yields is to be done before it goes on; an error there is thrown in."""
+        """Cleans. The caller runs each yielded step at once, and throws a step's error in."""
         log, dirty = self._log, self._dirty
         below = [
             (segment, after.base_offset)
@@ -221,7 +221,7 @@ class Cleaning:
         transactions: Transactions,
         cleaned: Cleaned,
     ) -> Generator[Work, None, bool]:
-        """Writes what stays of a group; whether that is anything else than the group."""
+        """Writes the kept records of a group. Returns whether they differ from the group."""
         filling = Filling(
             self._offsets, transactions, cleaned, target, self._log.config.index_interval_bytes,
             self._pace,

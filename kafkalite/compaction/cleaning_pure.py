@@ -48,7 +48,7 @@ class Stop(Enum):
 
 
 def is_likely_time(number: int) -> bool:
-    """Whether a time or a difference of times, in ms, is one that clocks may show."""
+    """Whether clocks may show this time, or difference of times, in ms."""
     return -LIKELY_TIME_MAX <= number <= LIKELY_TIME_MAX
 
 
@@ -139,8 +139,8 @@ def put_batches(
 
 
 class Output:
-    """The batches kept for one segment, a run at a time, and those that its index points
-    to: the first after every `index_interval_bytes`, as where batches are appended one by one."""
+    """The batches kept for one segment, a run at a time, and its index entries: the first batch
+    after every `index_interval_bytes`, as with batches that are appended one by one."""
 
     def __init__(self, index_interval_bytes: int) -> None:
         self._interval = index_interval_bytes

@@ -8,9 +8,9 @@ however long it is: 128 MiB hold 5 million keys at the default load factor of 0.
 full, the pass ends, and the next cleaning continues.
 
 The map compares hashes, not keys. If two keys had the same hash, the older record would be lost.
-Apache Kafka accepts this risk too, but it hashes with MD5 (128 bits), and anyone can make two keys
-that collide in MD5. This map uses SipHash-2-4-128 with a new secret for each cleaning, so nobody
-can choose keys that collide: 5 million keys make 2**43.5 pairs, and a pair collides with a
+Apache Kafka accepts this risk too, but it hashes with MD5 (128 bits), and clients can make two keys
+that collide in MD5. This map uses SipHash-2-4-128 with a new secret for each cleaning, so clients
+cannot choose keys that collide: 5 million keys make 2**43.5 pairs, and a pair collides with a
 probability of 1 in 2**128. Hashing a key of 8 to 24 bytes takes some 20 ns.
 
 The twin in plain Python is a dictionary. It needs about 200 bytes a key, so it holds fewer keys.

@@ -110,8 +110,8 @@ class Transactions:
         return header.producer_id in self._open_aborted
 
     def on_marker(self, header: BatchHeader, marker: EndTransactionMarker | None) -> bool:
-        """Whether nothing needs the marker any more: the walk has met no batch of what it ends.
-        An abort that is needed joins `still_aborted`: readers must be told of it."""
+        """Whether the marker can go: the walk has met no batch of its transaction.
+        A needed abort joins `still_aborted`, the list for readers."""
         self._open_up_to(header.last_offset)
         if marker is None:
             return header.record_count == 0  # emptied before; an unknown control type stays
@@ -131,7 +131,7 @@ def judge(
     transactions: Transactions,
     cleaned: Cleaned,
 ) -> Verdict:
-    """What is to be done with a batch; `marker` is what a control batch says, None if nothing."""
+    """The action for a batch; `marker` is a control batch's content, None if it is empty."""
     horizon_ms = header.delete_horizon_ms
     is_due = horizon_ms is not None and horizon_ms <= cleaned.now_ms
     keep_empty = header.next_offset == cleaned.end_offset or _is_last(header, cleaned.producers)
@@ -145,7 +145,7 @@ def judge(
 
 
 def _is_last(header: BatchHeader, producers: Mapping[int, LastBatch]) -> bool:
-    """Whether a producer that may still write is known by this batch."""
+    """Whether this batch is the last trace of a producer that may still write."""
     last = producers.get(header.producer_id) if header.has_producer_id else None
     if last is None:
         return False
@@ -162,8 +162,8 @@ def keeps(
     mapped_until: int,
     tombstones_go: bool,
 ) -> bool:
-    """Whether a record stays. `latest` is the offset of its key's latest record that the map knows,
-    -1 where it knows none, None for a record without a key."""
+    """Whether a record stays. `latest` is the offset of its key's latest record in the map, -1 if
+    the map has none, None for a record without a key."""
     if offset >= mapped_until:
         return True
     if latest is None or (tombstones_go and not has_value):

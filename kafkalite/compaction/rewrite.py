@@ -42,7 +42,7 @@ EMPTY_ATTRIBUTES: Final = 0x38  # an empty batch keeps timestamp type, transacti
 
 
 def marker_in(batch: Buffer, header: BatchHeader) -> EndTransactionMarker | None:
-    """What a control batch says; None for an emptied one, and for what ends no transaction."""
+    """A control batch's content; None for an emptied batch, or if it ends no transaction."""
     if not header.record_count:
         return None
     columns = decode(batch, check_crc=False)
@@ -67,7 +67,7 @@ def clean_batch(
     offsets: OffsetMap,
     cleaned: Cleaned,
 ) -> tuple[Buffer, BatchHeader] | None:
-    """What stays of the batch, and its header; None when it goes."""
+    """The batch without the removed records, and its header; None if the batch goes."""
     if verdict.stays is Stays.NONE:
         return _empty(header) if verdict.keep_empty else None
     body = _body(batch, header)
@@ -115,7 +115,7 @@ def _body(batch: Buffer, header: BatchHeader) -> Buffer:
 
 
 def _empty(header: BatchHeader) -> tuple[Buffer, BatchHeader]:
-    """The header alone, which still tells offsets, producer and sequence."""
+    """The header alone, with offsets, producer and sequence."""
     empty = header._replace(
         attributes=header.attributes & EMPTY_ATTRIBUTES,
         base_timestamp=NO_TIMESTAMP,

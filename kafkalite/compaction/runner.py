@@ -60,7 +60,7 @@ class Host(Protocol):
         """This moment."""
 
     def monotonic_ms(self) -> int:
-        """What passes evenly."""
+        """The monotonic clock, in ms."""
 
     def add_duty(self, duty: Duty) -> None:
         """Does something now and then."""
@@ -89,7 +89,7 @@ class Throttle:
 class LogCleaner:
     """Compacts the logs of one broker.
 
-    `threads` clean, as many at once as log.cleaner.threads allows; the one thread of
+    `threads` run up to log.cleaner.threads cleanings at once; the one thread of
     `checkpointing` writes checkpoints in order. `close` shuts both down. `monotonic` is in seconds.
     """
 
@@ -131,7 +131,7 @@ class LogCleaner:
         }
 
     async def close(self) -> None:
-        """Breaks off what is being cleaned, and returns when nothing touches a log any more."""
+        """Breaks off cleanings, and returns when no thread uses a log any more."""
         self._stopping.set()
         while self._running:
             await asyncio.wait(self._running.values())

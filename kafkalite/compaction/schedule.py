@@ -48,8 +48,8 @@ class Candidate:
 
 
 def candidate(log: PartitionLog, cleaned_offset: int | None, now_ms: int) -> Candidate | None:
-    """What is to be cleaned of a compacted log; None where there is nothing. `cleaned_offset` is
-    where the last cleaning ended, None if there was none."""
+    """The dirty range of a compacted log; None if there is none. `cleaned_offset` is the end
+    of the last cleaning, None before the first."""
     first = first_dirty_offset(log, cleaned_offset)
     segments = log.segments
     closed = [(one, after.base_offset) for one, after in pairwise(segments)]

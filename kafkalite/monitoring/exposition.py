@@ -58,7 +58,7 @@ class BrokerPage(Collector):
         return generate_latest(self) + "".join(many).encode()
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of which there are few series."""
+        """The metrics with few series."""
         yield _build()
         yield from _totals(self.counters)
         yield from _apis({key.name: counted for key, counted in list(self.counters.api.items())})
@@ -165,7 +165,7 @@ def _head(name: str, kind: str, words: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A label's value; what is no Unicode, as a group's name may be, shows as escapes."""
+    """A label's value; bytes that are not Unicode, as in a group's name, become escapes."""
     if text.isalnum():
         return text
     escaped = text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

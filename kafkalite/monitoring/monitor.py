@@ -1,14 +1,14 @@
-"""The questions that other threads may ask of a broker: how it is, and what it has counted.  [IO]
+"""A broker's health and metrics, for other threads.                                        [IO]
 
     starting ──serves──> ready <──> failing ──> stopping
        503                200         503          503
 
 A broker is failing while none of its partitions can be written, or while its loop gives no answer
-in LOOP_SECONDS_MAX. Single partitions that cannot be opened are told of and keep it ready: the
-others are served.
+in LOOP_SECONDS_MAX. Single partitions that cannot be opened are reported, and the broker stays
+ready: it serves the others.
 
 Owns   the state, and the way from another thread to the broker's loop and back.
-Never  holds the loop: what takes long goes on there in slices (`core.broker.survey`).
+Never  holds the loop: long work runs there in slices (`core.broker.survey`).
 Fails  with Unready, which says why.
 """
 

@@ -109,5 +109,5 @@ class MonitorServer(uvicorn.Server):
         super().__init__(config)
 
     def stop(self) -> None:
-        """Answers what was asked, and ends `run`. For another thread to call."""
+        """Answers pending requests, and ends `run`. For another thread to call."""
         self.should_exit = True

@@ -8,7 +8,7 @@
 
 A source may also have `table()` and `numbers()`: see `TableSource`.
 
-Owns   the array and the objects of its own values, once somebody has asked for them.
+Owns   the array, and the objects of its own values after the first access.
 Never  makes objects of values for the sake of the array, nor the other way round.
 Fails  as its source does.
 """
@@ -48,7 +48,7 @@ class Source(Protocol):
 
 
 def _nothing() -> None:
-    """Of a source without native memory."""
+    """The release of a source without native memory: does nothing."""
 
 
 class TableSource(Source, Protocol):

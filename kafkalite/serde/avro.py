@@ -1,4 +1,4 @@
-"""The Avro serde: what a plan says about it.                                             [IO]
+"""The Avro serde: its options, as data of a plan.                                        [IO]
 
 Owns   nothing; an open serde is `avro_codec`'s.
 Never  opens anything but the `.avsc` file whose path it is given, once, when it is made.
@@ -77,7 +77,7 @@ def avro(
     missing, are dicts; `SerdeContext(as_dicts=True)` makes all of them dicts.
 
     Values come and go as fastavro has them: `timestamp-millis` is a datetime, `decimal` a Decimal.
-    A datetime needs a time zone, except for a local-timestamp; milliseconds cut off what is finer.
+    A datetime needs a time zone, except for a local-timestamp; milliseconds cut off microseconds.
     Read as another schema, a number is a date when it was written as one, new fields come last, and
     of a union's branches the first that fits is taken, promoted or not: put long before double.
 

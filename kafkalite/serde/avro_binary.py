@@ -1,9 +1,9 @@
-"""One value as Avro's bytes, and back: fastavro, told what it needs to be safe here.      [P]
+"""One value as Avro's bytes, and back: fastavro, with the checks it lacks.                [P]
 
 fastavro gets each schema as the type of the only field of a record, which adds no bytes: so a
 schema of any type is parsed once and kept, and a value of any type is checked like a field's.
 
-What fastavro does not do, and this module does:
+This module does, and fastavro does not:
 
 - It writes 1.5 as the int 1, and 2^31 as an int. So each value is validated before (also by
   fastavro) and has no fields that the schema lacks.

@@ -9,7 +9,7 @@ come out as the reader's schema: the given one, else the subject's latest, looke
 is first read and again when a newer id shows up (a batch is read as one schema), else the writer's.
 A record is a row that looks like a dict, or a dict (`avro_reader`).
 
-Owns   what it has looked up for each topic and id; `avro_writer` and `avro_reader` do the work.
+Owns   the schemas of each topic and id; `avro_writer` and `avro_reader` do the work.
 Never  leaves a record out, or a field that a schema has no place for.
 Fails  with SerdeError (bytes, values) or SchemaError (the registry refuses or does not know), both
        with the index of the first record that failed; what keeps the registry from answering comes

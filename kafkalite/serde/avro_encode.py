@@ -172,7 +172,7 @@ def _converted(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
 
 
 def _is_family(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one Arrow type may stand for values of another."""
+    """Whether values of the Arrow type `given` may stand for those of `wanted`."""
     from pyarrow import types as t
 
     if t.is_timestamp(given) and t.is_timestamp(wanted):

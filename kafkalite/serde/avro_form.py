@@ -1,8 +1,8 @@
 """Records of Avro as a column with three sides: rows as objects, native fields, Arrow.       [P]
 
-All are made of the native columns of one batch, without a copy of these, when somebody asks.
+All are made on demand from the native columns of one batch, without a copy of these.
 
-Owns   the rows of the batch that somebody may hold, until `release` copies them out.
+Owns   the rows of the batch that code outside may hold, until `release` copies them out.
 Fails  not with what the decoder let pass.
 """
 
@@ -66,12 +66,12 @@ class AvroValues:
         return self._rows.at(indexes)
 
     def release(self) -> None:
-        """Copies out the rows that somebody holds."""
+        """Copies out the rows that code outside still holds."""
         rows, self._rows = self._rows, None
         if rows is not None:
             rows.release()
 
 
 def is_exact(plan: Plan) -> bool:
-    """Whether the array of a plan says all that its rows do."""
+    """Whether the array of a plan has all information of its rows."""
     return not any(column.kind in OTHERWISE for column in plan.columns)

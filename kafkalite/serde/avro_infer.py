@@ -1,4 +1,4 @@
-"""Schemas from values: what a writer without a schema registers.                          [P]
+"""Schemas from values: a writer without a schema registers them.                          [P]
 
     int -> long      float -> double      str -> string      bool -> boolean     bytes -> bytes
     datetime -> timestamp-millis          date -> date       list, tuple -> array
@@ -10,8 +10,8 @@ it and of the field: `Order_address`.
 
 Values that do not fit a schema widen it: `evolve` gives the smallest schema that takes both what
 the schema takes and the values. long and double make double, null and T a nullable T, two records
-have the fields of both. What has no common type, such as long and string, is a SchemaError: a union
-of them would hide a mistake.
+have the fields of both. Values without a common type, such as long and string, are a SchemaError:
+a union of them would hide a mistake.
 
 Schemas are JSON values here. At first they are *natural*: they say no more than the values do. An
 integer of 32 bits is `SMALL` and fits an int as well as a long, an empty list has items of
@@ -85,7 +85,7 @@ def infer(values: Iterable[Any], name: str) -> Any:
 def evolve(schema: Any, values: Iterable[Any], name: str) -> Any:
     """The smallest schema that takes all that `schema` takes, and all `values`.
 
-    What the schema says beside its types (defaults, aliases, doc) stays. Its named types must be
+    The schema keeps its defaults, aliases and docs. Its named types must be
     written out where they are widened. SchemaError when there is no such schema.
     """
     before = None
@@ -250,7 +250,7 @@ def _into_branches(schema: Any, ours: list[Any], theirs: list[Any], null: bool, 
 
 
 def _merge_records(schema: Any, natural: Any, path: str) -> Any:
-    """The fields of `schema`, then the new ones. What the values lack becomes nullable."""
+    """The fields of `schema`, then the new ones. Fields that the values lack become nullable."""
     theirs = {field["name"]: field for field in natural["fields"]}
     fields = []
     for field in schema["fields"]:

@@ -354,7 +354,7 @@ class _Builder:
         return [branch for branch in map(schema.deref, union) if kind(branch) != "null"]
 
     def _target(self, node: Node, reader: Node | None, path: str) -> Node:
-        """The reader's type that a writer's is read as: of a union, the first that matches."""
+        """The reader's type for a writer's type: of a union, the first that matches."""
         if reader is None or self._reader is None:
             return node
         reader = self._reader.deref(reader)

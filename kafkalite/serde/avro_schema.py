@@ -106,7 +106,7 @@ def type_name(node: Node) -> str:
 
 
 def takes_no_bytes(node: Node, names: Set[str] = frozenset()) -> bool:
-    """Whether values of a type leave no trace in Avro's bytes; `names` are types known to."""
+    """Whether values of a type take no bytes in Avro; `names` are known such types."""
     match node:
         case {"type": "record" | "error", "fields": fields}:
             return all(takes_no_bytes(field["type"], names) for field in fields)
@@ -201,7 +201,7 @@ def work_for_defaults() -> Work:
 
 
 class _Checker:
-    """Brings a schema's JSON to its normal form and refuses what is no schema on the way."""
+    """Brings a schema's JSON to its normal form and refuses JSON that is no schema."""
 
     def __init__(self, *, is_lenient: bool = False) -> None:
         self.is_lenient = is_lenient  # unknown names are taken for types

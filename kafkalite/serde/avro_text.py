@@ -4,7 +4,7 @@
 them, attributes in Java's order. `self_contained` puts the definition of each type that the schema
 only mentions in the place where it is first mentioned, so that the text needs no references.
 
-Owns   the two forms; what a schema means is `avro_schema`'s.
+Owns   the two forms; `avro_schema` owns a schema's meaning.
 Never  changes the meaning: where Java's form would be read as another schema, the canonical text
        is given, in which all names are full.
 Source Avro 1.12, `Schema.toString`.

@@ -1,4 +1,4 @@
-"""Values written with a registered schema: in native code, what it is not sure of by fastavro. [D]
+"""Values written with a registered schema: in native code, doubtful ones by fastavro.          [D]
 
     0        1                  5
     +--------+------------------+------------------

@@ -1,6 +1,6 @@
 """JSON: UTF-8, compact, keys in the order of the dict. orjson writes it, msgspec reads it.    [P]
 
-What JSON has no form for is refused, not bent: datetimes, bytes, sets, Decimals, dataclasses, keys
+Values without a form in JSON are refused: datetimes, bytes, sets, Decimals, dataclasses, keys
 that are no str, integers of more than 64 bits. The exception is orjson's: NaN and the infinities
 are written as null, tuples as arrays, an Enum as its value and a UUID as its text.
 
@@ -8,7 +8,7 @@ An integer of any size is read as it is; a number beyond the range of a float is
 some fields of the values will be looked at, the others are passed over: their syntax is checked,
 the range of their numbers and their text are not.
 
-Where nobody looks at objects, the texts of a large column become columns of their fields at once,
+If no code needs objects, the texts of a large column become columns of their fields at once,
 and columns become texts (`json_form`): native code, for texts that are alike. The results are those
 of orjson and msgspec, to the byte.
 

@@ -1,4 +1,4 @@
-"""What the native modules of JSON and MessagePack, and the Python beside them, agree on.      [P]
+"""Kinds shared by the native modules of JSON and MessagePack and by their Python code.        [P]
 
 Owns   the kinds of columns, and the number that is raised when one of them changes.
 """

@@ -1,4 +1,4 @@
-"""MessagePack: what Python's plain values are, and they come back as they were.           [P]
+"""MessagePack: Python's plain values, which come back with their types.                   [P]
 
 None, bool, int (64 bits), float, str, bytes, list, dict (keys of any of these) are MessagePack's
 own. What it lacks travels in an extension type, so that a key stays hashable and a state store's
@@ -10,7 +10,7 @@ value is the same after a restore:
 Equal values of equal types give equal bytes as long as their dicts have one order. A key that is
 an array, which others may write, comes back as a tuple.
 
-Where nobody looks at objects, the values of a large column become columns of their fields at once,
+If no code needs objects, the values of a large column become columns of their fields at once,
 and columns become bytes (`msgpack_form`): native code, for dicts that are alike. The bytes are the
 same, so either side may have gone the other way.
 

@@ -44,7 +44,7 @@ class BytesSerde:
 
 
 class BytesCodec:
-    """Gives every column back as it came, after a look at its types."""
+    """Returns every column unchanged, after a check of its types."""
 
     def serialize(self, topic: str, column: Sequence[Any]) -> Sequence[bytes | None]:
         """The column itself; SerdeError where a value is not bytes."""

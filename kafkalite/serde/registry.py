@@ -1,4 +1,4 @@
-"""The schema registry: what it knows (`registry_state`), and what a request would append.     [P]
+"""The schema registry: its state (`registry_state`), and the records a request would append.  [P]
 
 A decision is an answer and a list of records. Who asked appends them and reads them back; where one
 of them does not count, since another writer was faster, it is decided again.
@@ -543,7 +543,7 @@ def _place(entry: RegisteredSchema) -> Place:
 
 
 def _json_schema(text: str) -> str:
-    """A JSON Schema without white space. What its words mean is not looked at."""
+    """A JSON Schema without white space. Its meaning is not checked."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

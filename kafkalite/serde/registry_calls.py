@@ -1,8 +1,8 @@
-"""A call of Confluent's REST API as data: what its path, its query and its body say.        [P]
+"""A call of Confluent's REST API as data: its path, its query and its body.                 [P]
 
-Owns   parameters, bodies and their bounds; what is answered is `registry_rest`'s.
+Owns   parameters, bodies and their bounds; `registry_rest` owns the answers.
 Never  touches HTTP: `registry_server` takes a request apart.
-Fails  with SchemaError and Confluent's error code; `problem` says what the client is told.
+Fails  with SchemaError and Confluent's error code; `problem` is the client's message.
 Source confluentinc/schema-registry `RegisterSchemaRequest`, `VersionId`, `Errors`.
 """
 
@@ -36,9 +36,9 @@ INVALID_VERSION: Final = 42202
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request: what its path and its query say, and its body as JSON values.
+    """A request: its path, its query, and its body as JSON values.
 
-    Of a parameter that comes several times the first value counts, as with Confluent's registry.
+    If a parameter comes several times, the first value counts, as with Confluent's registry.
     """
 
     path: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Call:
 
     @property
     def scope(self) -> str | None:
-        """The subject whose config or mode is meant; None: that of all."""
+        """The subject of a config or mode; None: of all subjects."""
         return self.subject or None if "subject" in self.path else None
 
     @property
@@ -61,7 +61,7 @@ class Call:
         return plain(self.text("subject")) or None
 
     def wants(self, subject: str) -> bool:
-        """Whether a subject's name begins with what is asked for, in all contexts or in one."""
+        """Whether a subject's name has the wanted prefix, in all contexts or in one."""
         prefix = self.text("subjectPrefix", ALL_CONTEXTS)
         if prefix.startswith(ALL_CONTEXTS):
             return name_in_context(subject).startswith(prefix.removeprefix(ALL_CONTEXTS))

@@ -9,7 +9,7 @@ thousand clients that send half a head would keep all others out. Here
     is closing         ends after FLUSH_SECONDS, read or not
 
 Owns   the deadline, and how many connections there are.
-Never  keeps more than CONNECTIONS_MAX: the one that waits longest makes room for a new one.
+Never  keeps more than CONNECTIONS_MAX: the longest idle connection makes room for a new one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RegistryConnection(H11Protocol):
             self._forget_deadline()  # uvicorn's own begins
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes an idle connection, once what was written is out."""
+        """Closes an idle connection, once its answers are sent."""
         super().timeout_keep_alive_handler()
         self._watch(FLUSH_SECONDS)
 

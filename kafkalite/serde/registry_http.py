@@ -195,7 +195,7 @@ class RegistryApp:
 
 
 def _check_framing(request: Request) -> None:
-    """FramingError when the body's length is told twice, or in a way that HTTP/1.0 does not know.
+    """FramingError if the body has two lengths, or a length that HTTP/1.0 does not know.
 
     RFC 9112, 6.1: proxies may have seen another end of it, and another request after it.
     """
@@ -217,7 +217,7 @@ def _check_origin(request: Request) -> None:
 
 
 def _check_type(request: Request) -> None:
-    """SchemaError when a body is told to be anything else than JSON in UTF-8."""
+    """SchemaError if the content type of a body is not JSON in UTF-8."""
     kind, *parameters = request.headers.get("content-type", "").lower().split(";")
     named = [parameter.partition("=") for parameter in parameters]
     charsets = {v.strip().strip('"') for name, _, v in named if name.strip() == "charset"}

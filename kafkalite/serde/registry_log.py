@@ -147,7 +147,7 @@ class SchemaLog:
     async def write(self, decide: Callable[[Registry], Decision[T]]) -> T:
         """Appends what `decide` makes of the fold, until all of it counts: its answer.
 
-        So what it says holds, whoever else writes to the topic.
+        So its result holds, even if other writers use the topic.
         """
         async with self._writing:
             await self.catch_up()
@@ -163,13 +163,13 @@ class SchemaLog:
     async def _put_right(self) -> None:
         """Appends the repairs of what does not count, until there are none.
 
-        One that is ignored was overtaken by somebody else's, and the fold then asks for another.
+        If another writer's record came first, the fold ignores ours and asks for another.
         """
         while repairs := self.registry.repairs():
             await self._counts(repairs)
 
     async def _counts(self, records: tuple[Record, ...]) -> bool:
-        """Appends records and reads them back: whether all of them count."""
+        """Appends records and reads them back. True if the fold accepted all of them."""
         if not records:
             return True
         self._ignored.clear()
@@ -184,7 +184,7 @@ class SchemaLog:
 
 
 async def _ensure_topic(client: Client, admin: Admin) -> None:
-    """Makes `_schemas` unless it is there, and refuses one that would lose schemas."""
+    """Creates `_schemas` if it is missing, and refuses an existing one that would lose schemas."""
     await admin.create_missing_topics([NewTopic(SCHEMAS_TOPIC, 1, configs=TOPIC_CONFIGS)])
     count = len((await client.topic(SCHEMAS_TOPIC, create=False)).partitions)
     if count != 1:
@@ -240,7 +240,7 @@ class LogRegistry:
     # --- what is known -----------------------------------------------------------------
 
     def schema(self, id: int) -> str:  # noqa: A002
-        """The text of the schema with this id; one that is not known yet is looked for."""
+        """The text of the schema with this id; an unknown id is looked up in the log."""
         opened = self._opened()
         with opened.lock:
             if opened.registry.has_id(id):
@@ -307,7 +307,7 @@ class LogRegistry:
             return question(opened.registry)
 
     def _opened(self) -> SchemaLog:
-        """The log, opened by whoever comes first. A failure is not kept: the next call tries."""
+        """The log, opened by the first call. A failure is not kept: the next call tries again."""
         with self._starting:
             if self._closed:
                 raise BrokerUnavailable(f"the schema registry at {self._servers} is closed here")
@@ -352,7 +352,7 @@ class LogRegistry:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread: turns the loop until it is stopped, then ends what is left in it."""
+    """The thread: runs the loop until it is stopped, then ends its remaining tasks."""
     asyncio.set_event_loop(loop)
     loop.run_forever()
     left = asyncio.all_tasks(loop)

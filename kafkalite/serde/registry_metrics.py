@@ -40,7 +40,7 @@ class RegistryMetrics:
         self._page.register(_Gauges("kafkalite_registry_", registry))
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Counts a request; `path` is its route, of which there are few."""
+        """Counts a request; `path` is its route, so there are few values."""
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

@@ -80,7 +80,7 @@ class Draft:
 
     @property
     def guid(self) -> str:
-        """The schema's name in all registries: a hash of what it consists of, as a UUID."""
+        """The schema's name in all registries: a hash of its content, as a UUID."""
         digest = md5(self.text.encode(), usedforsecurity=False)
         for reference in self.references:
             digest.update(f"{reference.name}{reference.subject}".encode())
@@ -161,7 +161,7 @@ def delete_subject_record(subject: str, last_version: int) -> Record:
 
 
 def clear_subject_record(subject: str | None) -> Record:
-    """The record that tells that a subject, or all, have no deleted versions any more."""
+    """The record after which a subject, or all, have no deleted versions any more."""
     return _key("CLEAR_SUBJECT", subject), orjson.dumps(_of(subject))
 
 
@@ -178,7 +178,7 @@ def mode_record(subject: str | None, mode: str | None) -> Record:
 
 
 def context_record(context: str) -> Record:
-    """The record that tells of a context."""
+    """The record that names a context."""
     fields = {"tenant": "default", "context": context}
     key = {"keytype": "CONTEXT"} | fields | {"magic": 0}
     return orjson.dumps(key), orjson.dumps(fields)

@@ -102,7 +102,7 @@ class RegistryServer:
         self._socket, self._address = bound, Address(*bound.getsockname()[:2])
 
     def start(self, bootstrap_servers: str, *, beside: Monitor | None = None) -> None:
-        """Serves from now on what is in the Kafka at `bootstrap_servers`.
+        """Serves the schemas of the Kafka at `bootstrap_servers` from now on.
 
         The metrics and the health of the broker `beside` are shown, too. BrokerUnavailable when
         the server does not come up.
@@ -119,7 +119,7 @@ class RegistryServer:
             raise BrokerUnavailable(f"the schema registry did not start: {self._failure}")
 
     def close(self) -> None:
-        """Answers what was asked, closes connections and thread."""
+        """Answers pending requests, closes connections and thread."""
         if self._http is not None:
             self._http.should_exit = True
         if self._thread is not None:
@@ -193,7 +193,7 @@ class LogKeeper:
         self._opening = asyncio.Lock()
 
     async def opened(self) -> SchemaLog:
-        """The log, up and followed. What keeps it from being opened comes through."""
+        """The log, open and followed. An error of the opening passes through."""
         if self._log is not None and self._log.failure is None:
             return self._log
         async with self._opening:

@@ -222,7 +222,7 @@ class RegistryState:
     def referenced(
         self, subject: str, references: Iterable[Reference], *, deleted: bool
     ) -> tuple[str, ...]:
-        """The texts of all that a subject's schema refers to, each after what it refers to itself.
+        """The texts of all references of a subject's schema, each after its own references.
 
         With `deleted`, deleted versions serve too. SchemaError when there is none. What has a name
         or a place that is in already is left out.
@@ -301,7 +301,7 @@ class RegistryState:
         return None if held is None or self._falls(held) else records.schema_record(held)[1]
 
     def _falls(self, held: RegisteredSchema) -> bool:
-        """Whether a living version came after the end of one that it refers to."""
+        """Whether a living version came after the end of a version that it refers to."""
         return not held.deleted and self._may_end(held)
 
     def _may_end(self, held: RegisteredSchema) -> bool:

@@ -1,4 +1,4 @@
-"""Fields side by side without pyarrow: columns of Avro, and what is computed of them.        [P]
+"""Fields side by side without pyarrow: columns of Avro, and columns computed from them.      [P]
 
     Vector    a column of a decoded batch, or some of its rows
     Values    booleans, integers or floats that native code computed

@@ -123,7 +123,7 @@ class SessionWindowedCodec:
 def _inner_bytes(
     what: str, inner: Codec, topic: str, column: Sequence[Any]
 ) -> Sequence[bytes | None]:
-    """The inner keys' bytes. Refuses what is no Windowed, times that are no int64, null keys."""
+    """The inner keys' bytes. Refuses values other than Windowed, times beyond int64, null keys."""
     for index, window in enumerate(column):
         if window is not None:
             reason = _reason(window)
