@@ -21,6 +21,7 @@ from kafkalite.serde.serde import SerdeContext
 from kafkalite.streams.local.state import OrderedStore
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.memory import MemoryBackend
+from kafkalite.streams.local.state.ordered import RESERVED_KEY
 from kafkalite.streams.local.state.rocks import RocksBackend
 
 TOPIC = "app-join-left-changelog"
@@ -174,6 +175,16 @@ def test_only_a_store_with_a_view_can_be_looked_into() -> None:
     store = OrderedStore("timers", TOPIC, CODEC, view=lambda store: [k for k, _ in store.range()])
     store.put(b"row-key", 1, 0)
     assert store.view() == [b"row-key"]
+
+
+def test_the_note_is_no_key_on_disk_either() -> None:
+    with rocks() as backend:
+        store = OrderedStore("st", TOPIC, CODEC, backend(), note_key=RESERVED_KEY)
+        store.put(b"key", 1, 0)
+        store.note = b"note"
+        store.changelog()
+        store.checkpoint(1, 0)
+        assert store.keys() == [b"key"]
 
 
 def test_a_standby_takes_in_what_the_changelog_goes_on_with() -> None:

@@ -37,6 +37,7 @@ from kafkalite.streams import plan as p
 from kafkalite.streams.local.batch import Fetched
 from kafkalite.streams.local.drops import Drops, Reason
 from kafkalite.streams.local.failures import DROPPED, UNKNOWN, Failures, convert
+from kafkalite.streams.local.sharing import copied
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import read_rows, write_rows
 from kafkalite.streams.local.state.memory import MemoryBackend
@@ -232,7 +233,7 @@ class GlobalView:
 
     def get(self, key: Any) -> Any:
         """The row of a key, None when there is none."""
-        return self._store.rows([self._bytes(key)])[0]
+        return copied(self._store.rows([self._bytes(key)])[0])
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Every (key, row)."""

@@ -35,7 +35,6 @@ from kafkalite.streams.local.state.user_stores import (
     Keys,
     KeyValues,
     KeyValueView,
-    TableRows,
     Windows,
 )
 from kafkalite.streams.local.timers import SET_LATER, Timer, Timers
@@ -375,7 +374,7 @@ class Context:
         if (table := self._tables.get(name)) is not None:
             owned = self._runtime.store_of(table)
             assert owned is not None, f"{name!r}: a table that is looked into has a store"
-            return TableRows(self._runtime.stores[owned.name].view())
+            return self._runtime.stores[owned.name].view()
         if name not in self._stores and name in self._runtime.global_stores:
             return self._runtime.global_stores[name].view()
         if name not in self._stores:

@@ -145,7 +145,8 @@ class OrderedStore:
         """The keys of all rows, ascending. No row is decoded."""
         if not self.kept.is_durable:
             return list(self._rows)
-        kept = (key for key in self.kept.keys_between(b"", None) if key != NOTE_KEY)
+        there = self.kept.keys_between(b"", None)
+        kept = (key for key in there if key != self._note_key)
         gone = {key for key, row in self._rows.items() if row is None}
         return sorted({*kept, *self._rows} - gone)
 

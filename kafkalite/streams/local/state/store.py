@@ -33,6 +33,7 @@ from kafkalite.core.types import Columns, Headers, Windowed
 from kafkalite.errors import ProcessingError, SerdeError, TopologyError
 from kafkalite.serde.serde import Codec
 from kafkalite.streams.aggregates import MISSING, Aggregate, Partials
+from kafkalite.streams.local.sharing import copied
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY, START, Found
 from kafkalite.streams.local.state.kept import Kept
@@ -480,7 +481,8 @@ def _nothing() -> None:
 
 
 class StoreView:
-    """A store to look into: decoded keys and rows, in the order of the keys' bytes."""
+    """A store to look into: decoded keys and rows, in the order of the keys' bytes. Whoever looks
+    may change what it gets."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
@@ -496,7 +498,7 @@ class StoreView:
         data = store.key_bytes(key)
         if start not in store.buckets or not store.has(bucket := store.bucket(start, [data]), data):
             return None
-        return store.layout.rows(bucket, [data])[0]
+        return copied(store.layout.rows(bucket, [data])[0])
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Every (key, row)."""
@@ -538,4 +540,4 @@ class StoreView:
         for key, window in rows:
             bucket = store.buckets[window]
             (user_key,) = store.key_objects([(bucket, [key])])
-            yield user_key, store.layout.rows(bucket, [key])[0]
+            yield user_key, copied(store.layout.rows(bucket, [key])[0])

@@ -106,37 +106,6 @@ class KeyValues(KeyValueView):
         return None if row is None else row.value
 
 
-class TableRows:
-    """A table's store for a processor: what users see of it, and they may change what they get."""
-
-    def __init__(self, view: Any) -> None:
-        self._view = view
-
-    def get(self, key: Any) -> Any:
-        """The row of a key, None when there is none."""
-        return copied(self._view.get(key))
-
-    def range(self, start: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """The pairs with keys from `start` to `end`, both included; None: no bound."""
-        return _copies(self._view.range(start, end))
-
-    def fetch(self, key: Any, start: int, end: int) -> Iterator[tuple[Any, Any]]:
-        """The pairs of a key's windows that start in [start, end]."""
-        return _copies(self._view.fetch(key, start, end))
-
-    def all(self) -> Iterator[tuple[Any, Any]]:
-        """Every pair."""
-        return _copies(self._view.all())
-
-    def __len__(self) -> int:
-        """How many rows there are."""
-        return len(self._view)
-
-
-def _copies(pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    return ((key, copied(value)) for key, value in pairs)
-
-
 class WindowView:
     """A store with retention, to look into."""
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from kafkalite.core.types import Headers
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Codec
+from kafkalite.streams.local.sharing import copied
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.ordered import OrderedStore, Row
 
@@ -156,7 +157,7 @@ class VersionsView:
         if data is None:
             raise TopologyError(f"store {self._versions.name!r}: None is no key")
         row = self._versions.latest(data) if at is None else self._versions.at(data, at)
-        return None if row is None else row.value
+        return None if row is None else copied(row.value)
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Every (key, latest row)."""
@@ -164,7 +165,7 @@ class VersionsView:
         for data in self._versions.known():
             if (row := self._versions.latest(data)) is not None:
                 (key,) = self._codec.deserialize(topic, [data])
-                yield key, row.value
+                yield key, copied(row.value)
 
 
 def _ends(rows: Sequence[tuple[int, Any] | None], after: int | None) -> set[tuple[int, int]]:

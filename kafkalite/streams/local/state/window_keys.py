@@ -21,6 +21,7 @@ from kafkalite.core.types import Columns, Windowed
 from kafkalite.errors import TopologyError
 from kafkalite.serde.serde import Codec
 from kafkalite.serde.windowed import SESSION, TIME
+from kafkalite.streams.local.sharing import copies
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY
 from kafkalite.streams.local.state.store import Layout, StateStore, StoreView
@@ -192,4 +193,4 @@ class SpanView(StoreView):
         bounds = [(each.start, each.end) for each in known]
         keys = self._spans.windowed_keys([each.key for each in known], bounds)
         rows = self._spans.rows_of([each.window for each in known])
-        return iter(list(zip(keys, rows, strict=True)))
+        return iter(list(zip(keys, copies(rows), strict=True)))
