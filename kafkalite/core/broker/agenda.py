@@ -49,7 +49,7 @@ class Agenda:
         self._is_closed = False
 
     def close(self) -> None:
-        """Nothing wakes any more; what goes on in slices ends with the one under way."""
+        """Stops the timer; work in slices ends after the current slice."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -61,7 +61,7 @@ class Agenda:
         self._watched.append((name, due))
 
     def wake_at(self, deadline_ms: int | None) -> None:
-        """Makes sure that what is due then is done then, or before."""
+        """Makes sure that the timer fires then, or before."""
         if deadline_ms is None or deadline_ms >= self._timer_at_ms:
             return
         if self._timer is not None:
@@ -97,8 +97,8 @@ class Agenda:
     def run_slices(self, slices: Slices, name: str, then: Callable[[], None] | None = None) -> None:
         """Runs the first of `slices` now, the others in later turns of the loop, then calls `then`.
 
-        A slice that yields a future is followed by the next one when the future is done. However
-        much goes on in slices, a turn runs one of them: the one that has waited longest.
+        After a slice that yields a future, the next one runs when the future is done. A turn runs
+        one slice of all such works: the one that has waited longest.
         """
         self._run_slice(Run(slices, name, then))
 

@@ -162,7 +162,7 @@ class Broker:
         watcher(self.config)
 
     async def _configure(self) -> None:
-        """Puts what was set for brokers in force, in all topics that fall back to it."""
+        """Applies the brokers' settings, also to all topics that fall back to them."""
         self.config = self._controller.config = self._in_force(self.image)
         for watcher in self._config_watchers:
             watcher(self.config)
@@ -225,7 +225,7 @@ class Broker:
         return self.node_id
 
     def partition(self, topic: str, index: int) -> Partition:
-        """A partition that this broker holds. ApiError says what is wrong with the request."""
+        """A partition that this broker holds. ApiError with the reason if it does not."""
         return self.partitions.get(topic, index)
 
     def topics_held(self) -> Sequence[Sequence[Partition]]:
@@ -237,7 +237,7 @@ class Broker:
         self._notes.note(message)
 
     def inform(self, message: str) -> None:
-        """Logs one line at INFO: what was done, and is no trouble."""
+        """Logs one line at INFO, about normal work."""
         log.info("%s", message)
 
     def note_storage_error(self, error: ApiError) -> None:
@@ -255,7 +255,7 @@ class Broker:
         return self._clock.wall_ms()
 
     def monotonic_ms(self) -> int:
-        """The clock that nobody sets, in ms."""
+        """The monotonic clock, in ms."""
         return self._clock.monotonic_ms()
 
     def wake_at(self, deadline_ms: int | None) -> None:
@@ -291,8 +291,8 @@ class Broker:
     def appended(
         self, partition: Partition, byte_count: int, fresh: MemoryRecords | None = None
     ) -> None:
-        """Tells whoever waits for records of `partition`, once they count. `fresh` is the batch, if
-        it is small enough to be sent from memory."""
+        """Wakes readers that wait for records of `partition`, once these count. `fresh` is the
+        batch, if it is small enough to be sent from memory."""
         if partition.log.flush_is_due:
             partition.changed()
             self._upkeep.await_flush(partition, byte_count)

@@ -1,21 +1,21 @@
-"""The clocks of a broker: one may be set, one never is, and by one things grow old.          [IO]
+"""The clocks of a broker: the wall clock, the monotonic clock, and the clock of retention.     [IO]
 
-    wall_ms        what the machine's clock says, epoch ms: stamps, checks of timestamps, and every
-                   time that is durable
-    monotonic_ms   passes evenly and says nothing of the date: sessions, long polls, deadlines
+    wall_ms        the machine's clock, epoch ms: stamps, checks of timestamps, and every durable
+                   time
+    monotonic_ms   passes evenly and has no date: sessions, long polls, deadlines
     retention_ms   the wall clock's time, but it stands still for SETTLE_MS after the clock was
-                   set: for everything that is deleted because it is old
+                   set: for all deletions by age
 
     wall        10:00   10:05   2031 . . . 2031   10:20 . . . . . . 11:20   11:21
     retention   10:00   10:05   10:05  . . . . . . . . . . . . . .  11:20   11:21
                                 wrong             set right
 
-A clock is set where it has moved by JUMP_MS more or less than the monotonic one since the last
-look, so somebody must look often. A machine that was suspended looks as if its clock had been set.
+The clock counts as set if it has moved by JUMP_MS more or less than the monotonic one since the
+last look, so the broker looks often. A suspended machine looks as if its clock had been set.
 
-Owns   which time retention goes by, and since when it stands still.
-Fails  never. A clock that was set is reported to the operator. What was set while no broker ran is
-       not seen.
+Owns   the time of retention, and since when it stands still.
+Fails  never. A clock that was set is reported to the operator, unless it was set while no
+       broker ran.
 Source apache/kafka `Time` (milliseconds, hiResClockMs); the standstill is ours.
 """
 

@@ -5,8 +5,8 @@
                  from the request's turn on its connection to the write, waiting included
     the rest     connections and their ends, records and bytes appended, bytes fetched
 
-Counters only ever grow and begin at 0 with the process; what goes up and down is asked of the
-broker itself (`Broker.gauges`). A histogram's counts are per bucket, not cumulative.
+Counters only ever grow and begin at 0 with the process; gauges come from the broker itself
+(`Broker.gauges`). A histogram's counts are per bucket, not cumulative.
 
 Never  reads a clock: callers measure durations. Never fails, and costs less than two microseconds a
        request.
@@ -78,7 +78,7 @@ class ApiMetrics:
         count(response, self.errors)
 
     def sent(self, response_bytes: int, seconds: float) -> None:
-        """Counts one answer that tells of no error."""
+        """Counts one answer without an error."""
         self.response_bytes += response_bytes
         latency = self.latency
         latency.counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
@@ -183,7 +183,7 @@ def _counter(cls: type) -> CountErrors:
 def _places(
     cls: type,
 ) -> tuple[list[str], list[tuple[str, CountErrors]], list[tuple[str, CountErrors]]]:
-    """Where a class has error codes: fields, and arrays and structs that lead to some."""
+    """The paths to a class's error codes: fields, and arrays and structs with such fields."""
     codes: list[str] = []
     arrays: list[tuple[str, CountErrors]] = []
     structs: list[tuple[str, CountErrors]] = []

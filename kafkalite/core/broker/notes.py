@@ -25,7 +25,7 @@ class Notes:
         self._noted_ms: dict[str, int] = {}
 
     def note(self, message: str) -> None:
-        """Tells the operator, unless that was only just told."""
+        """Logs a line for the operator, unless the same line was just logged."""
         now_ms = self._now_ms()
         if self._noted_ms.get(message, -AGAIN_MS) + AGAIN_MS <= now_ms:
             if len(self._noted_ms) >= NOTES_MAX:
@@ -34,6 +34,6 @@ class Notes:
             log.warning("%s", message)
 
     def note_storage_error(self, error: ApiError) -> None:
-        """Tells the operator what a client was told, if it is about our disk."""
+        """Logs a client's error for the operator, if it concerns our disk."""
         if error.error_code is ErrorCode.KAFKA_STORAGE_ERROR:
             self.note(str(error))

@@ -4,7 +4,7 @@ An operation names the keys (partitions) that it waits for, and decides with eac
 them whether it is complete. An operation leaves once: complete, expired or cancelled.
 
 Owns   the operations by key, and the heap of deadlines.
-Never  reads a clock; never answers anybody: it hands operations back.
+Never  reads a clock or answers a request: it hands operations back.
 Fails  not at all; `park` refuses when `capacity` operations wait, and the caller answers at once.
 Source KAFKA-1430 ("purgatory redesign"); apache/kafka `DelayedOperationPurgatory`.
 """
@@ -91,7 +91,7 @@ class Purgatory(Generic[K]):
         return True
 
     def advance(self, key: K, high_watermark: int, bytes_added: int = 0) -> list[Operation[K]]:
-        """Tells what waits on `key` of its progress; returns what is complete now."""
+        """Advances the operations that wait on `key`. Returns the complete ones."""
         waiting = self._waiting.get(key)
         if waiting is None:
             return []

@@ -1,14 +1,14 @@
-"""What one reader asks for, and which of it is to be looked at again.                       [P]
+"""The partitions of one reader, and which of them it must look at again.                    [P]
 
     asked ──look──> stale: had records, or an error; the next look is at it too
                └──> watched: nothing to read; left alone until the partition says that it changed
 
-A look that passes over what is watched finds what a look at everything would find: what is watched
-has no records, so it takes none of the room that others have. So an answer costs what has changed
-since the last one, not what is asked for. A reading without a session lasts from its request to
+Watched partitions have no records and take no room in the answer, so a look without them has the
+same result as a look at everything. So an answer costs time for the changed partitions, not for
+all. A reading without a session lasts from its request to
 its answer; one in a session as long as the session.
 
-Owns   the order of the partitions, and what was found in them that the reader was not told yet.
+Owns   the order of the partitions, and their news that the reader does not have yet.
 Never  reads a partition. Never answers: a reading that is parked hands its operation back.
 Source KIP-227; apache/kafka `FetchContext`, `DelayedFetch`.
 """
@@ -36,14 +36,14 @@ class Asked(NamedTuple):
 
 
 class Watched(Protocol):
-    """A partition, which tells those who have read it once it has changed."""
+    """A partition that calls its readers once it has changed."""
 
     topic_partition: TopicPartition
     watchers: dict[Any, None]
 
 
 class Reading:
-    """The partitions that one reader reads; of a poll without a session one is made each time."""
+    """The partitions that one reader reads; a poll without a session makes one each time."""
 
     __slots__ = (
         "_complete",
@@ -104,7 +104,7 @@ class Reading:
     # -- what was found
 
     def stale(self, isolation_level: int) -> Collection[Key]:
-        """What is to be looked at now, in order. What `looked` is told follows."""
+        """The partitions to look at now, in order. `looked` must follow with the result."""
         if isolation_level != self._isolation_level:
             self._isolation_level, self._stale = isolation_level, None
         if self._stale is None:
@@ -112,11 +112,11 @@ class Reading:
         return self.in_order(self._stale)
 
     def unsettled(self) -> Collection[Key]:
-        """What the next look is at, in any order: whatever failed is among it."""
+        """The partitions of the next look, in any order, failed ones included."""
         return self.asked.keys() if self._stale is None else self._stale
 
     def looked(self, still_stale: set[Key]) -> None:
-        """All that was stale was looked at; of it the next look must be at `still_stale`."""
+        """All stale partitions were looked at; the next look must be at `still_stale` of them."""
         self._stale = still_stale
 
     def begin_look(self, isolation_level: int) -> Sequence[Key]:
@@ -131,7 +131,7 @@ class Reading:
         return keys
 
     def looked_at(self, keys: Sequence[Key], still_stale: set[Key]) -> None:
-        """Just now `keys` were looked at; of them the next look must be at `still_stale`."""
+        """`keys` were looked at just now; the next look must be at `still_stale` of them."""
         if self._stale is not None:
             self._stale.difference_update(keys)
             self._stale |= still_stale
@@ -143,8 +143,8 @@ class Reading:
             partition.watchers[self] = None
 
     def changed(self, partition: Watched, byte_count: int) -> bool:
-        """`partition` is not what it was, and has `byte_count` bytes more to read. Whether this
-        reading must hear of the next change too: it is parked until enough has come."""
+        """`partition` has changed, and has `byte_count` bytes more to read. True if this reading
+        needs the next change too, because it waits for more bytes."""
         key = self._watched[partition]
         if key in self.asked:
             if self._stale is not None:
@@ -161,7 +161,7 @@ class Reading:
         return False
 
     def in_order(self, keys: Collection[Key]) -> Collection[Key]:
-        """Some of what is asked for, in the order to read it."""
+        """These of the reader's partitions, in the order to read them."""
         if len(keys) < 2:
             return tuple(keys)
         if self._places is None:
@@ -172,8 +172,8 @@ class Reading:
     # -- who waits
 
     def park(self, parked: Parked, complete: Callable[[Parked], None]) -> None:
-        """Calls `complete` once as much has come as `parked` waits for. What is looked at again
-        then is not held meanwhile: records hold their file."""
+        """Calls `complete` once the bytes that `parked` waits for have come. Records found so far
+        are released, as they hold their file; they are read again then."""
         self._parked, self._complete = parked, complete
         for key in self._stale or ():
             self.found.pop(key, None)
@@ -185,7 +185,7 @@ class Reading:
             self.end()
 
     def end(self) -> None:
-        """Is of no further use, unless somebody still waits. A last look is at everything."""
+        """Ends the reading, unless an operation still waits. A last look is at everything."""
         self._is_over = True
         if self._parked is None:
             self._stale = None

@@ -1,9 +1,9 @@
 """Incremental fetch sessions: the broker remembers a reader's partitions and sends only news.  [P]
 
-    session_epoch -1            no session; one that the request names is closed
+    session_epoch -1            no session; a session that the request names is closed
                    0            all partitions are in the request; a session begins with the answer
-                   1, 2, 3 …    the request holds what changed since the last one, and what is
-                                forgotten; its epoch must be the one that is due
+                   1, 2, 3 …    the request has changed and forgotten partitions; its epoch must be
+                                the next one
 
 An answer within a session leaves out the partitions without news: no records, no error, and the
 high watermark and log start offset that the reader knows. Partitions that had records move to the
@@ -87,7 +87,7 @@ class FetchSession:
 
     def take_note(self, key: Key, found: PartitionData) -> bool:
         """Whether `found` is news; from now on the reader knows it."""
-        now = _told(found)
+        now = _known_after(found)
         failed = found.error_code is not ErrorCode.NONE
         is_news = failed or _size(found) > 0 or self.told.get(key) != now
         self.told[key] = now
@@ -113,7 +113,7 @@ class FetchSession:
 
 
 class OpenFetch(NamedTuple):
-    """One fetch under way: what to read, and the session that it belongs to or begins."""
+    """One fetch under way: its partitions, and the session that it belongs to or begins."""
 
     reading: Reading
     begins_session: bool = False
@@ -289,7 +289,7 @@ class FetchSessions:
             else:
                 told += [(reading.asked[key], found[key]) for key in some]
             if fetch.begins_session:
-                notes.update((key, _told(found[key])) for key in some)
+                notes.update((key, _known_after(found[key])) for key in some)
             yield
         if fetch.session is not None:
             session_id = fetch.session.session_id
@@ -342,9 +342,8 @@ class FetchSessions:
         return True
 
 
-def _told(data: PartitionData) -> Told:
-    """What a reader knows once it has `data`. What failed is told again once it works, whatever it
-    is then."""
+def _known_after(data: PartitionData) -> Told:
+    """What the reader knows after `data`: nothing after an error, so the next success is sent."""
     failed = data.error_code is not ErrorCode.NONE
     return UNKNOWN if failed else data.high_watermark, data.log_start_offset
 
@@ -354,14 +353,14 @@ def _size(data: PartitionData) -> int:
 
 
 def _after(epoch: int) -> int:
-    """The epoch after `epoch`: never one that begins or ends a session."""
+    """The epoch after `epoch`, without the values that begin or end a session."""
     return 1 if epoch == ID_MAX else epoch + 1
 
 
 def partitions_asked(
     request: FetchRequest, names: Mapping[UUID, str], by_id: bool
 ) -> dict[Key, Asked]:
-    """The partitions of a request; of one that stands there twice the last word counts."""
+    """The partitions of a request; if one stands there twice, the last entry counts."""
     asked: dict[Key, Asked] = {}
     for topic in request.topics:
         if by_id:

@@ -2,11 +2,11 @@
 
     lag   the high watermark less the committed offset, for each group and partition that is held
 
-Owns   how many topics and lags are told of. They are taken in the order of the names of topics and
-       groups, so that it is the same ones each time; the others are counted.
+Owns   the numbers of reported topics and lags. They are taken in the order of names, so that the
+       same ones are reported each time; the others are counted.
 Never  holds the loop for longer than a slice: PARTITIONS_PER_SLICE logs, and LAGS_PER_SLICE offsets
        or as many again.
-Fails  not at all: what goes away meanwhile is left out.
+Fails  not at all: topics and groups that vanish meanwhile are left out.
 """
 
 from __future__ import annotations

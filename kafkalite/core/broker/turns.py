@@ -1,7 +1,7 @@
 """How long the turns of an event loop take.                                                [IO]
 
     select returns ──> callbacks, one after another ──> select is called again
-                    └────────── one turn: whoever else asks waits for its end ┘
+                    └────────── one turn: other callbacks wait for its end ──┘
 
 Owns   the loop's selector, in which both ends of a turn are seen; the callbacks cost nothing more.
 Never  changes when or in which order anything runs. A turn costs it some 0.7 µs.
@@ -57,7 +57,7 @@ class Turns:
 
     @contextmanager
     def watch(self) -> Iterator[Watch]:
-        """`with turns.watch() as watch:`, and `watch.longest_s` tells afterwards.
+        """`with turns.watch() as watch:`, and afterwards `watch.longest_s`.
 
         The turns in which the block begins and ends count as two: only what lies within is in it.
         """
@@ -75,7 +75,7 @@ class Turns:
 
 
 class _Selector(selectors.DefaultSelector):
-    """The system's selector, which tells of the turns between its selects."""
+    """The system's selector, which reports the turns between its selects."""
 
     def __init__(self, turns: Turns) -> None:
         super().__init__()

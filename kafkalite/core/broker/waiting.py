@@ -68,7 +68,7 @@ class Waiting:
             self._finish((operation,))
 
     def forget(self, operation: Operation[TopicPartition]) -> None:
-        """Nobody waits for `operation` any more."""
+        """Removes `operation`: its reader is gone."""
         self.purgatory.cancel(operation)
 
     def when_committed(
@@ -78,8 +78,8 @@ class Waiting:
         then: Callable[[], None],
         otherwise: Callable[[], None] = lambda: None,
     ) -> None:
-        """Calls `then` once the high watermark has reached `offset`: at once if it has, but after
-        those whose time came before it and who have not been called yet.
+        """Calls `then` once the high watermark has reached `offset`, at once if it has. Callbacks
+        run in the order of their offsets.
 
         `otherwise` where it never will: the log has failed, or the topic is gone.
         """
@@ -140,7 +140,7 @@ class Waiting:
     # -- answers
 
     def hold(self) -> None:
-        """A request is about to be answered: tokens of what it completes wait for `settle`."""
+        """A request is about to be answered: operations that it completes wait for `settle`."""
         self._is_answering = True
 
     def settle(self) -> None:

@@ -1,7 +1,7 @@
-"""One module per API family, as in `protocol`: what the broker answers.                     [D]
+"""One module per API family, as in `protocol`: the broker's answers.                        [D]
 
-Importing this package fills `ROUTES`, from which ApiVersions is built: what is not here is not
-advertised.
+Importing this package fills `ROUTES`, from which ApiVersions is built: an API without a module
+here is not advertised.
 """
 
 from kafkalite.core.handlers import (

@@ -88,7 +88,7 @@ def _described(broker: Broker, request: DescribeConfigsRequest) -> Answering:
 
 
 def _identity(resource: DescribeConfigsResource) -> tuple[int, str | int]:
-    """What a resource is: named twice it is told once, so that an answer has a bound."""
+    """The identity of a resource: a repeated one is answered once, which bounds the answer."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         return kind, name if kind == TOPIC else int(name)
@@ -269,7 +269,7 @@ def _told(change: ConfigChange, error: Result) -> AlterConfigsResourceResponse:
 
 
 def _note_idle(broker: Broker, changes: Iterable[ConfigChange]) -> None:
-    """Tells the operator of settings that are kept and do nothing."""
+    """Logs settings that are stored and have no effect."""
     named = {n for change in changes if change.resource_type == BROKER for n in change.names}
     for name in named.intersection(broker.config.ignored):
         broker.note(f"{name} is accepted and has no effect")

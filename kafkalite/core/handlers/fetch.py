@@ -215,7 +215,7 @@ def _encoded(
 
 
 def _refuse_follower(request: FetchRequest) -> FetchResponse:
-    """Replication is not built: whoever fetches as a follower is told so for each partition."""
+    """Replication is not built: a follower's fetch gets this error for each partition."""
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     return FetchResponse(
         responses=tuple(
@@ -319,7 +319,7 @@ class _Fetching:
 
     def read_in_slices(self) -> Answering:
         """The same, PARTITIONS_PER_SLICE at a time, unless another request goes on meanwhile with
-        the session. What is not cached is read in a thread first."""
+        the session. Bytes that are not cached are read in a thread first."""
         self._begin()
         reading = self.opened.reading
         committed = self.request.isolation_level == READ_COMMITTED
@@ -344,7 +344,7 @@ class _Fetching:
             yield None if cold is None else self.broker.in_thread(cold.warm)
 
     def answer(self) -> FetchResponse | Framed:
-        """What its reader is told of what was found."""
+        """The answer to the reader, from the data found."""
         broker, found, session = self.broker, self.opened.reading.found, self.opened.session
         self._count()
         if self.header is None or session is None or self.opened.is_superseded:
@@ -473,7 +473,7 @@ class _Fetching:
 def _framed(
     header: RequestHeader, session_id: int, asked: Asked, data: PartitionData
 ) -> Framed | None:
-    """The answer that tells of one partition; None where it takes a message."""
+    """The answer about one partition; None if it needs a message."""
     records, aborted = data.records, data.aborted_transactions
     if data.error_code or aborted or records is None:
         return None

@@ -1,9 +1,9 @@
-"""The answer to a poll that tells of one partition, as it is sent.                          [D]
+"""The answer to a poll about one partition, as bytes.                                       [D]
 
     head (native) | records, in memory or in their file | tagged fields of flexible versions
 
 Owns   nothing.
-Never  tells of an error or of aborted transactions: such an answer is a message, and encoded.
+Never  has an error or aborted transactions: such an answer is a message, and encoded.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
 
 A search by time may have to walk through the headers of a whole log: no index knows of the times
 of records alone, without those of transaction markers. So a long one, like a request about very
-many partitions, goes on in slices; each begins with the log as it is then. What is not in the page
-cache is read in a thread.
+many partitions, goes on in slices; each begins with the log as it is then. Bytes outside the page
+cache are read in a thread.
 
 v0 knows no times of records: it tells, newest first, where the segments begin whose files were last
 written by the time that is asked for; the end of the log counts as one that is written now.
@@ -122,8 +122,8 @@ def _in_turns(
 def _topics(
     request: ListOffsetsRequest, answers: Iterable[ListOffsetsPartitionResponse]
 ) -> Iterator[ListOffsetsTopicResponse]:
-    """The answers, which are in the order of the request. Where a slice failed, as the broker's log
-    says, some are missing at the end."""
+    """The answers in the order of the request. If a slice failed, which the broker logs, some are
+    missing at the end."""
     each = chain(answers, repeat(None))
 
     def answer(wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -269,7 +269,7 @@ def _list_segments(
 
 
 def _written_by(written: list[tuple[int, int]], timestamp: int) -> list[int]:
-    """The offsets of those that were written by then; the first is the newest of all."""
+    """The offsets of the segments that were written by then; the first is the newest of all."""
     if timestamp == EARLIEST:
         return [written[-1][0]]
     first = 0

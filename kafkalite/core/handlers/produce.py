@@ -1,4 +1,4 @@
-"""Produce: append batches, answer when as many replicas have them as was asked.            [D]
+"""Produce: append batches, answer when as many replicas have them as `acks` asks.          [D]
 
     acks  0   no answer; an error closes the connection, so that the client learns of it
           1   answered once the leader has the batch
@@ -110,7 +110,7 @@ def produce(
 
 
 class _Production:
-    """A request on its way into the logs, and what it has taken so far."""
+    """A request on its way into the logs, and its costs so far."""
 
     __slots__ = (
         "broker",
@@ -292,7 +292,7 @@ def _appended(
     checked: Validated,
     appended: Appended,
 ) -> PartitionProduceResponse:
-    """Tells readers of a batch that is in the log now; what its producer is told."""
+    """Wakes readers after an append. Returns the producer's answer."""
     broker, last_offset = production.broker, appended.last_offset
     if not appended.duplicate:
         fresh, size = None, len(cast(Buffer, data.records))
@@ -417,7 +417,7 @@ def _raise_first_error(response: ProduceResponse) -> None:
 def _when_replicated(
     broker: Broker, request: ProduceRequest, response: ProduceResponse, wanted: Wanted
 ) -> Pending[ProduceResponse] | ProduceResponse:
-    """Waits for the followers, or the disk; at the deadline, what is still missing timed out."""
+    """Waits for the followers, or the disk; at the deadline, missing partitions time out."""
     pending: Pending[ProduceResponse] = Pending()
     asked = dict(wanted)
 

@@ -52,7 +52,7 @@ def in_slices(
     keeps_peer: bool = False,
     is_large: bool = True,
 ) -> Any:
-    """What `slices` returns: the response, None for no answer, or a `Pending` one.
+    """The result of `slices`: the response, None for no answer, or a `Pending` one.
 
     With `keeps_peer` the work goes on to its end, else only while the peer is there. A response
     that `is_large` is encoded in a thread, but for those with files in them.

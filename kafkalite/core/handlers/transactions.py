@@ -88,7 +88,7 @@ def _code(answer: ErrorCode | ApiError, context: RequestContext) -> ErrorCode:
 def add_partitions_to_txn(
     broker: Broker, request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse | Pending[AddPartitionsToTxnResponse]:
-    """All partitions or none: one that does not exist keeps the others out."""
+    """Adds all partitions or none: an unknown one keeps the others out."""
     if sum(len(topic.partitions) for topic in request.v3_and_below_topics) <= ENTRIES_PER_PART:
         return _add_partitions(broker, request, context)
     slices = _add_in_slices(broker, request, context)
@@ -137,7 +137,7 @@ def _add_in_slices(
 def _known(
     broker: Broker, request: AddPartitionsToTxnRequest
 ) -> tuple[Partitions, set[TopicPartition]]:
-    """The partitions that are asked for: those that exist, and the others."""
+    """The requested partitions: the existing ones, and the others."""
     wanted = [
         TopicPartition(topic.name, index)
         for topic in request.v3_and_below_topics
@@ -166,7 +166,7 @@ def _carry_added(
 def _refused(
     request: AddPartitionsToTxnRequest, unknown: Collection[TopicPartition]
 ) -> AddPartitionsToTxnResponse:
-    """No partition is added, because of those that are unknown."""
+    """No partition is added, because some are unknown."""
     missing, untried = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
     return _told(request, lambda where: missing if where in unknown else untried)
 
@@ -313,7 +313,7 @@ MARKERS: Final = Parts("markers.topics.partition_indexes", "markers.topics.parti
 def write_txn_markers(
     broker: Broker, request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse | Pending[WriteTxnMarkersResponse]:
-    """Ends transactions as a coordinator says, or an operator who aborts one that hangs."""
+    """Ends transactions for a coordinator, or for an operator who aborts a hanging one."""
     answers = [_write_marker(broker, marker) for marker in request.markers]
     return when_all(answers, lambda results: WriteTxnMarkersResponse(markers=tuple(results)))
 

@@ -188,7 +188,7 @@ def _poll_in_session(
 
 
 class Poll(Pending[Any]):
-    """A reader of one partition: what it asked for, its operation while it waits, its answer.
+    """A reader of one partition: its request, its operation while it waits, its answer.
 
     It keeps the fields of its request and not its bytes, which lie in what a connection received.
     """
@@ -243,7 +243,7 @@ class Poll(Pending[Any]):
         return self._answer()
 
     def _look(self) -> bool:
-        """Reads the partition; False where its reader must be told of more than records."""
+        """Reads the partition; False if the answer needs more than records."""
         _, min_bytes, max_bytes, _, index, leader_epoch, offset, partition_max_bytes = self._wanted
         broker, topic, topic_id = self._broker, self._topic, self._topic_id
         partition = self._partition = broker.partitions.find(topic, index)
@@ -282,7 +282,7 @@ class Poll(Pending[Any]):
         return True
 
     def changed(self, partition: Partition, byte_count: int) -> bool:
-        """As a watcher of the partition: whether it must hear of the next change too."""
+        """As a watcher of the partition: whether it needs the next change too."""
         self._bytes_missing -= byte_count
         if self._bytes_missing > 0:
             return True
@@ -290,7 +290,7 @@ class Poll(Pending[Any]):
         return False
 
     def advance(self, key: TopicPartition, high_watermark: int, bytes_added: int) -> bool:
-        """As an operation, it is parked on no key: the partition tells it."""
+        """As an operation it is parked on no key: the partition calls `changed`."""
         return False
 
     def token(self) -> None:
@@ -312,7 +312,7 @@ class Poll(Pending[Any]):
             self.complete(self._answer())
 
     def abandon(self) -> None:
-        """Nobody wants the answer any more."""
+        """The reader is gone."""
         if self.response is None and not self.is_abandoned:
             super().abandon()
             self._broker.waiting.forget(self)
@@ -342,8 +342,8 @@ class Poll(Pending[Any]):
         )
 
     def _generally(self) -> Any:
-        """What the general handler answers without a wait for records: an error, aborted
-        transactions, or what a thread must read first."""
+        """The general handler's answer, without a wait for records: an error, aborted transactions,
+        or records that a thread must read first."""
         _, least, most, isolation, index, leader_epoch, offset, size = self._wanted
         asked = FetchPartition(index, leader_epoch, offset, partition_max_bytes=size)
         request = FetchRequest(

@@ -1,11 +1,11 @@
-"""One listening socket, and what becomes of those who connect to it.                       [IO]
+"""One listening socket, and the connections of its peers.                                 [IO]
 
-    readable ──> accept, until nobody waits ──> a transport and a protocol for each
-                   └── out of descriptors or memory: nobody is accepted for PAUSE_SECONDS
+    readable ──> accept, until none waits ───> a transport and a protocol for each
+                   └── out of descriptors or memory: no accepts for PAUSE_SECONDS
 
-Owns   the socket. Whoever waits at it while nobody is accepted stays in the system's queue.
-Fails  by telling the operator that peers wait and why, in one line a minute: asyncio's own servers
-       tell it for each place of the queue, with a traceback, each second.
+Owns   the socket. Peers that wait during a pause stay in the system's queue.
+Fails  by logging that peers wait and why, one line a minute: asyncio's own servers log a traceback
+       for each place of the queue, each second.
 Source asyncio.base_events.Server; apache/kafka `Acceptor`.
 """
 
@@ -54,7 +54,7 @@ class Acceptor:
         self._go_on()
 
     def close(self) -> None:
-        """Nobody is accepted any more; connections go on."""
+        """Accepts no more peers; connections continue."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket)

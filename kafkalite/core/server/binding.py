@@ -5,7 +5,7 @@
     a name           each of its addresses that is this machine's
 
 Owns   nothing: the servers are the caller's. None of them accepts yet.
-Fails  with OSError, or gaierror for a name that nobody knows; no server is left behind then.
+Fails  with OSError, or gaierror for an unknown name; no server is left behind then.
 Source java.net `ServerSocket`, whose wildcard address takes both families.
 """
 

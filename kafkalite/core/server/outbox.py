@@ -4,8 +4,8 @@ Small answers go through asyncio's transport, and those to requests that came to
 a system call costs more than most answers. An answer with file parts goes past the transport, once
 that has nothing left to send: `os.sendfile` moves the bytes from the page cache to the socket
 without a copy into this process, and a duplicate of the socket's descriptor waits for room, since
-asyncio lets nobody else wait on the transport's own. Bytes that are not in the page cache are first
-read in a thread: sendfile would wait for the disk, and everybody with it.
+asyncio does not let others wait on the transport's own. Bytes that are not in the page cache are
+first read in a thread: sendfile would wait for the disk, and every connection with it.
 
 Owns   the order of what is sent, and the duplicate descriptor.
 Never  holds more than one answer with files: the server reads no further request until `is_empty`.
@@ -124,11 +124,11 @@ class Outbox:
             self._pump()
 
     def hold(self) -> None:
-        """Small answers wait for `release`; whoever calls this does, before anything else runs."""
+        """Small answers wait for `release`, which the caller must call in the same turn."""
         self._is_held = True
 
     def release(self) -> None:
-        """Writes what was held."""
+        """Writes the held answers."""
         self._is_held = False
         if self._held:
             self._write_held()
@@ -154,7 +154,7 @@ class Outbox:
             self._on_empty()
 
     def close(self) -> None:
-        """Drops what is unsent; the connection is gone."""
+        """Drops unsent answers; the connection is gone."""
         self._is_closed = True
         self._parts.clear()
         if self._socket is not None:

@@ -1,16 +1,16 @@
 """Memory for the large requests that are being received, shared out as they arrive.          [P]
 
-A large request takes room step by step, as much as its next buffer has: what counts is memory, not
-what a size promises, so that a peer which announces much and sends nothing is in nobody's way. A
-host may hold a share of the room. Where its share or the whole room is taken, a request waits, in
-the order of coming, and a holder that needs more waits like the others. Where every holder in the
-way waits, too, the request is given the room for all of it, beyond what there is: so one of them
-always comes to its end, and of each host never more than one is beyond.
+A large request takes room step by step, as much as its next buffer has. Memory counts, not the
+announced size, so a peer that announces much and sends nothing takes no room from others. A host
+may hold a share of the room. If its share or the whole room is taken, a request waits, in the order
+of arrival, and a holder that needs more waits like the others. If every holder in the way
+waits, too, the request gets room for all of its bytes, beyond the capacity. So one of them always
+comes to its end, and each host has at most one request beyond its share.
 
-While requests wait, a holder must keep receiving: `slow` names those that do not.
+While requests wait, a holder must keep receiving: `slow` names the others.
 
-Owns   who holds how much, since when, and who waits.
-Never  reads a clock; never tells anybody: `let_in` returns who may go on.
+Owns   the holders, their bytes and times, and the waiting requests.
+Never  reads a clock or calls a connection: `let_in` returns the connections that may go on.
 Fails  not at all.
 """
 
@@ -37,8 +37,8 @@ class _Wish(NamedTuple):
 
 @dataclass(slots=True)
 class RequestRoom(Generic[H]):
-    """`capacity` bytes for whoever receives a large request, of which a host may hold `per_host`;
-    the last step may pass them."""
+    """`capacity` bytes for large requests, `per_host` of them for one host; the last step may
+    exceed both."""
 
     capacity: int
     per_host: int = 1 << 62
@@ -87,7 +87,7 @@ class RequestRoom(Generic[H]):
             self._count(share.host, -share.byte_count)
 
     def let_in(self, now: float) -> list[H]:
-        """Those who waited and may go on now."""
+        """The waiting connections that may go on now."""
         let_in: list[H] = []
         for holder, wish in tuple(self._waiting.items()):
             has_room, has_share = self._has_room(), self._has_share(wish.host)
@@ -101,7 +101,7 @@ class RequestRoom(Generic[H]):
         return let_in
 
     def overdue(self, before: float) -> list[H]:
-        """Those who have received since `before` or longer, and do not wait themselves."""
+        """The holders that have received since `before` or longer, and do not wait themselves."""
         return [
             holder
             for holder, share in self._shares.items()
@@ -109,8 +109,8 @@ class RequestRoom(Generic[H]):
         ]
 
     def slow(self, byte_count: int, arrived: Callable[[H], int]) -> list[H]:
-        """Those who have received less than `byte_count` bytes since this was last asked, and did
-        not wait meanwhile. `arrived` tells how much of a holder's request has come by now."""
+        """The holders that have received less than `byte_count` bytes since the last call, and did
+        not wait meanwhile. `arrived` returns the bytes of a holder's request so far."""
         before, self._arrived = self._arrived, {}
         slow: list[H] = []
         for holder in self._shares:

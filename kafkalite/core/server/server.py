@@ -4,15 +4,15 @@
     peer ───────> ServerConnection ──────────> Service.answer ──────────────────────> Outbox
 
 One request of a connection is answered at a time, in order. While its answer is pending or not yet
-sent, nothing more of that connection is read than one buffer, which is all the back pressure there
-is to know about: a peer that does not read its answers is not asked for more questions. Large
+sent, the server reads at most one more buffer of that connection. This is the whole back pressure:
+a peer that does not read its answers cannot send more requests. Large
 requests are received as long as the buffers of those under way have not taken
 `queued_max_request_bytes`. Requests up to SMALL_REQUEST_BYTES have a part of it to themselves, and
 one host may hold half of either part. Later ones wait, unread, in order; meanwhile the server hangs
 up on a peer that sends less than RECEIVE_BYTES_PER_SECOND_MIN, or that has not sent all in
 RECEIVE_SECONDS_MAX.
 
-Owns   sockets: how many, for how long idle, and their ends.
+Owns   sockets: their number, idle times and ends.
 Never  knows an API. No task is made for a request and no line is logged for one.
 Fails  by closing the one connection at fault, with one line that names the peer and the reason.
 Source asyncio.BufferedProtocol; apache/kafka `SocketServer`.
@@ -77,7 +77,7 @@ class Service(Protocol):
         """
 
     def settle(self) -> None:
-        """Some requests were answered: now whoever waited for what they did."""
+        """Some requests were answered: now the operations that they completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ServerLimits:
 
 
 class Server:
-    """Listens on some addresses and serves whoever connects."""
+    """Listens on some addresses and serves the connections."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
@@ -157,7 +157,7 @@ class Server:
                 check.cancel()
 
     async def close(self) -> None:
-        """Hangs up on everyone, once what was answered is sent, or DRAIN_SECONDS_MAX later."""
+        """Closes all connections, once their answers are sent, or DRAIN_SECONDS_MAX later."""
         self.stop_accepting()
         for connection in tuple(self.connections):
             connection.finish()
@@ -197,7 +197,7 @@ class Server:
 
     def reserve(self, connection: _Connection, byte_count: int, whole: int) -> bool:
         """Whether `connection` may have a buffer of `byte_count` bytes now for its large request,
-        which has `whole`; if not, it is told to go on later."""
+        which has `whole`; if not, the server calls it later."""
         room = self.small_room if whole <= self._small_bytes else self.room
         if room.take(connection, byte_count, whole, self._loop.time(), connection.client_host):
             return True
@@ -213,7 +213,7 @@ class Server:
                 self._let_in(room)
 
     def _let_in(self, room: RequestRoom[_Connection], asking: _Connection | None = None) -> bool:
-        """Tells those who waited and have room now; whether `asking`, who knows, is among them."""
+        """Resumes waiting connections that have room. True if `asking`, not called, is one."""
         let_in = room.let_in(self._loop.time())
         for connection in let_in:
             if connection is not asking:
@@ -221,8 +221,8 @@ class Server:
         return asking in let_in
 
     def _check_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
-        """While some wait, nobody keeps room who does not receive, or for longer than a request
-        may take to come."""
+        """While some wait, closes connections that hold room without receiving, or for longer than
+        a request may take."""
         self._room_check = None
         seconds = RECEIVE_SECONDS_MAX / 8
         for room in (self.small_room, self.room):
@@ -246,8 +246,8 @@ class Server:
             self._take_turns()
 
     def _take_turns(self) -> None:
-        """Lets those work who are due. Calls that follow closely on one another share the time of
-        one turn: the loop has told of several connections."""
+        """Runs the connections that are due. Calls in quick succession share the time of one turn:
+        the loop has reported several connections."""
         self._in_turn = True
         began = perf_counter()
         if self._goes_on_later or began - self._worked_until > PAUSE_SECONDS:
@@ -348,10 +348,10 @@ class _Connection(asyncio.BufferedProtocol):
         return self._pending is None and self._outbox.is_empty and not self._is_closing
 
     def work(self, *, is_last: bool = False) -> None:
-        """Answers what has arrived, until something must be waited for.
+        """Answers the requests that have arrived, until one must wait.
 
-        `is_last`: no other connection has requests now. Then readers that wait for what these
-        requests did are answered first: a system call that tells a producer would delay them.
+        `is_last`: no other connection has requests now. Then readers that wait for records of
+        these requests are answered first: the system call for a producer's answer would delay them.
         """
         if not self._can_go_on():
             return
@@ -407,7 +407,7 @@ class _Connection(asyncio.BufferedProtocol):
         return True
 
     def _end_reservation(self) -> None:
-        """The large request is answered, or nobody needs its bytes any more."""
+        """The large request is answered, or its bytes are no longer needed."""
         if self._has_reserved and not self._frames.large_bytes:
             self._has_reserved = False
             self._reserved_bytes = 0
@@ -444,7 +444,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _on_answer(
         self, header: RequestHeader, response: Any, counters: ApiMetrics, began: float
     ) -> None:
-        """What was waited for is there. Called from within whatever made it so."""
+        """The pending answer is there. Called by the code that completed it."""
         self._pending = None
         if self._has_reserved:
             self._end_reservation()
@@ -493,7 +493,7 @@ class _Connection(asyncio.BufferedProtocol):
     # -- the end
 
     def finish(self) -> None:
-        """Hangs up once what is answered is sent; what is pending will not be answered."""
+        """Closes once all answers are sent; pending requests get no answer."""
         self._is_closing = True
         if self._pending is not None:
             self._pending.abandon()
@@ -516,8 +516,8 @@ class _Connection(asyncio.BufferedProtocol):
         self.abort()  # not after what it may have left unread
 
     def close_if_idle_since(self, deadline: float) -> None:
-        """Hangs up on a peer that was silent for too long, also on one that waits for an answer:
-        while it does, nobody would notice that it is gone. Who reads an answer slowly is not."""
+        """Closes the connection of a peer that was silent for too long, also if it waits for an
+        answer: else the server would not notice that it is gone. A slow reader is not silent."""
         if max(self._last_active, self._outbox.last_sent) < deadline:
             self._metrics.connections_idle += 1
             log.info("%s: idle for connections.max.idle.ms, closed", self._peer)
@@ -529,7 +529,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _fail(self) -> None:
-        """A fault of ours: told once in full, and only this connection pays for it."""
+        """A defect of the broker: logged once in full; only this connection is closed."""
         self._metrics.connections_failed += 1
         log.exception("%s: closed: an unexpected error", self._peer)
         self._is_closing = True
