@@ -10,10 +10,12 @@ Source Kafka Streams' Merger, as KStreamSessionWindowAggregate calls it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from kafkalite.streams.aggregates import MISSING, Aggregate, Fold
+from kafkalite.streams.aggregates import MISSING, Aggregate, Fold, Partials
+
+Extend = Callable[[Partials, Any, Any], None]  # partials, session, argument
 
 
 def merges(aggregate: Aggregate) -> bool:
@@ -34,3 +36,23 @@ def merged(aggregate: Aggregate, partials: Iterable[Any]) -> Any:
         if found is None:
             found = MISSING
     return found
+
+
+def extending(aggregate: Aggregate) -> Extend:
+    """Adds one argument to a session, into which what there is of it is merged first."""
+    if not isinstance(aggregate, Fold):
+        add = aggregate.add
+        return lambda partials, session, argument: add(partials, (session,), iter((argument,)))
+    begin, merge, step = aggregate.begin, aggregate.merge, aggregate.step
+
+    def extend(partials: Partials, session: Any, argument: Any) -> None:
+        found, partial = begin(), partials.get(session, MISSING)
+        if partial is not MISSING:
+            found = partial if found is MISSING else merge(found, partial)
+        found = step(MISSING if found is None else found, argument)
+        if found is None:
+            partials.pop(session, None)
+        else:
+            partials[session] = found
+
+    return extend

@@ -216,7 +216,7 @@ def test_one_aggregate_as_its_twin_gives_it(
         shown = {key: repr(value) for key, value in as_table(rows).items()} if cached else rows
         changelog = run.changelog.get("app-rows-changelog", [])
         kept = {k: v for c in changelog for k, v in zip(c.keys, c.values, strict=True)}
-        found.append((repr(shown), repr(run.rows("final")), kept, run.rows("late")))
+        found.append((repr(shown), repr(run.rows("final")), kept, repr(run.rows("late"))))
     assert found[0] == found[1]
 
 

@@ -31,7 +31,7 @@ from kafkalite.streams.local.operators.rows import Segment
 from kafkalite.streams.local.operators.spans import SpanAggregate, Updates
 from kafkalite.streams.local.runtime import Runtime
 from kafkalite.streams.local.state import Span
-from kafkalite.streams.merging import merged
+from kafkalite.streams.merging import extending, merged
 
 Known = tuple[tuple[int, int], Any]  # the bounds of a session, and its row
 
@@ -46,15 +46,18 @@ class SessionAggregate(SpanAggregate):
         self.gap_ms = self.window.length_ms
         # A fold merges what is there into its init with each record; functions may delete rows.
         self._calls_users = any(isinstance(part, Fold) for part in node.aggregates)
+        self._extends = [extending(each) for each in node.aggregates]
         self._scratch = Span(b"", 0, 0)
 
     def take_in(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
         """Folds records into their sessions."""
         whole = replace(whole, headers=None)
-        if self.tells_each or not self._may_fold(whole):
+        if not self.tells_each and self._may_fold(whole):
+            self._take_in_columns(batch, whole, times)
+        elif self.tells_each or self.rows.skips or self.rows.needs.old:
             self._take_in_each(batch, whole, times)
         else:
-            self._take_in_columns(batch, whole, times)
+            self._take_in_folds(batch, whole, times)
 
     def _may_fold(self, whole: Segment) -> bool:
         """Whether sessions follow from keys and timestamps alone, and no failure is skipped."""
@@ -84,17 +87,13 @@ class SessionAggregate(SpanAggregate):
         first = 0  # the records from here on are not folded yet
         for index, (key, timestamp, time) in enumerate(zip(keys, timestamps, times, strict=True)):
             limit = time - held
-            if (its := get(key)) is not None:
+            its = get(key)
+            if its is not None and _goes_on(its[-1], timestamp, gap, limit, is_timed):
                 span = its[-1]
-                if (
-                    span.start <= timestamp <= span.end + gap
-                    and timestamp >= limit
-                    and (is_timed or span.end >= limit)
-                ):
-                    if timestamp > span.end:
-                        span.end = timestamp
-                    spans.append(span)
-                    continue
+                if timestamp > span.end:
+                    span.end = timestamp
+                spans.append(span)
+                continue
             found = self._found(key, timestamp, self._limit(time)) if its is not None else []
             end = max(timestamp, found[-1].end) if found else timestamp
             if end < limit:
@@ -137,28 +136,64 @@ class SessionAggregate(SpanAggregate):
         bucket.stamps[first] = stamp
         self.change(first, old)
 
+    # By functions of users, whose rows may go
+
+    def _take_in_folds(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
+        """Record by record: most of them go into the last session of their key as it stands."""
+        gap, held, is_timed, bucket = self.gap_ms, self.held_ms, self.is_timed, self.bucket
+        get, stamps, change = self.store.spans.get, bucket.stamps, self.change
+        rows = bucket.partials[0] if self.rows.layout.deletes else stamps
+        parts = list(zip(self._extends, bucket.partials, whole.arguments, strict=True))
+        updates, late = Updates(), list[int]()
+        for index, (key, timestamp, time) in enumerate(
+            zip(whole.keys, whole.timestamps, times, strict=True)
+        ):
+            its = get(key)
+            if its is None or not _goes_on(its[-1], timestamp, gap, time - held, is_timed):
+                if not self._take(batch, whole, index, time, updates):
+                    late.append(index)
+                continue
+            span = its[-1]
+            if timestamp > span.end:
+                span.end = timestamp
+                bucket.newest = max(bucket.newest, timestamp)
+            stamps[span] = span.end
+            try:
+                for extend, partials, column in parts:
+                    extend(partials, span, None if column is None else column[index])
+            except Exception as error:
+                self.rows.failures.at(self.node, error, batch, index)
+                raise AssertionError("a failure that is not skipped ends the task") from error
+            if span in rows:
+                change(span)
+            else:
+                self.drop(span, time, None)
+        self.report_late(batch, late)
+
     # One by one
 
     def _take_in_each(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
         """Record by record, each as Kafka Streams does."""
         updates = Updates()
         late: list[int] = []
-        for index, (key, timestamp, time) in enumerate(
-            zip(whole.keys, whole.timestamps, times, strict=True)
-        ):
-            found = self._found(key, timestamp, self._limit(time))
-            end = max(timestamp, found[-1].end) if found else timestamp
-            if end < time - self.held_ms:
+        for index, time in enumerate(times):
+            if not self._take(batch, whole, index, time, updates):
                 late.append(index)
-                continue
-            olds = [(span.bounds, self.old_of(span)) for span in found]
-            span = self._add(batch, whole, index, found, time)
-            if span is None:
-                continue
-            if self.tells_each:
-                self._tell(updates, span, olds, index)
         self.tell_each(updates, batch)
         self.report_late(batch, late)
+
+    def _take(self, batch: Batch, whole: Segment, index: int, time: int, updates: Updates) -> bool:
+        """Takes one record in; False: it came too late."""
+        key, timestamp = whole.keys[index], whole.timestamps[index]
+        found = self._found(key, timestamp, self._limit(time))
+        end = max(timestamp, found[-1].end) if found else timestamp
+        if end < time - self.held_ms:
+            return False
+        olds = [(span.bounds, self.old_of(span)) for span in found]
+        span = self._add(batch, whole, index, found, time)
+        if span is not None and self.tells_each:
+            self._tell(updates, span, olds, index)
+        return True
 
     def _add(
         self, batch: Batch, whole: Segment, index: int, found: list[Span], time: int
@@ -225,3 +260,12 @@ class SessionAggregate(SpanAggregate):
 
     def forget_closed(self) -> None:
         """There is nothing: sessions leave when they are closed."""
+
+
+def _goes_on(span: Span, timestamp: int, gap: int, limit: int, is_timed: bool) -> bool:
+    """Whether its key's last session takes a record, which begins no earlier."""
+    return (
+        span.start <= timestamp <= span.end + gap
+        and timestamp >= limit
+        and (is_timed or span.end >= limit)
+    )
