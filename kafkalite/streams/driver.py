@@ -46,6 +46,7 @@ from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.state.memory import MemoryBackend
 from kafkalite.streams.local.task import Task, TaskState
 from kafkalite.streams.record import Record
+from kafkalite.streams.rewrites import without_cache
 
 PARTITION = 0
 PAIRS = ([str, bytes], [str, type(None)])  # what a header is made of
@@ -112,7 +113,8 @@ class TopologyTestDriver:
         if not isinstance(app, StreamsBuilder):
             raise TopologyError(f"expected a Streams object, got {type(app).__name__}")
         self.now_ms = wall_clock
-        self._plan = replace(app.plan(), max_future_ms=None)
+        plan = replace(app.plan(), max_future_ms=None)
+        self._plan = plan if cached else without_cache(plan)
         self._registry = registry or MemoryRegistry()
         self._is_cached = cached
         self._subs = compile_topology(self._plan)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.cogroup import Cogroup
+from reference.cogroup import TOGETHER, Cogroup, Groups
+from reference.windows import TimeWindows
 from test_suppress import places
 
 from kafkalite.errors import TopologyError
@@ -72,7 +73,7 @@ def cogrouped(app: StreamsBuilder, window: Any) -> Any:
 
 
 def reference(window: Any) -> Cogroup:
-    return Cogroup() if window is None else Cogroup(*window)
+    return Cogroup(Groups(TOGETHER) if window is None else TimeWindows(*window, TOGETHER))
 
 
 @given(items_of, windows, cuts, st.sampled_from(["memory", "rocks"]))

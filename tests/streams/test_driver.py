@@ -132,3 +132,20 @@ def test_an_explanation_sees_updates_that_wait_for_the_commit() -> None:
         assert driver.read("sums") == []
         driver.commit()
         assert [record.value["n"] for record in driver.read("sums")] == [1]
+
+
+def test_every_update_goes_on_also_where_one_record_leads_to_several_at_once() -> None:
+    app = Streams("app", key=string(), value=json())
+    table = app.table("t")
+    alone = app.stream("left").join(
+        app.stream("right"), lambda left, _: left, within=0, how="left", name="pairs"
+    )
+    looked = alone.join(table, lambda value, _: value, how="left")
+    groups = looked.group_by_key().cogroup(lambda n, _: n + 1)
+    groups = groups.cogroup(table.to_stream().group_by_key(), lambda n, _: n + 1)
+    groups.window(tumbling(10)).aggregate(0).to_stream().to("out")
+    with TopologyTestDriver(app) as driver:
+        for key, timestamp in (("a", 1), ("a", 1), ("b", 9)):  # the last shows that none comes
+            driver.pipe("left", 0, key=key, timestamp=timestamp)
+        found = driver.read("out")
+    assert [record.value for record in found if record.key.key == "a"] == [1, 2]

@@ -121,6 +121,18 @@ def test_two_tables_of_which_one_waits_for_others_are_joined_in_order() -> None:
     assert rows(piped(app, ("s", "a", 5, 0))) == [("a", [1, None], 0), ("a", [1, 5], 0)]
 
 
+def test_a_side_that_looks_into_a_table_on_its_way_hears_of_a_record_in_its_turn() -> None:
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    stream, table = app.stream("in"), app.table("t")
+    looked = stream.join(table, lambda value, row: value).group_by_key().count(name="left")
+    alone = stream.group_by_key().count(name="right")
+    looked.join(alone, lambda left, right: [left, right], how="outer").to_stream().to("out")
+    driver = TopologyTestDriver(app)
+    driver.pipe("t", 0, key="a", timestamp=0)
+    driver.pipe("in", 0, key="a", timestamp=1)
+    assert [record.value for record in driver.read("out")] == [[1, None], [1, 1]]
+
+
 def test_a_stream_with_another_key_comes_through_a_topic_with_the_tables_key() -> None:
     app = StreamsBuilder("app", key=string(), value=msgpack())
     table = app.table("t", key=int64())

@@ -114,6 +114,18 @@ def test_closed_windows_stay_closed_after_a_restart_and_are_still_found(batch_ru
     assert [(key.start, value) for key, value, _ in run.rows("out")] == [(0, [1, 1])]
 
 
+def test_each_window_of_a_record_goes_all_the_way_before_the_next(batch_run: Any) -> None:
+    """A table that is joined with itself: both sides hear of one window, then of the other."""
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    table = app.stream("in").group_by_key().window(sliding(10)).count(name="t")
+    table.join(table, lambda left, right: left + right).to_stream().to("out")
+    run = batch_run(app)
+    run.feed("in", [("a", 0, 20), ("a", 0, 25)])
+    assert [(key.start, value) for key, value, _ in run.rows("out")] == [
+        (10, 2), (10, 2), (21, 2), (21, 2), (15, 4), (15, 4),
+    ]  # fmt: skip
+
+
 events = st.lists(
     st.tuples(st.sampled_from("tu"), st.sampled_from("ab"), st.integers(0, 5), st.integers(0, 8)),
     max_size=40,

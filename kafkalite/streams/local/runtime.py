@@ -372,6 +372,13 @@ class Runtime:
         goes_on = goes_on or (len(edges) == 1 and isinstance(edges[0].node, p.Sink))
         return push if goes_on else one_by_one(push)
 
+    def forward_updates(self, node: p.Aggregate) -> Push:
+        """As `forward`, of a table: over windows a record may lead to several updates. Each goes
+        all the way before the next where a join below looks at what another way has left."""
+        push = self.forward(node)
+        looks_below = self.goes_one_by_one or node in self._singly
+        return one_by_one(push) if looks_below and node.window is not None else push
+
     def gets_shared(self, node: p.Node) -> bool:
         """Whether a store may hold the values that come to `node`."""
         return node in self._shared
@@ -452,7 +459,8 @@ def waits_above(nodes: Sequence[p.Node], *, is_cached: bool) -> bool:
     for left, right in lookups(nodes, is_cached=is_cached):
         both = left.keys() & right.keys()
         for node, above in (left | right).items():
-            waits = len(node.parents) > 1 and not isinstance(node, LOOKS)
+            looks_at_once = isinstance(node, LOOKS) and looked_into(node) is None
+            waits = len(node.parents) > 1 and not looks_at_once
             if waits and node not in both and above & both:
                 return True
     return False

@@ -8,11 +8,11 @@ from typing import Any
 
 from kafkalite.streams import count, hopping, session, sliding, sum_, tumbling, unlimited
 from reference import plain
-from reference.cogroup import Cogroup
+from reference.cogroup import TOGETHER, Cogroup, Groups
 from reference.machine import Machine
 from reference.steps import Made, Step, given, keyed
 from reference.values import KEYS, Folding, Value, field, row
-from reference.windows import Sessions, Sliding, TimeWindows, Unlimited
+from reference.windows import Fold, Sessions, Sliding, TimeWindows, Unlimited
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,17 @@ class Window:
             return unlimited(self.size)
         return (session if self.word == "session" else sliding)(self.size, grace=self.grace)
 
-    def model(self, folding: Folding) -> Any:
+    def model(self, fold: Fold) -> Any:
         if self.word == "time":
-            return TimeWindows(self.size, self.advance, self.grace, folding.plain())
+            return TimeWindows(self.size, self.advance, self.grace, fold)
         if self.word == "unlimited":
-            return Unlimited(self.size, folding.plain())
+            return Unlimited(self.size, fold)
         kind = Sessions if self.word == "session" else Sliding
-        return kind(self.size, self.grace, folding.plain())
+        return kind(self.size, self.grace, fold)
+
+    def is_like(self, other: Window) -> bool:
+        """Whether windows of both may be the same ones."""
+        return (self.word, self.size) == (other.word, other.size)
 
     @property
     def lag(self) -> int:
@@ -84,8 +88,8 @@ class Aggregated(Step):
             fold = self.folding.plain()
             made = Made(machine.add(plain.Folded(node, fold.init, fold.add, fold.row)))
         else:
-            model = self.window.model(self.folding)
-            windows = machine.add(plain.Windows(node, model))
+            model = self.window.model(self.folding.plain())
+            windows = machine.add(plain.Windows(node, model=model))
             made = Made(windows, window=windows, lag=self.window.lag)
         return as_rows(machine, made, self.folding.after) if self.folding.is_bare else made
 
@@ -145,13 +149,14 @@ class Cogrouped(Step):
             groups = groups.cogroup(other.group_by_key(), add(number))
         if self.window is not None:
             groups = groups.window(self.window.built())
-        return groups.aggregate(list, name=self.name).map(self.row)
+        together = groups.aggregate(list, lambda one, other: one + other, name=self.name)
+        return together.map(self.row)
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
-        window = self.window
-        model = Cogroup() if window is None else Cogroup(window.size, window.advance, window.grace)
+        window, fold = self.window, replace(TOGETHER, row=self.row)
+        model = Groups(fold) if window is None else window.model(fold)
         above = [keyed(machine, each) for each in inputs]
-        node = machine.add(plain.Together(*above, model=model, row=self.row))
+        node = machine.add(plain.Together(*above, inputs=Cogroup(model)))
         return Made(node, window=node, lag=0 if window is None else window.lag)
 
     def row(self, pairs: Any) -> Value:

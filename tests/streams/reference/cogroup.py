@@ -4,55 +4,62 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafkalite.core.types import Windowed
+from reference.windows import Fold, Row, Sliding
 
-Row = tuple[Any, Any, int]
+TOGETHER = Fold(list, lambda rows, one: [*rows, list(one)], lambda a, b: [*a, *b])
 
 
-class Cogroup:
-    """Folds of (number of the input, value) into lists, over windows of `size` or none.
+class Groups:
+    """No windows: a row for each key. Null values are dropped."""
 
-    With `closes` a window is over for all inputs when the newest record of any has passed it.
-    """
-
-    def __init__(self, size: int | None = None, advance: int = 1, grace: int = 0) -> None:
-        self.size, self.advance, self.grace = size, advance, grace
-        self.times: dict[int, int] = {}
-        self.rows: dict[Any, tuple[list[Any], int]] = {}
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+        self.time = -1
+        self.rows: dict[str, tuple[int, Any]] = {}
+        self.updates: list[Row] = []
+        self.final: list[Row] = []
+        self.late: list[Row] = []
         self.dropped = 0
         self.closes = False
 
+    def add(self, key: str | None, value: Any, timestamp: int) -> None:
+        if key is None or value is None:
+            self.dropped += 1
+            return
+        stamp, row = self.rows.get(key, (timestamp, self.fold.init()))
+        stamp, row = max(stamp, timestamp), self.fold.add(row, value)
+        self.rows[key] = stamp, row
+        self.updates.append((key, self.fold.row(row), stamp))
+
+    def shows(self, key: Any) -> bool:
+        return True
+
+
+class Cogroup:
+    """Folds of (number of the input, value) in a model of windows, or in `Groups`.
+
+    Where the model closes windows they are over for all inputs when the newest record of any has
+    passed them.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.times: dict[int, int] = {}
+        self.drops_nulls = isinstance(model, Groups | Sliding)
+        model.closes = False
+
     def take(self, number: int, key: str | None, value: Any, time: int) -> list[Row]:
         """The updates that a record leads to."""
-        if key is None or (self.size is None and value is None):
-            self.dropped += 1
-            return []
-        newest = self.times[number] = max(self.times.get(number, -1), time)
-        if self.closes:
-            newest = max(self.times.values())
-        return [self.fold(at, number, value, time) for at in self.places(key, time, newest)]
+        model = self.model
+        updates, late = len(model.updates), len(model.late)
+        model.time = self.times.get(number, -1)
+        if model.closes:
+            model.time = max(self.times.values(), default=-1)
+        model.add(key, None if value is None and self.drops_nulls else (number, value), time)
+        self.times[number] = model.time
+        model.late[late:] = [(key, value[1], time) for key, value, time in model.late[late:]]
+        return list(model.updates[updates:])
 
-    def places(self, key: str, time: int, newest: int) -> list[Any]:
-        if self.size is None:
-            return [key]
-        found = []
-        start = max(0, time - self.size + self.advance) // self.advance * self.advance
-        while start <= time:
-            if start + self.size + self.grace > newest:
-                found.append(Windowed(key, start, start + self.size))
-            else:
-                self.dropped += 1
-            start += self.advance
-        return found
-
-    def over(self) -> list[Row]:
-        """The windows that are over, once."""
-        limit = max(self.times.values(), default=-1) - self.grace
-        places = [place for place in self.rows if self.size is not None and place.end <= limit]
-        places.sort(key=lambda place: (place.start, place.key.encode()))
-        return [(place, *self.rows.pop(place)) for place in places]
-
-    def fold(self, place: Any, number: int, value: Any, time: int) -> Row:
-        row, stamp = self.rows.get(place, ([], time))
-        self.rows[place] = ([*row, [number, value]], max(stamp, time))
-        return (place, *self.rows[place])
+    @property
+    def dropped(self) -> int:
+        return int(self.model.dropped)

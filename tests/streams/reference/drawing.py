@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, TypeVar
 
@@ -200,14 +200,13 @@ class Drawing:
 
     def aggregate(self) -> int:
         window = self.window() if self.chance(0.6) else None
-        key = self.choice([None, *KEYS])
-        kind: s.Kind = "table"
-        if window is not None:
-            kind = KIND_OF.get(window.word, "spans")
+        return self.aggregate_over(window, self.choice([None, *KEYS]))
+
+    def aggregate_over(self, window: a.Window | None, key: str | None) -> int:
         return self.add(
-            a.Aggregated, (self.stream(),), kind, folding=self.folding(window), key=key,
+            a.Aggregated, (self.stream(),), kind_over(window), folding=self.folding(window),
+            key=key, window=window, cached=self.chance(0.8),
             as_expression=key is not None and KEYS[key].expression is not None and self.chance(0.5),
-            window=window, cached=self.chance(0.8),
         )  # fmt: skip
 
     def folding(self, window: a.Window | None) -> Folding:
@@ -226,9 +225,8 @@ class Drawing:
 
     def cogroup(self) -> int:
         parents = sorted({self.stream(), self.stream()})
-        window = self.window("time") if self.chance(0.5) else None
-        kind: s.Kind = "table" if window is None else "windows"
-        return self.add(a.Cogrouped, parents, kind, window=window)
+        window = self.window() if self.chance(0.6) else None
+        return self.add(a.Cogrouped, parents, kind_over(window), window=window)
 
     def rows(self) -> int:
         place = self.find("table", "windows", "spans", "endless", "versions")
@@ -325,6 +323,30 @@ class Drawing:
             as_expression=self.chance(0.5),
         )  # fmt: skip
 
+    def join_windows(self) -> int | None:
+        left = self.find("windows", "spans", "endless")
+        if left is None:
+            return None
+        kind, window = self.steps[left].kind, self.window_of(left)
+        others = [place for place, step in enumerate(self.steps) if step.kind == kind]
+        alike = [p for p in others if p != left and self.window_of(p).is_like(window)]
+        if alike and self.chance(0.6):
+            right = self.choice(alike)
+        else:
+            right = self.aggregate_over(replace(window, grace=self.choice(GRACES)), None)
+        return self.add(
+            j.JoinedTables, (left, right), kind, how=self.choice(HOWS),
+            named=self.chance(0.4), as_expression=self.chance(0.5),
+        )  # fmt: skip
+
+    def window_of(self, place: int) -> a.Window:
+        """Over which a table is aggregated."""
+        step = self.steps[place]
+        while not isinstance(step, a.Aggregated | a.Cogrouped):
+            step = self.steps[step.parents[0]]
+        assert step.window is not None
+        return step.window
+
     def join_by_field(self) -> int | None:
         left, right = self.table("table"), self.table("table")
         if left == right:
@@ -349,7 +371,12 @@ class Drawing:
         return j.Condition(self.choice(TESTS), self.choice(bounds) if self.chance(0.4) else None)
 
 
-KIND_OF: dict[str, s.Kind] = {"time": "windows", "unlimited": "endless"}
+def kind_over(window: a.Window | None) -> s.Kind:
+    """Of a table that is aggregated over a window, or over none."""
+    if window is None:
+        return "table"
+    kinds: dict[str, s.Kind] = {"time": "windows", "unlimited": "endless"}
+    return kinds.get(window.word, "spans")
 
 
 def has_store(step: s.Step) -> bool:
@@ -369,7 +396,7 @@ METHODS: list[Callable[[Drawing], int | None]] = [
     Drawing.cogroup, Drawing.rows, Drawing.rows, Drawing.updates, Drawing.final, Drawing.late,
     Drawing.suppress, Drawing.rekey, Drawing.regroup, Drawing.join_streams, Drawing.join_as_of,
     Drawing.look_up, Drawing.look_up, Drawing.look_up_everywhere, Drawing.join_tables,
-    Drawing.join_tables, Drawing.join_by_field, Drawing.match,
+    Drawing.join_tables, Drawing.join_windows, Drawing.join_by_field, Drawing.match,
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from kafkalite.core.types import Windowed
 from kafkalite.streams import Record
+from reference.cogroup import Cogroup
 from reference.emit import FinalRows, Held
 from reference.emit import Update as HeldUpdate
 from reference.machine import Node, Table, Update
@@ -257,20 +258,23 @@ class Folded(Table):
 class Windows(Table):
     """A model of windows as a table: `add` of it leads to updates, final and late records."""
 
-    def __init__(self, parent: Node, model: Any) -> None:
-        super().__init__(parent)
+    def __init__(self, *parents: Node, model: Any) -> None:
+        super().__init__(*parents)
         self.model = model
-        self.rows: dict[Windowed[Any], tuple[Any, int]] = {}
+        self.rows: dict[Any, tuple[Any, int]] = {}
+
+    def add(self, number: int, update: Update) -> None:
+        self.model.add(update.key, update.value, update.time)
 
     def take(self, number: int, update: Update) -> None:
         model = self.model
         updates, final, late = len(model.updates), len(model.final), len(model.late)
-        model.add(update.key, update.value, update.time)
+        self.add(number, update)
         self.dropped = model.dropped
         for key, value, time in model.late[late:]:
             self.emit(Update(key, value, time), "late")
         for key, value, time in model.updates[updates:]:
-            old = self.get(key)[0]
+            old, _ = self.rows.get(key, (None, -1))
             self.rows[key] = (value, time)
             self.emit(Update(key, value, time, old, knows_old=True))
         for key, value, time in model.final[final:]:
@@ -283,36 +287,22 @@ class Windows(Table):
                 self.emit(Update(key, value, time), "final")
 
     def get(self, key: Any) -> tuple[Any, int]:
-        return self.rows.get(key, (None, -1))
+        """The row of a window, as long as joins find it."""
+        return self.rows.get(key, (None, -1)) if self.model.shows(key) else (None, -1)
 
 
-class Together(Table):
+class Together(Windows):
     """Several streams in one table."""
 
-    def __init__(self, *parents: Node, model: Any, row: Callable[[Any], Any]) -> None:
-        super().__init__(*parents)
-        self.model, self.row = model, row
+    def __init__(self, *parents: Node, inputs: Cogroup) -> None:
+        super().__init__(*parents, model=inputs.model)
+        self.inputs = inputs
 
     def begin(self) -> None:
         self.model.closes = leads_to_final(self)
 
-    def take(self, number: int, update: Update) -> None:
-        before = dict(self.model.rows)
-        for place, folded, time in self.model.take(number, update.key, update.value, update.time):
-            old = self.row(before[place][0]) if place in before else None
-            self.emit(Update(place, self.row(folded), time, old, knows_old=True))
-        self.dropped = self.model.dropped
-        if self.model.closes:
-            for place, folded, time in self.model.over():
-                self.emit(Update(place, self.row(folded), time), "final")
-
-    def end(self) -> None:
-        for place, (folded, time) in self.model.rows.items():
-            self.emit(Update(place, self.row(folded), time), "final")
-
-    def get(self, key: Any) -> tuple[Any, int]:
-        folded, time = self.model.rows.get(key, (None, -1))
-        return None if folded is None else self.row(folded), time
+    def add(self, number: int, update: Update) -> None:
+        self.inputs.take(number, update.key, update.value, update.time)
 
 
 def leads_to_final(node: Node) -> bool:

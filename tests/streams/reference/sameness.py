@@ -79,8 +79,8 @@ def _of(step: s.Step, above: list[Sameness], has_caches: bool) -> Sameness:
                 return LOOSE
             return Sameness("thinned") if is_exact else Sameness("groups", False)
         case j.JoinedTables() | j.JoinedByField():
-            if worst in ("groups", "loose"):
-                return LOOSE
+            if worst in ("groups", "loose") or step.kind != "table":
+                return LOOSE  # rows of windows are found for a while only
             if is_exact and isinstance(step, j.JoinedByField):
                 return EXACT
             reads_through = isinstance(step, j.JoinedTables) and not step.named

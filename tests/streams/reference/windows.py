@@ -1,7 +1,8 @@
 """Windows of every kind, one record at a time, written from the rules alone.
 
 A model takes records by `add` and keeps what came out: `updates`, `final`, `late`, `dropped`. How
-values become a row is told by a `Fold`, which each test picks.
+values become a row is told by a `Fold`, which each test picks. `shows` tells whether a join still
+finds a window. Without `closes` none is closed, since others have yet to come so far.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class TimeWindows:
 
     def __init__(self, size: int, advance: int, grace: int, fold: Fold) -> None:
         self.size, self.advance, self.grace, self.fold = size, advance, grace, fold
-        self.time = -1
+        self.time = self.newest = -1
+        self.closes = True
         self.windows: dict[tuple[int, str], State] = {}  # by start and key
         self.updates: list[Row] = []
         self.final: list[Row] = []
@@ -47,6 +49,7 @@ class TimeWindows:
             self.dropped += 1
             return
         self.time = max(self.time, timestamp)
+        self.newest = max(self.newest, timestamp)
         start = max(0, timestamp - self.size + self.advance) // self.advance * self.advance
         missed = True
         while start <= timestamp:
@@ -62,7 +65,7 @@ class TimeWindows:
         if missed:
             self.late.append((key, value, timestamp))
         for start, key in sorted(self.windows, key=lambda place: (place[0], place[1].encode())):
-            if start + self.size + self.grace <= self.time:
+            if self.closes and start + self.size + self.grace <= self.time:
                 self.final.append(self.row(start, key))
                 del self.windows[start, key]
 
@@ -70,13 +73,18 @@ class TimeWindows:
         stamp, aggregate = self.windows[start, key]
         return Windowed(key, start, start + self.size), self.fold.row(aggregate), stamp
 
+    def shows(self, key: Windowed[str]) -> bool:
+        newest_start = self.newest // self.advance * self.advance
+        return key.start > newest_start - self.size - self.grace
+
 
 class Sessions:
     """Rules 1, 2, 4, 8, 9, 11, 16; D2, D3 and D7 as they should be."""
 
     def __init__(self, gap: int, grace: int, fold: Fold) -> None:
         self.gap, self.grace, self.fold = gap, grace, fold
-        self.time = -1
+        self.time = self.newest = -1
+        self.closes = True
         self.sessions: dict[tuple[int, int, str], Any] = {}  # by end, start, key
         self.updates: list[Row] = []
         self.final: list[Row] = []
@@ -88,8 +96,10 @@ class Sessions:
             self.dropped += 1
             return
         self.time = max(self.time, timestamp)
+        self.newest = max(self.newest, timestamp)
         limit = self.time - self.gap - self.grace
-        self.close(limit)
+        if self.closes:
+            self.close(limit)
         found = sorted(
             s for s in self.sessions
             if s[2] == key and s[0] >= timestamp - self.gap and s[1] <= timestamp + self.gap
@@ -124,6 +134,9 @@ class Sessions:
         end, start, key = session
         return Windowed(key, start, end)
 
+    def shows(self, key: Windowed[str]) -> bool:
+        return key.end > self.newest - self.gap - self.grace
+
     def table(self) -> dict[Windowed[str], Any]:
         """The rows of what is open."""
         return {self.key(s): self.fold.row(aggregate) for s, aggregate in self.sessions.items()}
@@ -137,6 +150,7 @@ class Sliding:
         self.time = -1
         self.windows: dict[str, dict[int, State]] = {}  # by key and start
         self.newest_start = -1
+        self.closes = True
         self.closed: set[tuple[int, str]] = set()  # windows whose final row is out
         self.updates: list[Row] = []
         self.final: list[Row] = []
@@ -155,7 +169,11 @@ class Sliding:
             windows = self.windows.setdefault(key, {})
             place = self.early if timestamp < self.difference else self.place
             place(key, windows, value, timestamp)
-        self.close()
+        if self.closes:
+            self.close()
+
+    def shows(self, key: Windowed[str]) -> bool:
+        return key.start > self.newest_start - 2 * self.difference - self.grace
 
     def place(self, key: str, windows: dict[int, State], value: Any, at: int) -> None:
         before = dict(windows)
@@ -233,6 +251,7 @@ class Unlimited:
 
     def __init__(self, start: int, fold: Fold) -> None:
         self.start, self.fold = start, fold
+        self.time, self.closes = -1, False
         self.states: dict[str, State] = {}
         self.updates: list[Row] = []
         self.final: list[Row] = []
@@ -247,3 +266,6 @@ class Unlimited:
         aggregate, stamp = self.fold.add(aggregate, value), max(stamp, timestamp)
         self.states[key] = stamp, aggregate
         self.updates.append((Windowed(key, self.start, END), self.fold.row(aggregate), stamp))
+
+    def shows(self, key: Windowed[str]) -> bool:
+        return True

@@ -106,7 +106,7 @@ class Rows:
         self.kinds = kinds_of(node.aggregates)
         self.store = open_store(node, self.layout, runtime)
         self.keys = store_keys(node, runtime)
-        self.forward = runtime.forward(node)
+        self.forward = runtime.forward_updates(node)
         self.tells = bool(runtime.edges(node))
         self.needs = runtime.needs(node) | runtime.needs(node, p.Port.FINAL)
         self.history = runtime.histories.get(node)
