@@ -126,7 +126,7 @@ class AsyncLiveStore(Generic[K, V]):
         """The first `limit` pairs with keys from `start` to `end`, both included.
 
         None: no bound. Pairs stand in the order of the keys' bytes. Tasks wait meanwhile, some
-        microseconds for each row of the store.
+        microseconds for each pair; the first call puts the keys of rows in memory into order.
         """
         return await self._rows(lambda view: view.range(start, end), limit)
 
@@ -203,7 +203,7 @@ class LiveStore(Generic[K, V]):
         """The first `limit` pairs with keys from `start` to `end`, both included.
 
         None: no bound. Pairs stand in the order of the keys' bytes. Tasks wait meanwhile, some
-        microseconds for each row of the store.
+        microseconds for each pair; the first call puts the keys of rows in memory into order.
         """
         return self._wait(self._store.range(start, end, limit=limit))
 

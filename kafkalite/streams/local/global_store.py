@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import islice, repeat
 from operator import is_not
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ from kafkalite.streams.local.state.memory import MemoryBackend
 
 FORMAT: Final = b"1"
 OBJECTS_MAX: Final = 100_000
+PAGE_ROWS: Final = 100  # that are decoded at a time
 DELETIONS_STAY_MS: Final = 24 * 3_600_000  # delete.retention.ms, where the topic is compacted
 
 
@@ -212,9 +213,10 @@ class GlobalStore:
     def pairs(self, low: bytes = b"", high: bytes | None = None) -> Iterator[tuple[Any, Any]]:
         """The (key, row) pairs with low <= key's bytes <= high, in the order of those bytes."""
         there = self._backend.range(low, None if high is None else high + b"\0")
-        rows = self._decoded(list(there))
-        keys = self._keys.deserialize(self.topic, [key for key, _ in rows])
-        return iter(list(zip(keys, (value for _, value in rows), strict=True)))
+        while some := list(islice(there, PAGE_ROWS)):
+            rows = self._decoded(some)
+            keys = self._keys.deserialize(self.topic, [key for key, _ in rows])
+            yield from zip(keys, (value for _, value in rows), strict=True)
 
     def count(self) -> int:
         """How many rows there are."""

@@ -309,6 +309,13 @@ class Queries:
         (data,) = self.key_bytes(home, [key])
         return data + b"".join(START.pack(at) for at in _window(key) if isinstance(key, Windowed))
 
+    def key_of_order(self, home: Home, order: bytes) -> Any:
+        """The key of a place that `order_of` gave; of a window the key in it. SerdeError for bytes
+        that are no place."""
+        data = order[: -2 * START.size] if home.is_windowed else order
+        codec = home.store.key.open(self._context)
+        return codec.deserialize(home.store.changelog_topic, [data])[0]
+
     def has_tasks(self, home: Home) -> bool:
         """Whether this worker has rows of a store."""
         return home.sub is None or bool(self._tasks_of(home))

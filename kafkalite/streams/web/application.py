@@ -308,10 +308,13 @@ class WorkerApp:
             for name in ("start", "end", "prefix")
         )
         begins = None if prefix is None else queries.key_bytes(home, [prefix])[0]
+        first = start if prefix is None else prefix
         behind = _hex(given["next"]) if "next" in given else None
+        if behind is not None and (first is None or behind > queries.key_bytes(home, [first])[0]):
+            first = queries.key_of_order(home, behind)
 
         def pick(view: Any) -> list[tuple[Any, Any]]:
-            pairs = view.range(start if prefix is None else prefix, end)
+            pairs = view.range(first, end)
             if behind is not None:
                 pairs = (pair for pair in pairs if queries.order_of(home, pair[0]) > behind)
             if begins is not None:

@@ -17,6 +17,7 @@ Fails  with SerdeError for a record that is no row, with StateDamaged where the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import merge
 from itertools import compress
 from typing import Final
 
@@ -193,6 +194,17 @@ class Kept:
         without_start = self._form.without_start
         stored = (key for key, _ in self._backend.range(*self._form.bucket(start)))
         return [without_start(key) for key in stored if self._pending.get(key, b"") is not None]
+
+    def keys_from(self, start: int, low: bytes) -> Iterator[bytes]:
+        """The keys of the rows in a bucket from `low` on, ascending, as they are wanted; nothing
+        may change before they are read."""
+        (first,), (_, end) = self._form.in_bucket(start, [low]), self._form.bucket(start)
+        pending = self._pending
+        new = sorted(key for key in pending if key >= first and (end is None or key < end))
+        stored = (key for key, _ in self._backend.range(first, end) if key not in pending)
+        for key in merge(stored, new):
+            if pending.get(key, b"") is not None:
+                yield self._form.without_start(key)
 
     def keys_between(self, low: bytes, high: bytes | None) -> list[bytes]:
         """The keys of rows with low <= key < high, in order; of a store without windows."""

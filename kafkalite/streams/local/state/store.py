@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
 from itertools import compress, filterfalse, islice, repeat
 from typing import Any, Final, TypeAlias
 
@@ -37,12 +38,15 @@ from kafkalite.streams.local.sharing import copied
 from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY, START, Found
 from kafkalite.streams.local.state.kept import Kept
+from kafkalite.streams.local.state.key_order import KeyOrder
 from kafkalite.streams.local.state.memory import MemoryBackend
 from kafkalite.streams.windows import TimeWindow
 
 CHECKED_ROWS: Final = 16  # of each restored batch: rows of another shape are all of another shape
 ROW_BYTES: Final = 250  # about what the objects of a row take besides those of its partials
 PARTIAL_BYTES: Final = 100
+KEYS_FIRST: Final = 8  # of a window, where a page of rows begins; then twice as many each time
+KEYS_MAX: Final = 1_024
 OBJECT_BYTES: Final = 3  # that an object takes for each byte of its row, about
 
 
@@ -145,6 +149,7 @@ class Bucket:
     newest: int = -1  # of all timestamps that came in
     is_logged: bool = False  # whether the changelog has rows of it
     is_cold: bool = False  # whether rows of it may be kept as bytes alone
+    order: KeyOrder | None = None  # of `stamps`, once somebody has wanted it
 
     def forget(self, key: Any) -> None:
         """Removes a row and every trace of it."""
@@ -152,12 +157,22 @@ class Bucket:
             partials.pop(key, None)
         self.stamps.pop(key, None)
         self.headers.pop(key, None)
+        if self.order is not None:
+            self.order.forget([key])
 
     def forget_all(self, keys: Sequence[Any]) -> None:
         """Removes many rows: all from one dict, then from the next."""
         for rows in (*self.partials, self.stamps, self.headers):
             if rows:
                 deque(map(rows.pop, keys, repeat(None)), maxlen=0)
+        if self.order is not None:
+            self.order.forget(keys)
+
+    def ascending(self, low: bytes) -> Iterator[bytes]:
+        """The keys of `stamps` from `low` on. Nothing may change before they are read."""
+        if self.order is None:
+            self.order = KeyOrder(self.stamps)
+        return self.order.irange(low)
 
     def mark(self, keys: Iterable[Any], headers: Iterable[Headers] | None) -> None:
         """Notes the headers of the records that changed `keys` last."""
@@ -461,6 +476,17 @@ class StateStore:
         """Whether there is a row of `key`."""
         return key in (bucket.partials[0] if self.layout.deletes else bucket.stamps)
 
+    def keys_from(self, start: int, low: bytes, count: int) -> list[bytes]:
+        """The first `count` keys of a window's rows from `low` on, ascending."""
+        if (bucket := self.buckets.get(start)) is None:
+            return []
+        found: Iterable[bytes] = (k for k in bucket.ascending(low) if self.has(bucket, k))
+        if bucket.is_cold:
+            here, gone = bucket.stamps, bucket.unlogged
+            kept = self.kept.keys_from(start, low)
+            found = merge(found, (key for key in kept if key not in here and key not in gone))
+        return list(islice(found, count))
+
     def key_bytes(self, key: Any) -> bytes:
         """The bytes that a user's key has in this store, without a window."""
         (data,) = self._key_codec.serialize(self.changelog_topic, [key])
@@ -502,18 +528,17 @@ class StoreView:
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Every (key, row)."""
-        return self._pairs(sorted(self._rows()))
+        return self.range()
 
     def range(self, start: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
-        """The (key, row) pairs with keys from `start` to `end`, both included; None: no bound."""
+        """The (key, row) pairs with keys from `start` to `end`, both included; None: no bound.
+
+        Rows that nobody takes cost nothing. The store may change meanwhile.
+        """
         low = b"" if start is None else self._store.key_bytes(start)
         high = None if end is None else self._store.key_bytes(end)
-        found = (
-            (key, window)
-            for key, window in self._rows()
-            if key >= low and (high is None or key <= high)
-        )
-        return self._pairs(sorted(found))
+        windows = sorted(self._store.buckets)
+        return self._pairs(merge(*(self._ascending(each, low, high) for each in windows)))
 
     def fetch(self, key: Any, start: int, end: int) -> Iterator[tuple[Any, Any]]:
         """The (key, row) pairs of a key's windows that start in [start, end]."""
@@ -535,9 +560,23 @@ class StoreView:
             bucket = self._store.whole(window)
             yield from ((key, window) for key in bucket.stamps if has(bucket, key))
 
+    def _ascending(
+        self, window: int, low: bytes, high: bytes | None
+    ) -> Iterator[tuple[bytes, int]]:
+        count = KEYS_FIRST
+        while some := self._store.keys_from(window, low, count):
+            for key in some:
+                if high is not None and key > high:
+                    return
+                yield key, window
+            low, count = some[-1] + b"\0", min(2 * count, KEYS_MAX)
+
     def _pairs(self, rows: Iterable[tuple[bytes, int]]) -> Iterator[tuple[Any, Any]]:
         store = self._store
         for key, window in rows:
-            bucket = store.buckets[window]
-            (user_key,) = store.key_objects([(bucket, [key])])
-            yield user_key, copied(store.layout.rows(bucket, [key])[0])
+            if window not in store.buckets:  # closed meanwhile
+                continue
+            bucket = store.bucket(window, [key])
+            if store.has(bucket, key):
+                (user_key,) = store.key_objects([(bucket, [key])])
+                yield user_key, copied(store.layout.rows(bucket, [key])[0])

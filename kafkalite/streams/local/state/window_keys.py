@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from kafkalite.core.types import Columns, Windowed
 from kafkalite.errors import TopologyError
@@ -26,6 +27,8 @@ from kafkalite.streams.local.state.backend import Backend
 from kafkalite.streams.local.state.forms import NO_WINDOW, NOTE_KEY
 from kafkalite.streams.local.state.store import Layout, StateStore, StoreView
 from kafkalite.streams.windows import SpanWindow
+
+PAGE_KEYS: Final = 100  # whose windows are looked up at a time
 
 Bounds = tuple[int, int]
 
@@ -166,7 +169,7 @@ class SpanView(StoreView):
 
     def all(self) -> Iterator[tuple[Any, Any]]:
         """Every (key, row)."""
-        return self._shown(self._spans.windows_of(sorted(self._spans.keys_there())))
+        return self.range()
 
     def range(self, start: Any = None, end: Any = None) -> Iterator[tuple[Any, Any]]:
         """The (key, row) pairs with keys from `start` to `end`, both included; None: no bound."""
@@ -174,7 +177,8 @@ class SpanView(StoreView):
         high = None if end is None else self._spans.key_bytes(end)
         there = self._spans.keys_there()
         keys = sorted(k for k in there if k >= low and (high is None or k <= high))
-        return self._shown(self._spans.windows_of(keys))
+        pages = (keys[first : first + PAGE_KEYS] for first in range(0, len(keys), PAGE_KEYS))
+        return chain.from_iterable(self._shown(self._spans.windows_of(page)) for page in pages)
 
     def fetch(self, key: Any, start: int, end: int) -> Iterator[tuple[Any, Any]]:
         """The (key, row) pairs of a key's sessions that overlap [start, end], or of its sliding
