@@ -179,7 +179,7 @@ class Reading:
             self.found.pop(key, None)
 
     def unpark(self) -> None:
-        """Nobody waits any more."""
+        """Ends the wait of `parked`."""
         self._parked = self._complete = None
         if self._is_over:
             self.end()

@@ -1,1 +1,1 @@
-"""The cluster's state: who leads what, who changes it, and where it is kept. [P]"""
+"""The cluster's state: leaders, the controller that changes it, and its storage. [P]"""

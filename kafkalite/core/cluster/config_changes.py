@@ -47,7 +47,7 @@ EVERY_BROKER: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What one resource's settings shall become: operations are (name, operation, value).
+    """A change of one resource's settings: operations are (name, operation, value).
 
     With `replaces` the settings that are not named return to their defaults.
     """
@@ -77,10 +77,10 @@ Result = ApiError | None
 def in_force(
     static: BrokerConfig, image: ClusterImage, node_id: int
 ) -> tuple[BrokerConfig, str | None]:
-    """The settings of the broker `node_id`, and what is wrong if those of the image do not fit.
+    """The settings of the broker `node_id`, and an error text if those of the image do not fit.
 
-    They were checked when they were made; a broker whose own file says otherwise since starts all
-    the same, without them.
+    They were checked when they were made. If the broker's own file has changed since and no longer
+    fits, the broker starts without them.
     """
     configs = image.broker_configs
     try:
@@ -222,7 +222,7 @@ def _changed(
     fallback: Callable[[str], Value],
     code: ErrorCode,
 ) -> dict[str, str]:
-    """The resource's settings after the change; `fallback` tells the value of one not set."""
+    """The resource's settings after the change; `fallback` returns the value of an unset one."""
     configs = {} if change.replaces else dict(current)
     for name, operation, value in change.operations:
         if operation == ConfigOperation.DELETE:
@@ -247,7 +247,7 @@ def _words(text: str) -> list[str]:
 
 
 def _edited(before: list[str], operation: int, words: list[str]) -> str:
-    """A list with words appended that it lacks, or without those that are subtracted."""
+    """A list with missing words appended, or without the subtracted ones."""
     if operation == ConfigOperation.APPEND:
         return ",".join(dict.fromkeys(before + words))
     gone = set(words)

@@ -67,7 +67,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """The ids [first, first + size), nobody else's."""
+    """The ids [first, first + size), for one owner."""
 
     first: int
     size: int
@@ -86,7 +86,7 @@ ControllerRequest = (
 
 @dataclass(slots=True)
 class Controller:
-    """The machine. `describe_topic` tells a topic's settings with their sources (KIP-525)."""
+    """The machine. `describe_topic` returns a topic's settings with their sources (KIP-525)."""
 
     config: BrokerConfig
     random: Random
@@ -303,7 +303,7 @@ class Controller:
     # -- producer ids
 
     def _allocate_producer_ids(self, context: RequestContext) -> Step:
-        """The next block. What a broker does not use before it ends is never used: ids abound."""
+        """The next block. Ids that a broker does not use before its end are lost: ids abound."""
         first = self.image.next_producer_id_block
         block = ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE)
         record = images.producer_ids_record(first + PRODUCER_ID_BLOCK_SIZE)

@@ -81,7 +81,7 @@ class Coordination(Protocol):
     def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
         """Calls `watcher` whenever the value at `path` or the set of its children changes.
 
-        Returns what ends the watch. Changes that follow one another closely may be told once.
+        Returns a function that ends the watch. Changes in quick succession may cause one call.
         """
 
     async def close(self) -> None:

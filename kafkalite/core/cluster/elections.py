@@ -44,7 +44,7 @@ Elect = Callable[[PartitionImage, ClusterImage], int]
 def elect_leaders(
     request: ElectLeadersRequest, image: ClusterImage
 ) -> tuple[ElectLeadersResponse, tuple[ClusterRecord, ...]]:
-    """The result of each election, and the records of those that change something."""
+    """The result of each election, and the records of the changes."""
     try:
         elect = _elector(request.election_type)
     except ApiError as error:
@@ -65,7 +65,7 @@ def elect_leaders(
 
 
 def refuse_elections(request: ElectLeadersRequest, error: ApiError) -> ElectLeadersResponse:
-    """The response when nobody is elected."""
+    """The response when the whole request is refused."""
     code, words = error.error_code, error.words
     return ElectLeadersResponse(
         error_code=code,

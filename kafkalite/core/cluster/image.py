@@ -8,7 +8,7 @@ The image is a fold of the cluster's records, each a path of the coordination tr
     /brokers              the parent of
     /brokers/<id>         {"endpoints": {listener: [host, port]}, "rack": str | null}  ephemeral
     /broker_configs       the parent of
-    /broker_configs/<id>  {key: text}: what was set while the broker ran; "default": for all brokers
+    /broker_configs/<id>  {key: text}: settings of the running broker; "default": for all brokers
     /topics               the parent of
     /topics/<name>        {"topic_id": hex, "partitions": [[node ids], …], "configs": {key: text}}
     /topics/<name>/<n>    {"leader": int, "leader_epoch": int, "in_sync_replicas": [node ids],
@@ -50,7 +50,7 @@ EVERY_BROKER: Final = "default"  # in a path, where a name cannot be empty
 
 
 class ClusterRecord(NamedTuple):
-    """One durable fact of the cluster: what is at `path` now, None if nothing is."""
+    """One durable fact of the cluster: the new value at `path`, None for a deletion."""
 
     path: str
     value: bytes | None
@@ -58,7 +58,7 @@ class ClusterRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """One partition: who holds it, who leads it, who has everything that is committed."""
+    """One partition: its replicas, its leader, the replicas in sync."""
 
     replicas: tuple[int, ...]
     leader: int = NO_LEADER
@@ -84,7 +84,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One broker: where clients reach it, by the name of the listener that they came in by."""
+    """One broker: its address for clients, by the name of their listener."""
 
     endpoints: Mapping[str, Node]
     rack: str | None = None
@@ -134,7 +134,7 @@ def checked(record: ClusterRecord) -> ClusterRecord:
 
 
 def topic_path(name: str) -> str:
-    """Where a topic's record is."""
+    """The path of a topic's record."""
     return f"{TOPICS_PATH}/{name}"
 
 
@@ -145,7 +145,7 @@ def topic_of(path: str) -> str | None:
 
 
 def partition_path(name: str, partition: int) -> str:
-    """Where a partition's own record is, once it has one."""
+    """The path of a partition's own record."""
     return f"{TOPICS_PATH}/{name}/{partition}"
 
 
@@ -205,7 +205,7 @@ def broker_record(
 
 
 def broker_configs_record(name: str, configs: Mapping[str, str]) -> ClusterRecord:
-    """The record of what was set for a broker while it ran; "" stands for every broker."""
+    """The record of a broker's dynamic settings; "" stands for every broker."""
     return ClusterRecord(f"{BROKER_CONFIGS_PATH}/{name or EVERY_BROKER}", _encode(configs))
 
 

@@ -19,8 +19,8 @@ INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 def creatable(name: str, config: BrokerConfig, broker_count: int) -> CreatableTopic:
-    """What makes `name` when something needs it: a topic as the broker's defaults say, or an
-    internal one, with as many replicas as there are brokers for."""
+    """The request that creates `name` on demand: a topic with the broker's defaults, or an internal
+    one, with as many replicas as there are brokers for."""
     if name == OFFSETS_TOPIC:
         configs = {
             "cleanup.policy": "compact",

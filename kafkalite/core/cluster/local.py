@@ -226,10 +226,10 @@ class LocalCoordination:
         self._live_bytes = position
 
     def _append(self, changes: Changes) -> None:
-        """Makes the line of `changes` durable, or takes back what of it was written.
+        """Makes the line of `changes` durable, or removes the written part of it.
 
-        After a failed sync nobody knows what the journal holds, and it takes no more: a second
-        sync would succeed and mean nothing.
+        After a failed sync the journal's state is unknown, and it takes no more: a second sync
+        would succeed and mean nothing.
         """
         if self._broken is not None:
             raise self._broken

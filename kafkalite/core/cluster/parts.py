@@ -1,9 +1,9 @@
 """Large requests to the controller in parts, each of which is one step of it.               [P]
 
-What is asked of a topic does not depend on the others that a request names, but for those with the
-same name or one that collides with it: they stay in one part.
+A request's topics do not depend on each other, except those with equal or colliding names: these
+stay in one part.
 
-Owns   how large a part is.
+Owns   the size of a part.
 Source apache/kafka `ReplicationControlManager`: a response has one result for each topic.
 """
 

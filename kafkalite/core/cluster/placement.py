@@ -55,7 +55,7 @@ def collision_key(name: str) -> str:
 
 
 def check_configs(configs: Sequence[CreatableTopicConfig], broker: BrokerConfig) -> dict[str, str]:
-    """The settings of a new topic; INVALID_CONFIG names the one that is unknown or invalid."""
+    """The settings of a new topic; INVALID_CONFIG names an unknown or invalid one."""
     found: dict[str, str] = {}
     for config in configs:
         if config.name in found:

@@ -43,7 +43,7 @@ class ProducerIds:
             self._request_block()
 
     def refuse(self, error: ApiError) -> None:
-        """There is no block to be had; whoever waits is told, and the next `take` asks again."""
+        """No block can be had: waiting requests get the error, and the next `take` asks again."""
         waiting, self._waiting = self._waiting, deque()
         for pending in waiting:
             pending.complete(error)

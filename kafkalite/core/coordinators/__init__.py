@@ -1,1 +1,1 @@
-"""What the coordinators of groups and of transactions share. [P]"""
+"""The parts that the coordinators of groups and of transactions share. [P]"""

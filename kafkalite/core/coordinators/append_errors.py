@@ -57,7 +57,7 @@ def _told(error: ErrorCode, too_large: ErrorCode) -> ErrorCode:
 
 @singledispatch
 def with_append_error(response: object, error: ErrorCode) -> Any:
-    """The response, told that its records failed with `error`; as it was if it needs none."""
+    """The response with `error`, the failure of its records; unchanged if it has no such field."""
     return response
 
 

@@ -3,7 +3,7 @@
 Every heartbeat puts off a deadline, so that must cost next to nothing: only the time is noted, and
 the heap keeps its old, earlier entry. When that entry comes up it is put back at the noted time.
 
-    times      key -> when it is due                       the truth
+    times      key -> its deadline                         the truth
     queued     key -> the time of its one valid heap entry, never after `times[key]`
     heap       (time, number, key)                         valid if `queued` agrees, else left over
 
@@ -62,7 +62,7 @@ class Deadlines(Generic[K]):
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[K]:
-        """Takes out what is due, earliest first. Keys may be set and cancelled meanwhile."""
+        """Takes out the due keys, earliest first. Keys may be set and cancelled meanwhile."""
         while True:
             self._drop_left_over()
             if not self._heap or self._heap[0][0] > now_ms:

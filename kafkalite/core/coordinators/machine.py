@@ -66,8 +66,8 @@ class Step:
 class Machine(Protocol):
     """The machine of one partition of a coordinator's topic.
 
-    `only_last_counts`: what it has become depends on the last record of each key alone, so that
-    the others need not be replayed.
+    `only_last_counts`: its state depends on the last record of each key alone, so the others need
+    no replay.
     """
 
     only_last_counts: bool
@@ -96,7 +96,7 @@ class Machine(Protocol):
         """Does all that is due."""
 
     def loaded(self, now: Now) -> Outcome[Record]:
-        """The whole log has been replayed; what is to be done before the first request."""
+        """The whole log has been replayed. Returns the work before the first request."""
 
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now: Now
@@ -104,4 +104,4 @@ class Machine(Protocol):
         """The replies in the place of `outcome`, whose records did not get into the log."""
 
     def resign(self, now: Now) -> Outcome[Record]:
-        """Answers all who wait. The machine is of no use afterwards."""
+        """Answers all waiting requests. The machine is of no use afterwards."""

@@ -5,12 +5,12 @@ step by replaying each record that it asked to append. A step's records are appe
 they are committed, and only then are its replies sent and its effects run.
 
     (none) ──first need──> LOADING ──end of the log──> READY ──leadership or topic lost──> gone
-                              └──what nobody expects in a log──> gone, and not tried again
+                              └──records that make no sense────> gone, and not tried again
 
 Groups and transactions are both kept so; they differ in their machines (`Machine`), in their
 topics, and in the effects that their machines ask for.
 
-Owns   which name belongs to which partition, and the carrying out of what the machines ask for.
+Owns   the partition of each name, and the execution of the machines' outcomes.
 Never  looks into a machine; never blocks for long: loading goes on in slices on the host's loop.
 Fails  with ApiError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS. A record that does not read is
        counted and skipped; a coordinator whose log cannot be read, or loses records, resigns.
@@ -68,7 +68,7 @@ class Host(Protocol):
         """A partition that this broker holds; ApiError if it does not."""
 
     def appended(self, partition: Partition, byte_count: int) -> None:
-        """Wakes whoever waits for records of `partition`."""
+        """Wakes readers that wait for records of `partition`."""
 
     def when_committed(
         self,
@@ -87,7 +87,7 @@ class Host(Protocol):
         """Goes on with `slices` on the loop, one at a time."""
 
     def note(self, message: str) -> None:
-        """Tells the operator."""
+        """Logs a line for the operator."""
 
 
 def partition_for(name: str, partition_count: int) -> int:
@@ -183,7 +183,7 @@ class Coordinators(Generic[M]):
         return pending
 
     def step(self, coordinator: Coordinator[M], request: Any, context: RequestContext) -> None:
-        """One step of a machine; whoever asks has its token in `context`."""
+        """One step of a machine; `context` has the token of its caller."""
         outcome = coordinator.machine.handle(request, context, self._host.now())
         self.carry_out(coordinator, outcome)
 
@@ -199,7 +199,7 @@ class Coordinators(Generic[M]):
 
     def leaders_changed(self) -> None:
         """The image has other leaders or epochs. A coordinator whose partition is led elsewhere
-        resigns; whoever waits there is sent to look for the new one."""
+        resigns; its waiting clients are sent to the new one."""
         for coordinator in tuple(self._coordinators.values()):
             replication = coordinator.partition.replication
             if replication.role is Role.LEADER:
@@ -238,7 +238,7 @@ class Coordinators(Generic[M]):
 
     def load_all(self) -> Iterator[None]:
         """Loads every partition that holds records and has no coordinator, one after the other:
-        members of groups and open transactions of which nobody asks any more have deadlines too.
+        silent members of groups and open transactions have deadlines too.
         """
         for index in self.led_here():
             if self._is_to_be_loaded(index):
@@ -255,14 +255,14 @@ class Coordinators(Generic[M]):
         return log.failure is None and log.log_end_offset > log.log_start_offset
 
     def _partition(self, index: int) -> Partition | None:
-        """A partition of the topic; None while it is offline, as the operator was told."""
+        """A partition of the topic; None while it is offline, which is logged."""
         try:
             return self._host.partition(self.topic, index)
         except ApiError:
             return None
 
     def _resign(self, coordinator: Coordinator[M]) -> None:
-        """Drops a coordinator: whoever waits there is sent to look for another."""
+        """Drops a coordinator: its waiting clients are sent to another."""
         index = coordinator.partition.topic_partition.partition
         if self._coordinators.get(index) is coordinator:
             del self._coordinators[index]
@@ -324,8 +324,8 @@ class Coordinators(Generic[M]):
     def _replay_log(self, coordinator: Coordinator[M]) -> Iterator[None]:
         """Replays the partition's log, LOAD_SLICE_BYTES at a time, with what is added meanwhile.
 
-        Also what is not committed yet, as after a kill, when it waits for a flush: nobody will say
-        when it is. It yields only after LOAD_SLICES_AT_ONCE, for most logs are not longer.
+        Records that are not committed yet are replayed, too: after a kill they wait for a flush,
+        which nothing reports. It yields only after LOAD_SLICES_AT_ONCE: most logs are shorter.
         """
         partition, skipped, slices = coordinator.partition, 0, 0
         offset = partition.log.log_start_offset
@@ -436,7 +436,7 @@ class Coordinators(Generic[M]):
         self._host.wake_at(coordinator.machine.next_deadline_ms())
 
     def _reply(self, replies: tuple[Reply, ...]) -> None:
-        """Answers those who waited: at once, or where they are very many, in turns of their own."""
+        """Answers the waiting requests: at once, or very many in turns of their own."""
         if len(replies) > REPLIES_AT_ONCE:
             self._host.run_slices(self._reply_in_slices(replies), f"answers of {self.topic}")
             return
@@ -452,7 +452,7 @@ class Coordinators(Generic[M]):
 
 
 def _end_to_load(log: PartitionLog) -> int:
-    """Up to where a log counts for a new coordinator; of a failed one nobody knows the end."""
+    """The end of a log for a new coordinator; the end of a failed log is unknown."""
     return log.log_end_offset if log.failure is None else log.high_watermark
 
 

@@ -1,4 +1,4 @@
-"""Small text files of a data directory: offsets per partition, and who it belongs to.      [D]
+"""Small text files of a data directory: offsets per partition, and the directory's owner.  [D]
 
     recovery-point-offset-checkpoint     below it everything is on the disk
     log-start-offset-checkpoint          below it everything is deleted
@@ -10,7 +10,7 @@
         orders 3 1200         topic, partition, offset
 
     meta.properties           version=1, cluster.id=..., node.id=..., directory.id=...
-    .kafka_cleanshutdown      there while nobody has written since the last clean shutdown
+    .kafka_cleanshutdown      there until the first write after a clean shutdown
     <partition>/partition.metadata     version: 0, topic_id: ...
 
 Owns   the formats. A file is replaced whole, so that a crash leaves the old one or the new.
@@ -89,13 +89,13 @@ def write_offsets(storage: Storage, name: str, offsets: Mapping[TopicPartition, 
 
 
 class OffsetCheckpoint:
-    """One checkpoint: `offsets` as they are to be, `written` as the file has them.
+    """One checkpoint: `offsets` are the wanted ones, `written` those in the file.
 
-    Two threads may write it: the one that ends last sees to it that the newest offsets stay. A
-    damaged file counts as empty; `damage` says what is wrong with it until it is written again.
+    Two threads may write it; the last one ensures that the file has the newest offsets. A damaged
+    file counts as empty; `damage` describes the damage until the file is written again.
 
     `is_guarded`: a file beside it holds the CRC of its text, and of the one that is to replace it.
-    Kafka's format has none, so that a wrong digit looks like a right one.
+    Kafka's format has none, so a wrong digit would go unnoticed.
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class OffsetCheckpoint:
             raise StorageError(f"{self._name}: it does not have the CRC that it was written with")
 
     def writer(self) -> Callable[[], None] | None:
-        """What writes the offsets as they are now, also in another thread; None where the file has
+        """A function that writes the current offsets, also in another thread; None if the file has
         them. It raises StorageError."""
         if self.written == self.offsets and self.damage is None:
             return None

@@ -1,13 +1,13 @@
-"""Bytes of files that are not in the system's cache: known before anybody waits for the disk. [IO]
+"""Whether bytes of a file are in the system's cache, without a wait for the disk.            [IO]
 
-    read_now      what the cache has, or None: a read that does not wait (RWF_NOWAIT)
+    read_now      the bytes from the cache, or None: a read that does not wait (RWF_NOWAIT)
     read_cached   the same, but it raises `ColdRead`: see `uncached`
     is_cold       the same question about a stretch too long to read, asked of a byte in each
                   READ_AHEAD_BYTES and of the last: the system brings and drops neighbours together
     warm          reads a stretch, for the cache to have it; waits for the disk
 
 Owns   nothing.
-Fails  as a read does. Where a system or file system cannot tell, everything counts as cached.
+Fails  as a read does. If a system or file system cannot answer, everything counts as cached.
 Source preadv2(2).
 """
 

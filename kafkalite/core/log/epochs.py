@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset: how a replica finds where histories part.      [D]
+"""The start offset of each leader epoch: with these a replica finds where histories part.  [D]
 
     leader-epoch-checkpoint      0            version
                                  2            entries
@@ -6,9 +6,9 @@
                                  3 1200
 
 Owns   the entries: epochs and start offsets ascend together.
-Never  writes at an append: it is written when the log is flushed. Every batch bears its epoch, so
-       what a crash took is made anew from the batches after the recovery point.
-Fails  never on a damaged file: `damage` says what is wrong, and the log is there to read them from.
+Never  writes at an append, but when the log is flushed. Every batch has its epoch, so entries lost
+       in a crash are rebuilt from the batches after the recovery point.
+Fails  never on a damaged file: `damage` describes it, and the entries are read from the log.
 Source KIP-101, KIP-279; apache/kafka LeaderEpochFileCache.
 """
 
@@ -98,7 +98,7 @@ class LeaderEpochs:
             self._changes += 1
 
     def truncate_before(self, offset: int) -> None:
-        """Forgets the epochs that ended before `offset`; the one that wrote it begins there."""
+        """Forgets the epochs that ended before `offset`; the epoch of `offset` begins there."""
         found = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         if found and self.entries[found - 1].start_offset < offset:
             first = EpochEntry(self.entries[found - 1].leader_epoch, offset)
@@ -120,15 +120,15 @@ class LeaderEpochs:
             self.written(new)
 
     def unwritten(self) -> tuple[int, bytes] | None:
-        """What the checkpoint should hold, to be put there and told to `written`; None when it
-        does."""
+        """The entries for the checkpoint, for the caller to write and confirm with `written`;
+        None if the file has them."""
         if self._changes == self._written:
             return None
         rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries)
         return self._changes, f"0\n{len(self.entries)}\n{rows}".encode()
 
     def written(self, new: tuple[int, bytes] | None) -> None:
-        """It is there. What changed in between is still to be written."""
+        """The entries are in the file. Later changes remain to be written."""
         if new is not None:
             self._written = new[0]
 

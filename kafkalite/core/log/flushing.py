@@ -1,11 +1,11 @@
-"""How much of one log is on the disk, and how more of it gets there.                      [D]
+"""How far one log is on the disk, and its flushes.                                        [D]
 
     begin ──> Flush ──run, in any thread──> None or an error ──> end
 
 Owns   the recovery point: below it everything is on the disk, and no crash takes it. When
        flush.messages and flush.ms ask for it to move.
-Never  takes a failed sync for one that may be tried again. The system reports it once and drops
-       what it could not write, so a second sync would succeed and mean nothing.
+Never  repeats a failed sync. The system reports the failure once and drops the unwritten bytes, so
+       a second sync would succeed and mean nothing.
 Fails  by handing the error back: an OSError is final, a StorageError may be tried again.
 Source apache/kafka UnifiedLog.flush; PostgreSQL's "fsyncgate" (2018).
 """
@@ -39,8 +39,8 @@ class Flush:
     made_directory: bool  # and in it the file that says whose it is
 
     def run(self) -> OSError | StorageError | None:
-        """Waits for the disk. An OSError: nobody knows what is there now. A StorageError: what was
-        appended is there, what belongs to it is not yet."""
+        """Waits for the disk. An OSError: the state of the files is unknown. A StorageError: the
+        appended batches are on the disk, their indexes and checkpoints are not yet."""
         storage = self.place.storage
         try:
             for segment in self.segments:
@@ -66,8 +66,8 @@ class Flush:
 
 
 def run_all(storage: Storage, flushes: Sequence[Flush]) -> list[OSError | StorageError | None]:
-    """What each returns. Many are waited for with three syncs of the whole file system, where it
-    has such a thing; OSError when one fails, and it is not known whose bytes were lost."""
+    """The result of each flush. Many flushes use three syncs of the whole file system, if it has
+    such a call. Raises OSError if such a sync fails, as any of the logs may have lost bytes."""
     if len(flushes) > SYNC_EACH_MAX and storage.sync_all():
         epochs = {flush.epochs_path: flush.epochs[1] for flush in flushes if flush.epochs}
         storage.replace_all(epochs)
@@ -137,7 +137,7 @@ class Durability:
         self.set_due()
 
     def begin(self, since: Callable[[int], Sequence[Segment]], end_offset: int) -> Flush:
-        """What must reach the disk for the recovery point to move up to `end_offset`; `since` gives
+        """The files to sync before the recovery point may move to `end_offset`; `since` gives
         the segments that hold an offset and all after it. A segment that ends at the recovery point
         is among them: its last index entries were written when it was closed, after its sync."""
         flush = Flush(

@@ -1,11 +1,11 @@
-"""Whether a log can be written to, and if not, why and what of it can still be read.      [P]
+"""Whether a log can be written, and if not, the reason and which parts can still be read.  [P]
 
     (well) ──fail──> failed, to be opened again        memory and disk may differ
-           ──fail──> failed for good                   a sync failed: what it left, nobody knows
+           ──fail──> failed for good                   a sync failed: the files' state is unknown
            ──close─> closed
 
 Owns   the first reason, in words, for operators and clients.
-Fails  with StorageError when it is told of a failure, ApiError KAFKA_STORAGE_ERROR afterwards.
+Fails  with StorageError at the failure itself, with ApiError KAFKA_STORAGE_ERROR afterwards.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Health:
 
 
 def _nothing() -> None:
-    """Nobody looks."""
+    """The default listener: does nothing."""
 
 
 def refuse(error: Exception) -> NoReturn:

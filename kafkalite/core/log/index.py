@@ -1,7 +1,7 @@
 """Sparse indexes of a segment: from an offset to a place, from a time to an offset.       [D]
 
     .index       relative offset int32 | position int32       of a batch: its last offset, its start
-    .timeindex   timestamp int64 | relative offset int32      the largest so far, and whose it is
+    .timeindex   timestamp int64 | relative offset int32      largest so far, its record's offset
 
 Entries ascend, so a lookup is a binary search; offsets are relative to the segment's base offset.
 About one batch in `index.interval.bytes` gets an entry, so a lookup ends near the place and the
@@ -10,7 +10,7 @@ log itself is walked for the rest.
 Owns   the entries in memory, exactly as in the file. Those of the active segment always, those of
        older segments while they fit into the `IndexCache`.
 Never  writes at an append: new entries reach the file at `write`, when the segment is rolled or
-       closed. After a crash they are made anew from the log.
+       closed. After a crash they are rebuilt from the log.
 Fails  never. Whether an entry fits the log, the segment sees when it follows one.
 Source apache/kafka OffsetIndex, TimeIndex; KIP-33.
 """
@@ -60,7 +60,7 @@ class IndexCache:
         self._indexes: OrderedDict[_Index, int] = OrderedDict()
 
     def hold(self, index: _Index, size: int) -> None:
-        """`index` has loaded `size` bytes; whoever was read least lately drops its own."""
+        """`index` has loaded `size` bytes; the least recently read indexes drop theirs."""
         self.forget(index)
         self._indexes[index] = size
         self.bytes_now += size
@@ -130,7 +130,7 @@ class _Index:
         self._cache.forget(self)
 
     def unpin(self) -> None:
-        """Writes what is new and lets the cache decide: the segment is written no more."""
+        """Writes new entries. The segment is closed, so the cache may drop them now."""
         self.write()
         if self._data is not None:
             self._cache.hold(self, len(self._data))
@@ -163,13 +163,13 @@ class _Index:
             self._written = len(data)
 
     def close(self) -> None:
-        """Writes what is new and gives memory and descriptor back."""
+        """Writes new entries and releases memory and descriptor."""
         self.write()
         self.unload()
         self.file.close()
 
     def _search(self, bisect: Callable[..., int], field: Struct, value: int) -> int:
-        """How many entries have less than `value` in `field`, with bisect_right: that or less."""
+        """The number of entries below `value` in `field`; with bisect_right, `value` or less."""
         data, size = self.data(), self._entry.size
         return bisect(
             range(len(data) // size),

@@ -1,4 +1,4 @@
-"""A log's files looked at from outside: what is in them, and what is wrong with it.        [D]
+"""A log's files inspected from outside: their content and their faults.                    [D]
 
     .log        every batch: framing, CRC, offsets that ascend, records that decode
     .index      entries ascend, and each points at the batch that holds its offset
@@ -6,8 +6,8 @@
     .txnindex   each entry ends with the abort marker of its producer
 
 Owns   nothing, repairs nothing: a log that a broker has open may be inspected too.
-Never  stops at the first fault, unless nobody can tell where the next batch begins.
-Source apache/kafka DumpLogSegments; what an index promises is drawn in index.py.
+Never  stops at the first fault, unless the start of the next batch is unknown.
+Source apache/kafka DumpLogSegments; index.py has a picture of an index.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Batch:
 
 
 def batches(file: Readable) -> Iterator[Batch | Fault]:
-    """Every batch of a log file, its CRC checked; a fault in the place of one that is wrong.
+    """Every batch of a log file, its CRC checked; a fault in the place of a wrong one.
 
-    After a wrong CRC the next batch follows; after a length that cannot be, nothing does.
+    After a wrong CRC the next batch follows; after an impossible length, nothing does.
     """
     position, end = 0, file.size_bytes
     run, start = memoryview(b""), 0
@@ -121,7 +121,7 @@ class Seen(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentCheck:
-    """Goes through one segment's log, then holds its indexes to what it has seen."""
+    """Checks one segment's log, then its indexes against the log."""
 
     base_offset: int
     next_offset: int  # where the segment before it ended
@@ -129,7 +129,7 @@ class SegmentCheck:
     records: int = 0
 
     def log(self, file: Readable) -> Iterator[Seen | Fault]:
-        """Checks the log; what is right of it, and faults."""
+        """Checks the log. Yields its good batches, and faults."""
         self.next_offset = max(self.next_offset, self.base_offset)
         for found in batches(file):
             if isinstance(found, Fault):
@@ -202,14 +202,14 @@ class AbortedEntry(NamedTuple):
 
 
 def offset_entries(data: bytes, base_offset: int) -> Iterator[OffsetEntry | Fault]:
-    """The entries of an offset index, up to what was only reserved for more."""
+    """The entries of an offset index, without space reserved for more."""
     yield from _odd_end(data, OFFSET_ENTRY)
     for number, (relative, log_position) in enumerate(_used(data, OFFSET_ENTRY)):
         yield OffsetEntry(number * OFFSET_ENTRY.size, base_offset + relative, log_position)
 
 
 def time_entries(data: bytes, base_offset: int) -> Iterator[TimeEntry | Fault]:
-    """The entries of a time index, up to what was only reserved for more."""
+    """The entries of a time index, without space reserved for more."""
     yield from _odd_end(data, TIME_ENTRY)
     for number, (timestamp, relative) in enumerate(_used(data, TIME_ENTRY)):
         yield TimeEntry(number * TIME_ENTRY.size, timestamp, base_offset + relative)

@@ -1,15 +1,15 @@
-"""How a partition's log comes up: which files count, what a crash tore, who its producers are. [D]
+"""How a partition's log is loaded: valid files, a recovery after a crash, its producers.       [D]
 
-    .deleted .cleaned   go: nobody reads them any more, nobody has finished them
-    .swap               takes the place of the segments that it was made from
+    .deleted .cleaned   go: no reader needs them any more, or they are unfinished
+    .swap               replaces the segments that it was made from
     an index alone      goes
     .log                a segment; after a crash those from the recovery point on are read whole,
-                        cut at the first batch that is torn, and their indexes made anew
+                        cut at the first torn batch, and their indexes rebuilt
 
-After a clean shutdown nothing is scanned: the last index entries tell where the log ends.
+After a clean shutdown nothing is scanned: the last index entries lead to the log's end.
 
 Owns   the order in which that happens, so that a crash in between changes nothing.
-Fails  with OSError from the storage, StorageError on a checkpoint that is none.
+Fails  with OSError from the storage, StorageError on a file that is no checkpoint.
 Source apache/kafka LogLoader, LogSegment.recover, ProducerStateManager.truncateAndReload.
 """
 
@@ -112,8 +112,8 @@ def _look_for_first(place: Place, base_offset: int, epochs: LeaderEpochs) -> Non
 
 
 def _find_epochs(place: Place, segments: list[Segment], epochs: LeaderEpochs) -> None:
-    """Reads from the log which leader epochs wrote it. What is damaged itself is passed over: the
-    epochs before and after it are found all the same."""
+    """Reads the leader epochs from the log. Damaged batches are passed over: the epochs before and
+    after them are found all the same."""
     place.report(f"{epochs.damage}; leader epochs are read from the log")
     epochs.clear()
     for segment in segments:
@@ -140,7 +140,7 @@ def _loss(bytes_cut: int, end_offset: int, on_disk: int) -> str | None:
 def _trusted_end(
     place: Place, segments: list[Segment], snapshots: Snapshots, sizes: dict[str, int]
 ) -> int | None:
-    """Where a log that was closed ends; None when that cannot be true."""
+    """The end of a log that was closed; None if the files contradict it."""
     if not segments:
         return 0
     last = len(segments) - 1
@@ -225,7 +225,7 @@ def _mend_indexes(
 
 
 def _index_aborts(place: Place, segments: list[Segment], number: int, snapshots: Snapshots) -> None:
-    """Makes anew the index of a segment's aborted transactions: somebody has removed indexes."""
+    """Rebuilds the index of a segment's aborted transactions, after indexes were removed."""
     segment, producers = segments[number], ProducerState(place.partition)
     before, base_offset = segments[:number], segment.base_offset
     snapshots.reload(producers, before, segments[0].base_offset, base_offset)
@@ -244,7 +244,7 @@ def _recover(
     epochs: LeaderEpochs,
     snapshots: Snapshots,
 ) -> int:
-    """Reads the segments from `first` on, cuts what is torn; the offset where the log ends."""
+    """Reads the segments from `first` on and cuts a torn end. Returns the log's end offset."""
     if not segments:
         return 0
     end_offset = segments[first].base_offset

@@ -6,15 +6,15 @@
                      last_stable_offset <= high_watermark: no open transaction below it
 
 An append checks one batch, sets its base offset and leader epoch, and writes it with one call.
-What is read comes as places in files (`FileRecords`), never as bytes.
+A read returns places in files (`FileRecords`), never bytes.
 
 Owns   the segments, producers and leader epochs of the partition. One owner, one thread; only
        `Flush.run`, `sync_directory` and what `tick` returns may run in another.
-Never  reads a clock. Never waits for the disk at an append: `flush_is_due` says who should.
-Fails  with ApiError where a client is to be told (append, read), StorageError elsewhere; both name
-       the partition and what the system said. The bytes of a failed write are cut off; where that
-       fails too, or a sync did, the log has failed: it refuses all appends, and reads of what may
-       not be on the disk. After a failed sync that is final; else it may be opened again.
+Never  reads a clock. Never waits for the disk at an append: the caller does if `flush_is_due`.
+Fails  with ApiError for clients (append, read), StorageError elsewhere; both name the partition
+       and the system's error. The bytes of a failed write are cut off. If that fails, or a sync
+       fails, the log has failed: it refuses all appends, and reads of bytes that may not be on
+       the disk. After a failed sync that is final; else the log may be opened again.
 Source apache/kafka UnifiedLog, LocalLog; KIP-101 (truncation), KIP-107 (log start offset).
 """
 
@@ -99,9 +99,9 @@ class PartitionLog:
     ) -> PartitionLog:
         """Opens the log in `directory`, or makes one there.
 
-        After a shutdown that was not clean the segments from `recovery_point` on are read and what
-        is torn is cut. `is_new`: the directory was just made. `was_cleaned`: compaction has left
-        gaps in it. `report` gets what was found damaged. StorageError names the partition."""
+        After an unclean shutdown the segments from `recovery_point` on are read and a torn end
+        is cut. `is_new`: the directory was just made. `was_cleaned`: compaction has left
+        gaps in it. `report` gets a line for each damage. StorageError names the partition."""
         cache = index_cache if index_cache is not None else IndexCache()
         place = Place(storage, directory, topic_partition, cache, config, now, report, was_cleaned)
         try:
@@ -171,7 +171,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open: where readers of committed records stop."""
+        """No transaction is open below it; readers of committed records stop here."""
         unstable = self.producers.first_unstable_offset
         if unstable is None or unstable >= self._high_watermark:
             return self._high_watermark
@@ -286,7 +286,7 @@ class PartitionLog:
     def roll(self, now_ms: int) -> Segment:
         """Closes the active segment and opens the next one; without effect while it is empty.
 
-        StorageError, and the active segment stays what it was.
+        After a StorageError the active segment is unchanged.
         """
         if not self._segments.active.size_bytes:
             return self._segments.active
@@ -340,8 +340,8 @@ class PartitionLog:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
 
     def segments_written(self, now_ms: int) -> list[tuple[int, int]]:
-        """Where each segment begins and when its file was last written (epoch ms), newest first;
-        the end of the log, where there is something in the newest, as if it were one.
+        """Each segment's base offset and the time of its last write (epoch ms), newest first. The
+        log's end counts as a segment if the newest one is not empty.
         """
         try:
             written = self._segments.written(self.log_start_offset)
@@ -372,7 +372,7 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Removes the batches from the one that holds `offset` on, durably.
 
-        What a follower does with records that the leader has not, through `LogStore.truncate`.
+        A follower does this, through `LogStore.truncate`, with records that the leader lacks.
         """
         if offset >= self.log_end_offset:
             return
@@ -429,9 +429,9 @@ class PartitionLog:
             self.health.on_change()
 
     def delete_old_segments(self, now: Now, tell: Report = lambda _: None) -> int:
-        """Removes the oldest segments that retention.ms, .bytes or .records or the log start offset
-        give up; how many. When all are, a new, empty one remains. `tell` gets what goes, and why.
-        Only what is below the high watermark goes, durably after the next `sync_directory`. The
+        """Removes the oldest segments by retention.ms, .bytes or .records or the log start offset,
+        and returns their number. An empty segment remains. `tell` gets each one and the reason.
+        Only segments below the high watermark go, durably after the next `sync_directory`. The
         files keep their bytes, under another name, for file.delete.delay.ms.
         """
         start, committed, end = self.log_start_offset, self._high_watermark, self.log_end_offset
@@ -495,7 +495,7 @@ class PartitionLog:
 
     @property
     def acknowledged_end(self) -> int:
-        """Up to where this replica has what it was given: the log's end, unless a flush is due."""
+        """The end of this replica's safe records: the log's end, unless a flush is due."""
         return self.recovery_point if self.flush_is_due else self.log_end_offset
 
     def flush_is_overdue(self, monotonic_ms: int) -> bool:
@@ -510,10 +510,10 @@ class PartitionLog:
         self, flush: Flush, error: OSError | StorageError | None, monotonic_ms: int | None = None
     ) -> None:
         """`flush.run` has returned `error`. Without one, nothing below its offset can be lost any
-        more. StorageError otherwise; after a failed sync the log has failed, for good.
+        more. Else StorageError; after a failed sync the log has failed for good.
 
-        So it is of a log that has failed otherwise meanwhile. Of one that was closed, or had failed
-        for good, a flush says nothing.
+        If the log failed for another reason while the flush ran, that error is raised. A flush
+        of a closed or permanently failed log is ignored.
         """
         if self.health.failure is not None and not self.health.can_reopen:
             return
@@ -535,8 +535,8 @@ class PartitionLog:
             self.end_flush(flush, flush.run(), monotonic_ms)
 
     def tick(self, now: Now) -> list[Callable[[], None]]:
-        """Forgets producers. What removes the files whose delay is over, one call a segment: in
-        another thread, as a large file takes a while. StorageError; a start removes what is left.
+        """Forgets producers. Returns functions for another thread that remove files whose delay is
+        over, one a segment. They raise StorageError; the next start removes the rest.
         """
         config = self._place.config
         if now.monotonic_ms - self._expired_ms >= config.producer_id_expiration_check_interval_ms:
@@ -563,7 +563,7 @@ class PartitionLog:
         self.end_close(flush, None if flush is None else flush.run())
 
     def begin_close(self) -> Flush | None:
-        """Writes what is in memory alone; what the disk must then be waited for. None: nothing.
+        """Writes unwritten data. Returns the flush that must follow, or None.
 
         `end_close` follows, unless it raises StorageError: then the log was let go.
         """

@@ -1,4 +1,4 @@
-"""Where a partition's log lies: its storage, directory, settings, and what all its files share. [D]
+"""Where a partition's log lies: its storage, its directory, its settings.                      [D]
 
 Owns   nothing; every part of one log holds the same place.
 """
@@ -20,7 +20,7 @@ Report = Callable[[str], None]  # tells the operator, in one line
 
 @dataclass(slots=True)
 class Place:
-    """Where a log lies and what all its files share."""
+    """A log's directory, and the values that all its files share."""
 
     storage: Storage
     directory: str

@@ -1,19 +1,19 @@
-"""The port of the log to its files: what a log relies on, and nothing of how it is done.  [D]
+"""The port of the log to its files: the operations and their guarantees.                  [D]
 
 A log appends to files, reads slices of them, and renames and deletes them; small files are
-replaced whole. `Storage` and `File` say what it relies on:
+replaced whole. `Storage` and `File` guarantee:
 
     append   at the end; several appends reach the disk in any state until `sync` returns
-    read     what was appended is readable at once, by anyone who holds a `Reader`, even after the
-             file was renamed or deleted
+    read     appended bytes are readable at once through every `Reader`, even after the file was
+             renamed or deleted
     rename, delete, create    are durable, in order, once `sync_directory` returns
     replace  is all or nothing, and durable when it returns
-    sync     once failed says nothing any more: what was written since the last good one may be
-             lost, though a later sync succeeds
+    sync     after a failure, later syncs mean nothing: bytes since the last good sync may be lost
+             although a later one succeeds
 
 Never  opens a file. `core.log.storage` is the port's one implementation on a disk,
        `testing.storage` the one in memory, which can lose power; one suite tests both.
-Fails  with OSError, as the system says it; with DataDirectoryInUse when another process holds the
+Fails  with the system's OSError; with DataDirectoryInUse when another process holds the
        lock. A failed append may leave a part of its bytes: the caller truncates.
 """
 

@@ -1,17 +1,17 @@
-"""What a partition knows of each idempotent producer: its last batches and its transaction.  [D]
+"""A partition's state of each idempotent producer: its last batches and its transaction.     [D]
 
 A producer numbers its records; the log takes a batch only if it follows the last one. The last
-five batches are remembered, so that one sent twice is answered as the first time and stored once.
+five batches are remembered, so that a repeated batch gets the first answer and is stored once.
 Sequences run to 2**31 - 1 and begin again at 0.
 
 A transaction is open from the producer's first transactional batch to its marker. The first offset
 of the earliest one that is open, or whose marker is not yet below the high watermark, is the
 `first_unstable_offset`: readers of committed records stop there.
 
-    <offset>.snapshot, all that is known below `offset`:
+    <offset>.snapshot, the state below `offset`:
 
      0  version   int16     1
-     2  crc       uint32    CRC-32C of what follows
+     2  crc       uint32    CRC-32C of the following bytes
      6  producers int32     then for each, 46 bytes:
         producer_id int64 | producer_epoch int16 | last_sequence int32 | last_offset int64
         | offset_delta int32 | timestamp int64 | coordinator_epoch int32
@@ -19,7 +19,7 @@ of the earliest one that is open, or whose marker is not yet below the high wate
 
 Owns   the producers' states. `check` looks, `replay` changes.
 Never  touches a file: `to_snapshot`, `load_snapshot`.
-Fails  with ApiError where a producer is refused; StorageError on a snapshot that is none.
+Fails  with ApiError for a refused producer; StorageError on a file that is no snapshot.
 Source KIP-98, KIP-185, KIP-360; apache/kafka ProducerStateManager, ProducerAppendInfo.
 """
 
@@ -148,7 +148,7 @@ class ProducerState:
 
     def check(self, header: BatchHeader, *, from_client: bool = True) -> None:
         """Whether the batch may follow. ApiError: INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
-        OUT_OF_ORDER_SEQUENCE_NUMBER. What brokers write themselves has no sequence to check."""
+        OUT_OF_ORDER_SEQUENCE_NUMBER. Batches of the broker itself have no sequence to check."""
         entry = self.entries.get(header.producer_id)
         if entry is None:
             return  # a producer not known, or forgotten, may begin with any sequence
@@ -266,7 +266,7 @@ class ProducerState:
         return min(self._open.values(), default=completed.last_offset + 1)
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Markers below the high watermark hold nobody back any more."""
+        """Markers below the high watermark no longer hold readers back."""
         if self._completed:
             self._completed = [t for t in self._completed if t.last_offset >= high_watermark]
         self.update_first_unstable_offset()

@@ -8,9 +8,9 @@
 A read begins with the batch that holds the offset asked for and ends between two batches. Where a
 reader stopped is remembered: the next read from there needs no search.
 
-Owns   the four files. The log's size in memory is what was written whole.
+Owns   the four files. The log's size in memory counts whole writes only.
 Never  decodes a record except to answer which offset a time has.
-Fails  with OSError from the storage; CorruptBatchError where the log is not what was written.
+Fails  with OSError from the storage; CorruptBatchError for a damaged log.
 Source apache/kafka LogSegment, FileRecords, LazyIndex.
 """
 
@@ -261,7 +261,7 @@ class Segment:
                 file.sync()
 
     def close(self) -> None:
-        """Gives memory and descriptors back; what was not written to the indexes is written."""
+        """Writes new index entries and releases memory and descriptors."""
         if self._is_active:
             self.end_writing()
         self.abandon()
@@ -287,7 +287,7 @@ class Segment:
         self.delete_files()
 
     def delete_files(self) -> None:
-        """The same of a segment that was abandoned: of it another thread may do this."""
+        """The same for an abandoned segment; another thread may do this."""
         for file in self._files()[::-1]:
             file.delete()
 
@@ -453,7 +453,7 @@ class Segment:
 
     def _last_boundary(self, start: int, bytes_max: int, end: int) -> tuple[int, int]:
         """The end of the last batch that ends within `bytes_max` of `start`, the first's at least,
-        and the offset after it. Remembered for whoever goes on reading there.
+        and the offset after it. Remembered for the next read from there.
         """
         limit = start + bytes_max
         boundary, next_offset = start, -1
@@ -531,7 +531,7 @@ class Segment:
     # ---- cutting and mending -------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> int:
-        """Cuts the batches from the one that holds `offset` on; the offset where the log ends."""
+        """Cuts the batches from the one that holds `offset` on. Returns the log's end offset."""
         position = self.position_of(offset)
         if position < self.size_bytes:
             offset = min(offset, self._header_at(position).base_offset)
@@ -563,7 +563,7 @@ class Segment:
     def clear_indexes(self) -> None:
         """Empties the indexes, for `reindex` to fill while the log is walked.
 
-        Not that of aborted transactions, for which one must know what was open before.
+        The index of aborted transactions stays: rebuilding it needs the transactions open before.
         """
         self._cursors.clear()
         self.index.clear()

@@ -8,7 +8,7 @@ descriptor of ours; readers that are not done with it have their own.
 
 Owns   the list. There is always an active segment.
 Never  knows of high watermarks, producers or error codes: that is `PartitionLog`.
-Fails  with OSError from the storage, CorruptBatchError where a log is not what was written.
+Fails  with OSError from the storage, CorruptBatchError for a damaged log.
 Source apache/kafka LogSegments, LocalLog; Cleaner (replacing segments).
 """
 
@@ -26,7 +26,7 @@ from kafkalite.core.log.values import AbortedTransaction, GoOn, TimestampAndOffs
 
 
 class Segments:
-    """The segments of the log in `place`; `active` is the one that is written to."""
+    """The segments of the log in `place`; appends go to `active`."""
 
     __slots__ = ("_bases", "_doomed", "_place", "active", "all")
 
@@ -138,7 +138,7 @@ class Segments:
     def roll(self, offset: int, now_ms: int, before: Callable[[], None]) -> Segment:
         """Closes the active segment, does `before` and opens the next one, at `offset`.
 
-        When that fails the active segment remains what it was.
+        If that fails, the active segment is unchanged.
         """
         old = self.active
         try:
@@ -157,7 +157,7 @@ class Segments:
         return segment
 
     def truncate_to(self, offset: int) -> int:
-        """Removes the batches from the one that holds `offset` on; where the log now ends.
+        """Removes the batches from the one that holds `offset` on. Returns the log's new end.
 
         The newest go first, durably, before the one that is cut: else a crash could bring them back
         behind a gap.
@@ -246,7 +246,7 @@ class Segments:
         self._bases[first : first + len(old)] = [cleaned.base_offset]
 
     def end_writing(self) -> bool:
-        """Writes the last index entries of the active segment; whether there were any."""
+        """Writes the last index entries of the active segment. True if there were any."""
         return self.active.end_writing()
 
     def abandon(self) -> None:

@@ -33,7 +33,7 @@ class SharedWrite:
         self._is_writing = False
 
     def ask(self, told: Told) -> None:
-        """Calls `told` once what is so now is on the disk, or with why it is not."""
+        """Calls `told` once the current state is on the disk, or with the error."""
         self._waiting.append(told)
         if not self._is_writing:
             self._begin()

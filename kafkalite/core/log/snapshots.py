@@ -5,7 +5,7 @@
 One is written when a segment is closed, under the next one's base offset, and when the log is
 closed. To know the producers again, the last good snapshot is read and the log after it.
 
-Owns   which snapshots there are.
+Owns   the list of snapshots.
 Never  waits for the disk: a snapshot torn by a crash fails its CRC, and the one before it serves.
 Source apache/kafka ProducerStateManager, LogLoader, UnifiedLog.rebuildProducerState.
 """
@@ -35,7 +35,7 @@ class Snapshots:
         return self._place.path(offset_name(offset) + SNAPSHOT_SUFFIX)
 
     def write(self, producers: ProducerState, offset: int) -> None:
-        """Writes what is known below `offset`, unless that was done."""
+        """Writes the state below `offset`, unless that snapshot exists."""
         if offset in self.offsets[-1:]:
             return
         file = self._place.storage.open(self._path(offset))
@@ -52,7 +52,7 @@ class Snapshots:
             self.offsets.remove(offset)
 
     def keep_needed(self, segments: Sequence[Segment]) -> None:
-        """Removes those that lie within a segment, except the last of all."""
+        """Removes the snapshots within a segment, except the last of all."""
         needed = {segment.base_offset for segment in segments} | set(self.offsets[-1:])
         self.drop(lambda offset: offset not in needed)
 
@@ -92,7 +92,7 @@ class Snapshots:
 def replay(
     producers: ProducerState, segment: Segment, position: int, header: BatchHeader
 ) -> AbortedTransaction | None:
-    """Tells `producers` of a batch that is in the log; the transaction that it has aborted."""
+    """Applies a batch of the log to `producers`. Returns the transaction that it aborted."""
     if header.producer_id < 0:
         return None
     data = segment.log.read(position, header.size_bytes) if header.is_control else b""

@@ -3,8 +3,8 @@
 Owns   file descriptors. At most `open_files_max` are open: the least recently used is closed and
        opened again when it is needed, so a log of many segments costs nothing at rest. One whose
        bytes are not synced goes last: an open descriptor learns of every failed write.
-Never  knows what is in a file.
-Fails  with OSError, as the system says it; with DataDirectoryInUse when another process holds the
+Never  knows a file's content.
+Fails  with the system's OSError; with DataDirectoryInUse when another process holds the
        lock. A failed append may leave a part of its bytes: the caller truncates.
 """
 
@@ -263,7 +263,7 @@ class FileStorage:
         _sync_path(absolute.parent)
 
     def _write_temporary(self, path: str, data: bytes, *, sync: bool) -> Path:
-        """Writes what is to become `path` beside it."""
+        """Writes the new content of `path` to a temporary file beside it."""
         absolute = self.absolute(path)
         # Threads may replace one file at once: the last counts, and is whole.
         number = next(self._replacements)
@@ -280,7 +280,7 @@ class FileStorage:
         return temporary
 
     def sync_all(self) -> bool:
-        """As the port says: with syncfs, which tells of errors from Linux 5.8 on."""
+        """As the port says: with syncfs, which reports errors from Linux 5.8 on."""
         if not SYNCFS_TELLS:
             return False
         if _libc.syncfs(self._top.fd):
@@ -334,7 +334,7 @@ class FileStorage:
         return disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
 
     def lock(self) -> None:
-        """Takes the directory for this process; DataDirectoryInUse names who has it."""
+        """Locks the directory for this process; DataDirectoryInUse names the other process."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
             descriptor = Descriptor(os.open(self.absolute(LOCK_NAME), flags, 0o644))
@@ -368,7 +368,7 @@ def _moved(temporary: Path, path: Path) -> None:
 
 
 def _unusable(root: Path, error: OSError) -> StorageError:
-    """Why a directory cannot hold a log, and what it needs."""
+    """The reason why a directory cannot hold a log, and its remedy."""
     why = "not a directory" if isinstance(error, FileExistsError) else error.strerror
     return StorageError(f"data directory {root}: {why}; the broker must be able to write it")
 

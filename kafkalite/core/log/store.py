@@ -72,7 +72,7 @@ class LogStore:
         index_cache: IndexCache | None = None,
         report: Report = lambda _: None,
     ) -> None:
-        """`report` gets what is found damaged, in one line each."""
+        """`report` gets one line for each damage."""
         self._storage = storage
         self._report = report
         self._cache = index_cache if index_cache is not None else IndexCache()
@@ -140,7 +140,7 @@ class LogStore:
     ) -> PartitionLog:
         """The partition's log, made if it is not there; its high watermark as last written.
 
-        A directory that belongs to another topic of that name, deleted while nobody looked, goes.
+        The directory of an earlier, deleted topic of that name is removed.
         StorageError.
         """
         return self.end_open(self.begin_open(where, topic_id, config, now)())
@@ -148,8 +148,8 @@ class LogStore:
     def begin_open(
         self, where: TopicPartition, topic_id: UUID, config: LogConfig, now: Now
     ) -> Callable[[], PartitionLog]:
-        """`open` in steps: what opens the log, in whatever thread; `end_open` takes it. Each may
-        raise StorageError. Until then nothing else may be done under its name."""
+        """`open` in steps: a function that opens the log, in any thread, for `end_open`. Each may
+        raise StorageError. Until then no other step may use its name."""
         assert where not in self.logs, f"{where} is open"
         self._failed_to_open.add(where)  # until it is open
         try:
@@ -196,7 +196,7 @@ class LogStore:
             raise
 
     def _prepare(self, where: TopicPartition, topic_id: UUID) -> bool:
-        """Sees to it that the partition has its directory; whether it is a new one."""
+        """Creates the partition's directory if it is missing. True for a new one."""
         name = str(where)
         if name in self._directories:
             found = checkpoints.read_topic_id(self._storage, name, topic_id)
@@ -250,8 +250,8 @@ class LogStore:
         return [where for where in partitions if where not in self.logs]
 
     def truncate(self, log: PartitionLog, offset: int) -> None:
-        """Cuts a log, as its `truncate_to`, and takes back what was promised of the rest: first,
-        as a crash in between may leave any part of it."""
+        """Cuts a log, as its `truncate_to`. Corrects the checkpoints first, as a crash in between
+        may leave any part of the rest."""
         log.retract(offset)
         self._take_back(log)
         log.truncate_to(offset)
@@ -311,9 +311,9 @@ class LogStore:
     # ---- time ----------------------------------------------------------------------------------
 
     def tick(self, monotonic_ms: int, delete_delay_ms: int = 60_000) -> list[Callable[[], None]]:
-        """What removes the directories of logs that were deleted `delete_delay_ms` ago, one call
-        each: in another thread, as large ones take a while. StorageError; a start removes what is
-        left."""
+        """Functions that remove directories of logs deleted `delete_delay_ms` ago, one each, for
+        another thread, as large ones take a while. They raise StorageError; the next
+        start removes the rest."""
         due = [
             name for due_ms, name in self._doomed if due_ms is not None and due_ms <= monotonic_ms
         ]
@@ -338,8 +338,8 @@ class LogStore:
         return self._cleaned.offsets
 
     def recovery_points_writer(self) -> Callable[[], None] | None:
-        """What writes up to where each log is on the disk, which a recovery need not look at. It
-        may run in another thread, and raises StorageError; None where the file has it all."""
+        """A function that writes how far each log is on the disk, where a recovery starts. It may
+        run in another thread, and raises StorageError; None if the file is up to date."""
         self._recovery_points.offsets |= {w: log.recovery_point for w, log in self.logs.items()}
         return self._recovery_points.writer()
 
@@ -439,7 +439,7 @@ class LogStore:
         return first
 
     def _all_well(self) -> bool:
-        """Whether no log failed. One never opened after a crash still needs its recovery."""
+        """Whether no log failed. A log not yet opened after a crash still needs its recovery."""
         if self._failed_to_open or any(log.failure for log in self.logs.values()):
             return False
         return self.was_clean_shutdown or not self.unopened()

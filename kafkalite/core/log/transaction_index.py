@@ -9,8 +9,8 @@ once the marker was replicated, so that a search knows when no later entry can m
 Markers ascend, and so do the entries' offsets: a search reads a few entries to find its place, and
 from there on only what its caller takes.
 
-Owns   nothing in memory: the system keeps in its cache what is read often.
-Fails  with StorageError on a file that is no index; it is then made anew from the log.
+Owns   nothing in memory: the system caches pages that are read often.
+Fails  with StorageError on a file that is no index; the caller rebuilds it from the log.
 Source KIP-98; apache/kafka TransactionIndex.
 """
 

@@ -6,7 +6,7 @@
                            tries again
 
 Owns   whether the reads of the present task may wait. They may, unless a block says otherwise.
-Never  reads. A storage that cannot tell what is cached never raises `ColdRead`.
+Never  reads. A storage that cannot ask the cache never raises `ColdRead`.
 """
 
 from __future__ import annotations

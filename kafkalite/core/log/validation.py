@@ -3,9 +3,9 @@
     size          max.message.bytes: MESSAGE_TOO_LARGE; segment.bytes: RECORD_LIST_TOO_LARGE
     framing, CRC  records.check_produced: CORRUPT_MESSAGE, INVALID_RECORD
     keys          every record of a compacted topic has one: INVALID_RECORD
-    timestamps    message.timestamp.before.max.ms, .after.max.ms: INVALID_TIMESTAMP; what the header
-                  says is the largest is set right, as retention and searches by time go by it
-    codec         compression.type other than the batch's: the batch is compressed anew
+    timestamps    message.timestamp.before.max.ms, .after.max.ms: INVALID_TIMESTAMP; a wrong
+                  largest one in the header is corrected, as retention and searches use it
+    codec         compression.type other than the batch's: the batch is compressed again
 
 Never  changes the given buffer, unless it returns that buffer.
 Fails  with ApiError, naming the partition and the numbers.
@@ -127,7 +127,7 @@ def _refuse_size(partition: TopicPartition, size: int, config: LogConfig) -> NoR
 def _set_max_timestamp(
     records: bytearray | memoryview, header: BatchHeader, newest: int, config: LogConfig
 ) -> BatchHeader:
-    """Says in the header what is true of the records, unless the broker's time will count."""
+    """Writes the records' largest timestamp into the header, unless the broker's time counts."""
     if config.message_timestamp_type == "LogAppendTime":
         return header
     newest = max(newest, NO_TIMESTAMP)

@@ -1,4 +1,4 @@
-"""Values that the log hands to others: what its files say, without the files.              [P]"""
+"""Values that the log hands to other rooms: contents of its files, without the files.      [P]"""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Host(Protocol):
         """The topic's settings."""
 
     def note(self, message: str) -> None:
-        """Tells the operator, in one line."""
+        """Logs one line for the operator."""
 
     def gone(self, partition: Partition) -> None:
         """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
@@ -74,7 +74,7 @@ class Partitions:
         return sum(map(len, self._held.values()))
 
     def get(self, topic: str, index: int) -> Partition:
-        """A partition that this broker holds. ApiError says what is wrong with the request."""
+        """A partition that this broker holds. ApiError with the reason if it does not."""
         try:
             return self._held[topic][index]
         except KeyError:
@@ -143,7 +143,7 @@ class Partitions:
                 self._replay(partition, image)
 
     def _open(self, topic: TopicImage, index: int, config: LogConfig) -> Partition | None:
-        """A partition with its log; None where that cannot be opened, as the operator is told."""
+        """A partition with its log; None if the log cannot be opened, which is logged."""
         host, where = self._host, TopicPartition(topic.name, index)
         try:
             opened = host.logs.open(where, topic.topic_id, config, host.now())
@@ -165,7 +165,7 @@ class Partitions:
         self.offline[where] = str(error)
 
     def _replay(self, partition: Partition, image: PartitionImage) -> None:
-        """Takes a new image; what was found in the log may have to be flushed before it counts."""
+        """Takes a new image; records found in the log may need a flush before they count."""
         partition.replay(image)
         if partition.log.flush_is_due:
             self._upkeep.await_flush(partition, partition.log.size_bytes)
@@ -184,13 +184,13 @@ class Partitions:
         return partition
 
     def let_go(self, topic: TopicImage) -> list[Partition]:
-        """A topic is gone: from now on nobody finds its partitions here. `remove` is to follow."""
+        """A topic is gone: its partitions are no longer found here. `remove` must follow."""
         for where in [each for each in self.offline if each.topic == topic.name]:
             del self.offline[where]
         return list(self._held.pop(topic.name, {}).values())
 
     async def remove(self, partitions: Sequence[Partition]) -> None:
-        """Removes the logs of partitions that were let go; whoever waits for them is told."""
+        """Removes the logs of such partitions; requests that wait for them get an error."""
         await self._settled({partition.topic_partition.topic for partition in partitions})
         logs = self._host.logs
         deletion = logs.begin_delete()
@@ -272,7 +272,7 @@ class Partitions:
         opener: Callable[[], PartitionLog],
         opened: Callable[[asyncio.Future[PartitionLog]], None],
     ) -> asyncio.Future[PartitionLog]:
-        """Runs `opener` in a thread, then `opened`: before whoever waits for it goes on."""
+        """Runs `opener` in a thread, then `opened`, before requests that wait for it go on."""
 
         def done(future: asyncio.Future[PartitionLog]) -> None:
             del self._opening[where]

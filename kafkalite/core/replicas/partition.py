@@ -1,6 +1,6 @@
 """One partition on this broker: its log, and how far consumers may read it.                 [D]
 
-    read ──> the reader watches ──changed──> told once, and reads again when it next needs to
+    read ──> the reader watches ──changed──> called once, and reads again when it needs to
 
 Owns   the high watermark's way from replication to the log; the readers that watch for changes of
        what they read: records, high watermark, start of the log, leader, failure.
@@ -32,8 +32,8 @@ class Watcher(Protocol):
     """A reader that reads a partition again only after a change."""
 
     def changed(self, partition: Partition, byte_count: int) -> bool:
-        """A look at `partition` would now find something else, `byte_count` bytes more to read
-        among it. Whether to tell of the next change too."""
+        """`partition` has changed, and has `byte_count` bytes more to read. True to be called for
+        the next change too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +50,8 @@ class Partition:
         self.log.health.on_change = self.changed
 
     def changed(self, byte_count: int = 0) -> None:
-        """Tells those who watch. An append is told by the broker, with its bytes; what else moves
-        what readers see, here or by the log itself."""
+        """Calls the watchers. The broker does so for an append, with its bytes; this and the log do
+        it for all other changes."""
         self.fresh = None
         if self.watchers:
             told = [each for each in self.watchers if not each.changed(self, byte_count)]
@@ -115,7 +115,7 @@ class Partition:
     ) -> FileRecords | MemoryRecords | None:
         """Whole batches from the one that holds `offset` on, of what the reader may see.
 
-        The first batch comes even if it is larger than `bytes_max`; None where there is none.
+        The first batch comes even if it is larger than `bytes_max`; None if there is none.
         ColdRead where the place in an older segment is on the disk alone, unless this `may_wait`.
         """
         if current_leader_epoch != NO_EPOCH or self.replication.role is not Role.LEADER:

@@ -1,4 +1,4 @@
-"""One partition's replication as this broker sees it: who leads, what is committed.         [P]
+"""One partition's replication as this broker sees it: the leader, the high watermark.       [P]
 
 A leader commits a record once every in-sync replica has it: the high watermark is the smallest
 log end offset among them, and never falls while the leader stays. With one broker the in-sync
@@ -57,7 +57,7 @@ class PartitionReplication:
     log_end_offsets: dict[int, int] = field(default_factory=dict)  # of the leader and followers
 
     def replay(self, image: PartitionImage, log_end_offset: int) -> bool:
-        """Takes a new image of the partition; False if it is older than the one known.
+        """Takes a new image of the partition; False if it is older than the known one.
 
         `log_end_offset` is this broker's own. A broker that becomes leader learns its followers'
         offsets from their fetches.
@@ -91,7 +91,7 @@ class PartitionReplication:
             )
 
     def check_produce(self, acks: int, min_insync_replicas: int) -> None:
-        """Refuses an append that nobody could acknowledge as asked.
+        """Refuses an append whose `acks` the replicas cannot fulfil.
 
         A partition with fewer replicas than `min_insync_replicas` needs all of them.
         """

@@ -50,7 +50,7 @@ class Host(Protocol):
         """The monotonic clock."""
 
     def in_thread(self, act: Callable[[], Any]) -> Any:
-        """Runs `act` in another thread; a future of what it returns."""
+        """Runs `act` in another thread. Returns a future of its result."""
 
     def topics_held(self) -> Sequence[Sequence[Partition]]:
         """The partitions held here, by topic."""
@@ -65,10 +65,10 @@ class Host(Protocol):
         """Opens the logs that could not be opened or have failed, where that may help."""
 
     def note(self, message: str) -> None:
-        """Tells the operator, in one line."""
+        """Logs one line for the operator."""
 
     def inform(self, message: str) -> None:
-        """Logs one line at INFO: what was done, and is no trouble."""
+        """Logs one line at INFO, about normal work."""
 
 
 class Upkeep:
@@ -149,7 +149,7 @@ class Upkeep:
     # -- duties
 
     def _retain(self, monotonic_ms: int) -> Slices:
-        """Deletes what is too old or too much."""
+        """Deletes segments beyond the retention."""
         shorter: list[PartitionLog] = []
 
         def retain(log: PartitionLog) -> None:
@@ -178,8 +178,8 @@ class Upkeep:
         yield from self._flush_all([*self._awaited, *overdue])
 
     def _move_recovery_points(self, monotonic_ms: int) -> Slices:
-        """Syncs logs that have rolled since, and writes how far each is synced: what a recovery
-        after a crash need not read."""
+        """Syncs logs that have rolled since, and writes how far each is synced: a recovery after a
+        crash starts there."""
         logs = [(each, each.log) for each in self._partitions() if each.log.failure is None]
         rolled = [each for each, log in logs if log.segments[-1].base_offset > log.recovery_point]
         yield from self._flush_all(rolled)
