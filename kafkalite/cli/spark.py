@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -40,6 +40,14 @@ class Engine(Enum):
     LOCAL = "local"
 
 
+class Format(Enum):
+    """A kind of table."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
 class OnError(Enum):
     """What becomes of a record that cannot be decoded."""
 
@@ -48,6 +56,18 @@ class OnError(Enum):
     DLQ = "dlq"
 
 
+AsFormat = Annotated[
+    Format | None,
+    typer.Option("--format", help="The kind of new tables (parquet); a table keeps its kind."),
+]
+Catalog = Annotated[
+    str | None,
+    typer.Option(help="Iceberg's catalog, by its name in pyiceberg's configuration."),
+]
+PartitionBy = Annotated[
+    str | None,
+    typer.Option(help="day, hour, month of the timestamp, or a field: a folder for each."),
+]
 Sort = Annotated[
     bool, typer.Option(help="Sort the rows of a file by timestamp, so that readers skip more.")
 ]
@@ -74,6 +94,7 @@ def commands() -> None:
     epilog=examples(
         "kafkalite-spark load orders --warehouse warehouse --key orders=string",
         "kafkalite-spark load orders --engine local --partition-by day --on-error dlq",
+        "kafkalite-spark load orders --format iceberg",
         "kafkalite-spark load flights delays --key delays=windowed:1h --query worst.sql",
     )
 )
@@ -97,10 +118,9 @@ def load(
     processes: Annotated[
         int, typer.Option(help="Processes of the local engine.", min=1, max=256)
     ] = 1,
-    partition_by: Annotated[
-        str | None,
-        typer.Option(help="day, hour, month of the timestamp, or a field: a folder for each."),
-    ] = None,
+    table_format: AsFormat = None,
+    catalog: Catalog = None,
+    partition_by: PartitionBy = None,
     sort: Sort = True,
     file_mb: FileSize = 128,
     min_partitions: MinPartitions = 1,
@@ -118,7 +138,11 @@ def load(
     keys, values = _by_topic("--key", key, topics), _by_topic("--value", value, topics)
     sql, until_ms = _read_query(query), _moment(until)
     needs_spark = engine is Engine.SPARK or query is not None
-    loads = _topic_loads(topics, keys, values, on_error.value, needs_spark)
+    kind = None if table_format is None else table_format.value
+    loads = [
+        replace(wanted, on_error=on_error.value, table_format=kind, catalog=catalog)
+        for wanted in _topic_loads(topics, keys, values, needs_spark)
+    ]
     from kafkalite.spark.log import partitions_of
     from kafkalite.warehouse.engines import LocalEngine
     from kafkalite.warehouse.load import Layout
@@ -173,7 +197,6 @@ def _topic_loads(
     topics: list[str],
     keys: dict[str, str],
     values: dict[str, str],
-    on_error: str,
     needs_spark: bool,
 ) -> list[TopicLoad]:
     try:
@@ -186,7 +209,7 @@ def _topic_loads(
         raise ConfigError(
             f"a package is not installed ({error}): pip install 'kafkalite[{extra}]'"
         ) from error
-    loads = [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro"), on_error) for t in topics]
+    loads = [TopicLoad(t, keys.get(t, "binary"), values.get(t, "avro")) for t in topics]
     names: dict[str, str] = {}
     for wanted in loads:
         other = names.setdefault(wanted.table.lower(), wanted.topic)
@@ -245,7 +268,7 @@ def _ask_tables(
     from kafkalite.spark.views import read_table
 
     for wanted in loads:
-        read_table(spark, warehouse.resolve() / wanted.table)
+        read_table(spark, warehouse.resolve() / wanted.table, wanted.catalog)
     return ask(spark, path, sql)
 
 

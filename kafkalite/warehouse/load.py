@@ -166,7 +166,11 @@ class Load:
         left = sum(r.end - r.start for r in todo)
         self.progress(planned - left, planned)
         stage = StageRange(
-            self.source.rows(reading), workspace.staging, partitioning, plan.layout["is_sorted"]
+            self.source.rows(reading),
+            workspace.staging,
+            partitioning,
+            plan.layout["is_sorted"],
+            self.target.field_in_files,
         )
         for staged in self.engine.run(stage, todo):
             left -= staged.wanted.end - staged.wanted.start

@@ -59,6 +59,11 @@ class ParquetTable:
         """The directory of the manifest."""
         return self.table / FOLDER
 
+    @property
+    def field_in_files(self) -> bool:
+        """Whether files have the field of the folders: readers take it from the folders."""
+        return False
+
     def loads(self) -> list[Path]:
         """The committed loads, oldest first."""
         return sorted(self.folder.glob("[0-9]*.json"))
@@ -88,6 +93,9 @@ class ParquetTable:
             if entry.columns is None and (newest := next(files, None)):
                 return pq.read_schema(newest)
         return None
+
+    def files(self) -> None:
+        """None: the folder has the files of the table and no others."""
 
     def recover(self) -> Iterator[str]:
         """Finishes the moves of the last load, and removes the files of a load in the old format

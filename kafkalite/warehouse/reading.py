@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import SerdeError
 from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
 from kafkalite.serde.avro_schema import parse_schema
-from kafkalite.serde.registry_log import registry_at
+from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.serde.serde import Codec, EachRecord
 from kafkalite.spark.arrow import arrow_schema, column_names, flattened, key_serde, to_record_batch
 from kafkalite.spark.options import parse_options
@@ -89,17 +90,20 @@ class Reading:
         options = {"bootstrap.servers": "-", "subscribe": self.topic, "key.format": self.key_format}
         return arrow_schema(parse_options(options, streaming=False), self.value_type().arrow)
 
-    def codecs(self) -> tuple[Codec, Codec]:
-        """Decoders of keys and values."""
+    @contextmanager
+    def codecs(self) -> Iterator[tuple[Codec, Codec]]:
+        """Decoders of keys and values, while a registry of their own is open."""
         keys = key_serde(self.key_format).open(SerdeContext(None, is_key=True))
         if self.value_format == "json":
             assert self.schema is not None, "columns of JSON are known before it is read"
-            return keys, EachRecord("json", orjson.dumps, row_reader(_json_struct(self.schema)))
-        value: Serde = string() if self.value_format == "string" else bytes_()
-        registry = None
-        if self.value_format == "avro":
-            value, registry = avro(schema=self.schema), registry_at(self.bootstrap_servers)
-        return keys, value.open(SerdeContext(registry, is_key=False, as_dicts=True))
+            yield keys, EachRecord("json", orjson.dumps, row_reader(_json_struct(self.schema)))
+        elif self.value_format == "avro":
+            with LogRegistry(self.bootstrap_servers) as registry:
+                context = SerdeContext(registry, is_key=False, as_dicts=True)
+                yield keys, avro(schema=self.schema).open(context)
+        else:
+            value: Serde = string() if self.value_format == "string" else bytes_()
+            yield keys, value.open(SerdeContext(None, is_key=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +116,17 @@ class ReadRows:
         """The rows, batch by batch; records that retention deleted meanwhile are left out."""
         reading = self.reading
         schema, convert = reading.source_columns(), reading.value_type().convert
-        codecs = reading.codecs()
-
-        def decode(rows: Rows) -> pa.RecordBatch:
-            return flattened(to_record_batch(rows, schema, codecs, convert))
-
         empty = flattened(pa.RecordBatch.from_pylist([], schema))
-        for rows in _records(reading.bootstrap_servers, wanted):
-            if reading.on_error == "fail":
-                yield Read(decode(rows))
-            else:
-                yield from self._decoded(rows, decode, empty)
+        with reading.codecs() as codecs:
+
+            def decode(rows: Rows) -> pa.RecordBatch:
+                return flattened(to_record_batch(rows, schema, codecs, convert))
+
+            for rows in _records(reading.bootstrap_servers, wanted):
+                if reading.on_error == "fail":
+                    yield Read(decode(rows))
+                else:
+                    yield from self._decoded(rows, decode, empty)
 
     def _decoded(
         self, rows: Rows, decode: Callable[[Rows], pa.RecordBatch], empty: pa.RecordBatch
@@ -209,8 +213,9 @@ class TopicSource:
         reading = self.reading
         match reading.value_format:
             case "avro":
-                registry = registry_at(reading.bootstrap_servers)
-                return replace(reading, schema=registry.latest(f"{reading.topic}-value").text)
+                with LogRegistry(reading.bootstrap_servers) as registry:
+                    latest = registry.latest(f"{reading.topic}-value")
+                return replace(reading, schema=latest.text)
             case "json":
                 seen = Seen()
                 for shape in engine.run(SeenIn(reading.bootstrap_servers), ranges):

@@ -59,6 +59,10 @@ class Target(Protocol):
     def table(self) -> Path:
         """The table's folder."""
 
+    @property
+    def field_in_files(self) -> bool:
+        """Whether files have the field that `--partition-by FIELD` names, besides the folders."""
+
     def offsets(self) -> dict[TopicPartition, int]:
         """For each partition the first offset that the table does not hold."""
 
@@ -67,6 +71,9 @@ class Target(Protocol):
 
     def partitioning(self) -> Partitioning | None:
         """The folders of the table; None while there is no table."""
+
+    def files(self) -> list[str] | None:
+        """The paths of all data files that make the table; None where the folder tells."""
 
     def recover(self) -> Iterator[str]:
         """Finishes or removes what an interrupted load left in the table."""

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.warehouse.files import sync
-from kafkalite.warehouse.partitioning import Partitioning, file_name
+from kafkalite.warehouse.partitioning import TIMES, Partitioning, file_name
 from kafkalite.warehouse.target import StagedFile
 from kafkalite.warehouse.workspace import Staged, note_staged, read_staged
 
@@ -49,6 +49,7 @@ class StageRange:
     staging: Path
     partitioning: Partitioning
     is_sorted: bool = True
+    field_in_files: bool = False  # the field that names the folders
 
     def __call__(self, wanted: OffsetRange) -> Staged:
         """What was staged, or what an earlier attempt has staged already."""
@@ -83,7 +84,10 @@ class StageRange:
         rows = pa.Table.from_batches(batches)
         name = file_name(wanted, part)
         parts = self.partitioning.parts(rows, is_sorted=self.is_sorted)
+        by = self.partitioning.by
+        drops = by is not None and by not in TIMES and not self.field_in_files
         for number, (value, own) in enumerate(parts):
+            own = own.drop_columns([by]) if drops else own
             path = f"{self.partitioning.folder(value)}{name}"
             yield self._write_file(own, f"{name}.{number}", path, value)
 

@@ -17,6 +17,7 @@ from kafkalite.warehouse.writing import Read, ReadRange
 
 DAY_US = 86_400_000_000
 TOPIC = "orders"
+INT64 = pa.int64()
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class NumberRows:
     bad: frozenset[int] = frozenset()
     on_error: str = "fail"
     dead_ranges: frozenset[OffsetRange] = frozenset()
+    kind: pa.DataType = INT64
 
     def __call__(self, wanted: OffsetRange) -> Iterator[Read]:
         assert wanted not in self.dead_ranges, "this range is staged already"
@@ -42,12 +44,17 @@ class NumberRows:
                     [{"value": b"?", "reason": "bad", "_offset": offset} for offset in bad],
                     schema=DEAD_LETTERS,
                 )
-            yield Read(rows(wanted, good, self.fields), dead, len(bad))
+            yield Read(rows(wanted, good, self.fields, self.kind), dead, len(bad))
 
 
-def rows(wanted: OffsetRange, offsets: Sequence[int], fields: Sequence[str]) -> pa.RecordBatch:
+def rows(
+    wanted: OffsetRange,
+    offsets: Sequence[int],
+    fields: Sequence[str],
+    kind: pa.DataType = INT64,
+) -> pa.RecordBatch:
     numbers = [wanted.partition * 1_000_000 + offset for offset in offsets]
-    columns = {name: pa.array(numbers, pa.int64()) for name in fields}
+    columns = {name: pa.array(numbers, kind) for name in fields}
     times = [(-offset % 3) * DAY_US + DAY_US - offset for offset in offsets]
     return pa.RecordBatch.from_pydict(
         {
@@ -72,6 +79,7 @@ class MemoryTopic:
     on_error: str = "fail"
     staged: frozenset[OffsetRange] = frozenset()
     topic: str = TOPIC
+    kind: pa.DataType = INT64
 
     @property
     def reading(self) -> Reading:
@@ -91,7 +99,7 @@ class MemoryTopic:
         return self.reading
 
     def columns(self, reading: Reading) -> pa.Schema:
-        return rows(OffsetRange(self.topic, 0, 0, 0), [], self.fields).schema
+        return rows(OffsetRange(self.topic, 0, 0, 0), [], self.fields, self.kind).schema
 
     def rows(self, reading: Reading) -> ReadRange:
-        return NumberRows(self.fields, self.bad, reading.on_error, self.staged)
+        return NumberRows(self.fields, self.bad, reading.on_error, self.staged, self.kind)

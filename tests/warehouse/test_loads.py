@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
+from killed import is_killed_after
 from memory_log import MemoryTopic
 
 from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError, SerdeError, StorageError
+from kafkalite.warehouse.delta_table import DeltaTarget
 from kafkalite.warehouse.engines import LocalEngine
+from kafkalite.warehouse.iceberg_table import IcebergTarget
 from kafkalite.warehouse.load import Layout, Load
 from kafkalite.warehouse.parquet_table import ParquetTable
 from kafkalite.warehouse.target import Target
@@ -27,11 +31,18 @@ SMALL = Layout(file_bytes=1_000)  # ten records
 
 
 def rows_of(table: Path) -> list[dict[str, Any]]:
-    """The rows as a reader sees them who knows the table's folder alone."""
-    if not any(table.glob("**/[!_]*.parquet")):
+    """The rows as a reader sees them who knows nothing of loads."""
+    if DeltaTable.is_deltatable(str(table)):
+        rows = DeltaTable(str(table)).to_pyarrow_table()
+    elif (table.parent / "iceberg.db").exists():
+        found = IcebergTarget(table)._open()
+        rows = pa.table({}) if found is None else found.scan().to_arrow()
+    elif not any(table.glob("**/[!_]*.parquet")):
         return []
-    found: list[dict[str, Any]] = ds.dataset(table, format="parquet").to_table().to_pylist()
-    return found
+    else:
+        rows = ds.dataset(table, format="parquet").to_table()
+    made: list[dict[str, Any]] = rows.to_pylist()
+    return made
 
 
 def ids(table: Path) -> list[int]:
@@ -45,7 +56,7 @@ def expected(ends: dict[int, int], first: dict[int, int] | None = None) -> list[
     )
 
 
-@pytest.fixture(params=[ParquetTable], ids=["parquet"])
+@pytest.fixture(params=[ParquetTable, DeltaTarget, IcebergTarget])
 def make(request: pytest.FixtureRequest) -> Make:
     made: Make = request.param
     return made
@@ -91,6 +102,7 @@ def broken_off_after(load: Load, steps: int) -> str | None:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", [None, "day"])
 def test_a_load_that_breaks_off_after_any_step_is_finished_by_the_next(
     make: Make, tmp_path: Path, partition_by: str | None
@@ -141,26 +153,18 @@ def test_a_plan_of_other_columns_or_folders_is_made_anew(load: LoadOf, table: Pa
     assert {path.name for path in table.glob("day=*")} == {f"day=1970-01-0{n}" for n in (1, 2, 3)}
 
 
-def killed_after(load: Load, steps: int) -> int:
-    """Runs a load in a process that kills itself after so many steps; its exit status."""
-    pid = os.fork()
-    if pid == 0:
-        for number, _ in enumerate(load.steps()):
-            if number == steps:
-                os.kill(os.getpid(), signal.SIGKILL)
-        os._exit(0)
-    return os.waitpid(pid, 0)[1]
-
-
-def test_kill_9_between_steps_loses_no_row_and_doubles_none(load: LoadOf, table: Path) -> None:
+@pytest.mark.slow
+def test_kill_9_between_steps_loses_no_row_and_doubles_none(
+    make: Make, load: LoadOf, tmp_path: Path
+) -> None:
     topic = MemoryTopic({0: 12, 1: 8})
     kills = 0
     for steps in (0, 2, 3, 4, 5, 6, 1, 7):
-        kills += killed_after(load(topic), steps) == signal.SIGKILL
+        kills += is_killed_after(steps, make, tmp_path, topic, SMALL)
         topic.ends = {p: end + 9 for p, end in topic.ends.items()}
     assert kills > 5
     load(topic).run()
-    assert ids(table) == expected(topic.ends)
+    assert ids(tmp_path / "orders") == expected(topic.ends)
 
 
 def test_a_second_load_says_who_holds_the_table(load: LoadOf, table: Path) -> None:
@@ -192,6 +196,7 @@ def test_records_that_cannot_be_read_end_the_load_or_are_skipped_or_kept(
     assert (done.records, done.skipped, done.dead) == (9, 1, 0)
 
 
+@pytest.mark.slow
 def test_dead_letters_come_once_where_a_load_breaks_off(make: Make, tmp_path: Path) -> None:
     for steps in range(1, 100):
         folder = tmp_path / str(steps)
@@ -286,3 +291,74 @@ def test_a_partition_without_records_is_committed_all_the_same(
     topic = MemoryTopic({0: 3}, bad=frozenset(range(3)), on_error="skip")
     assert load(topic).run().files == 0
     assert make(table).offsets() == {TopicPartition("orders", 0): 3}
+
+
+def by_newest_columns(target: Target) -> list[dict[str, Any]]:
+    """The rows as a reader sees them who knows the newest columns."""
+    if not isinstance(target, ParquetTable):
+        return rows_of(target.table)
+    columns = target.columns()
+    assert columns is not None
+    found: list[dict[str, Any]] = (
+        ds.dataset(target.table, columns, "parquet").to_table().to_pylist()
+    )
+    return found
+
+
+def test_columns_come_and_go(make: Make, load: LoadOf, table: Path) -> None:
+    topic = MemoryTopic({0: 3}, fields=("id", "gone"))
+    load(topic).run()
+    topic.ends, topic.fields = {0: 5}, ("id", "new")
+    load(topic).run()
+    columns = make(table).columns()
+    assert columns is not None
+    assert {"id", "new", "_offset", "_timestamp"} <= set(columns.names)
+    rows = sorted(by_newest_columns(make(table)), key=lambda row: row["_offset"])
+    assert [(row["id"], row["new"]) for row in rows] == [
+        (0, None), (1, None), (2, None), (3, 3), (4, 4),
+    ]  # fmt: skip
+
+
+def test_a_column_becomes_wider(make: Make, load: LoadOf, table: Path) -> None:
+    topic = MemoryTopic({0: 3}, kind=pa.int32())
+    load(topic).run()
+    topic.ends, topic.kind = {0: 5}, pa.int64()
+    if isinstance(make(table), DeltaTarget):
+        with pytest.raises(ConfigError, match="column id is int32 and cannot become int64"):
+            load(topic).run()
+        return
+    load(topic).run()
+    rows = by_newest_columns(make(table))
+    assert sorted(row["id"] for row in rows) == list(range(5))
+    assert (make(table).columns() or pa.schema([])).field("id").type == pa.int64()
+
+
+@pytest.mark.parametrize("by", ["day", "hour", "month", "shop"])
+def test_rows_lie_in_folders_and_readers_see_them_all(load: LoadOf, table: Path, by: str) -> None:
+    topic = MemoryTopic({0: 12}, fields=("id", "shop"))
+    layout = replace(SMALL, partition_by=by, file_bytes=10_000)
+    load(topic, layout).run()
+    topic.ends = {0: 15}
+    load(topic).run()
+    assert ids(table) == list(range(15))
+    assert {path.parent.name.partition("=")[0] for path in table.glob("*=*/*.parquet")} == {by}
+
+
+def test_of_two_writers_without_a_lock_one_commits(make: Make, load: LoadOf, table: Path) -> None:
+    """Machines that do not share the lock meet in the log of Delta or in Iceberg's catalog."""
+    if isinstance(make(table), ParquetTable):
+        return  # its manifest needs the lock
+    topic = MemoryTopic({0: 5})
+    load(topic).run()
+    slow = load(MemoryTopic({0: 9})).steps()
+    while not next(slow).startswith("published"):
+        pass
+    staging = Workspace(table).staging
+    staging.rename(table / "_aside")
+    (Workspace(table).folder / "plan.json").unlink()
+    other = (table / "_kafkalite" / "lock").rename(table / "_kafkalite" / "lock-of-another-machine")
+    load(MemoryTopic({0: 9})).run()
+    assert other.exists()
+    with pytest.raises(StorageError, match="another writer"):
+        list(slow)
+    assert ids(table) == list(range(9))

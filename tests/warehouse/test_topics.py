@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import orjson
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from deltalake import DeltaTable
+from pyiceberg.catalog import load_catalog
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
@@ -22,7 +27,7 @@ from kafkalite.serde import SerdeContext, avro
 from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.warehouse.engines import LocalEngine
 from kafkalite.warehouse.load import Layout, Loaded
-from kafkalite.warehouse.tables import TopicLoad
+from kafkalite.warehouse.tables import TopicLoad, format_of
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,17 @@ def load(address: str, wanted: TopicLoad, warehouse: Path, until_ms: int | None 
 
 
 def table(warehouse: Path, wanted: TopicLoad) -> pa.Table:
-    found: pa.Table = ds.dataset(warehouse / wanted.table, format="parquet").to_table()
+    """The rows as other readers see them, in the order of their offsets."""
+    place = warehouse / wanted.table
+    match format_of(place):
+        case "delta":
+            found = DeltaTable(str(place)).to_pyarrow_table()
+        case "iceberg":
+            uri = f"sqlite:///{warehouse / 'iceberg.db'}"
+            catalog = load_catalog("kafkalite", type="sql", uri=uri)
+            found = catalog.load_table(f"kafkalite.{wanted.table}").scan().to_arrow()
+        case _:
+            found = ds.dataset(place, format="parquet").to_table()
     return found.sort_by("_offset")
 
 
@@ -91,16 +106,18 @@ def test_avro_fields_are_columns_of_the_newest_schema(address: str, tmp_path: Pa
     assert rows["key"].to_pylist() == ["k", "k"]
 
 
-def test_json_columns_are_inferred_and_stay(address: str, tmp_path: Path) -> None:
-    wanted = TopicLoad("json", value_format="json")
-    send(address, wanted.topic, [orjson.dumps({"a": 1}), orjson.dumps({"a": 2.5, "t": ["x"]})])
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_json_columns_are_inferred_and_stay(address: str, tmp_path: Path, kind: str) -> None:
+    wanted = TopicLoad(f"json-{kind}", value_format="json", table_format=kind)
+    nested = {"a": 2.5, "t": ["x"], "s": {"n": 1, "m": ["y"]}}
+    send(address, wanted.topic, [b'{"a": 1}', orjson.dumps(nested)])
     load(address, wanted, tmp_path)
     assert table(tmp_path, wanted)["a"].to_pylist() == [1.0, 2.5]
-    send(address, wanted.topic, [orjson.dumps({"a": 3, "new": True})])
+    send(address, wanted.topic, [b'{"a": 3, "s": {"n": 2, "o": "z"}, "new": true}'])
     load(address, wanted, tmp_path)
     assert table(tmp_path, wanted)["a"].to_pylist() == [1.0, 2.5, 3.0]
     send(address, wanted.topic, [orjson.dumps({"a": "six"})])
-    with pytest.raises(SerdeError, match=r"json-0 offset 3: .* the field 'a' is 'six', and its"):
+    with pytest.raises(SerdeError, match=r"json-\w+-0 offset 3: .* the field 'a' is 'six', "):
         load(address, wanted, tmp_path)
 
 
@@ -159,3 +176,54 @@ def test_a_table_of_dates_is_none_for_json(address: str, tmp_path: Path) -> None
     ranges = [OffsetRange(wanted.topic, 0, 0, 1)]
     with pytest.raises(ConfigError, match=r"the table's column 'a' is a date32\[day\]"):
         source.resolved(LocalEngine(), ranges, dates)
+
+
+RICH = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "on", "type": {"type": "int", "logicalType": "date"}},
+        {
+            "name": "amount",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 3},
+        },
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {
+            "name": "place",
+            "type": {
+                "type": "record",
+                "name": "Place",
+                "fields": [{"name": "city", "type": ["null", "string"]}],
+            },
+        },
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_types_of_avro_are_columns_of_every_table(address: str, tmp_path: Path, kind: str) -> None:
+    payment = {
+        "id": UUID(int=5),
+        "at": datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC),
+        "on": date(2024, 5, 6),
+        "amount": Decimal("12.345"),
+        "tags": ["a", "b"],
+        "counts": {"x": 1},
+        "place": {"city": None},
+    }
+    wanted = TopicLoad(f"rich-{kind}", table_format=kind)
+    send_avro(address, wanted.topic, RICH, [payment, payment])
+    load_of = wanted.into(tmp_path, address, LocalEngine(), Layout(partition_by="month"))
+    assert load_of.run().records == 2
+    assert load(address, wanted, tmp_path).records == 0
+    rows = table(tmp_path, wanted)
+    (row, _) = rows.drop_columns(["key"]).to_pylist(maps_as_pydicts="strict")
+    assert {name: row[name] for name in payment} == payment | {"id": str(payment["id"])}
+    with pytest.raises(ConfigError, match=f"is of format {kind}, not parquet"):
+        TopicLoad(wanted.topic, table_format="parquet").into(
+            tmp_path, address, LocalEngine(), Layout()
+        )
+    assert format_of(tmp_path / wanted.table) == kind
