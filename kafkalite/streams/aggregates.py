@@ -591,7 +591,7 @@ def _initializer(init: Any) -> Callable[[], Any]:
     if callable(init):
         function: Callable[[], Any] = init
         return function
-    return lambda: _own(init)
+    return (lambda: init) if type(init) in UNCHANGEABLE else lambda: deepcopy(init)
 
 
 def _own(value: Any) -> Any:

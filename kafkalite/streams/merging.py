@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kafkalite.streams.aggregates import MISSING, Aggregate, Fold, Partials
+from kafkalite.streams.aggregates import MISSING, Aggregate, Fold, Partials, Reduce
 
 Extend = Callable[[Partials, Any, Any], None]  # partials, session, argument
 
@@ -43,13 +43,15 @@ def extending(aggregate: Aggregate) -> Extend:
     if not isinstance(aggregate, Fold):
         add = aggregate.add
         return lambda partials, session, argument: add(partials, (session,), iter((argument,)))
-    begin, merge, step = aggregate.begin, aggregate.merge, aggregate.step
+    begin, merge, step = aggregate.begin, aggregate.merger, aggregate.step
+    assert merge is not None, "a fold over sessions has a function that merges"
+    begins = not isinstance(aggregate, Reduce)
 
     def extend(partials: Partials, session: Any, argument: Any) -> None:
-        found, partial = begin(), partials.get(session, MISSING)
-        if partial is not MISSING:
-            found = partial if found is MISSING else merge(found, partial)
-        found = step(MISSING if found is None else found, argument)
+        found = partials.get(session, MISSING)
+        if begins and found is not MISSING and (found := merge(begin(), found)) is None:
+            found = MISSING
+        found = step(found, argument)
         if found is None:
             partials.pop(session, None)
         else:

@@ -139,7 +139,8 @@ class SessionAggregate(SpanAggregate):
     # By functions of users, whose rows may go
 
     def _take_in_folds(self, batch: Batch, whole: Segment, times: Sequence[int]) -> None:
-        """Record by record: most of them go into the last session of their key as it stands."""
+        """Record by record: most of them go into the last session of their key as it stands, or
+        begin one behind it."""
         gap, held, is_timed, bucket = self.gap_ms, self.held_ms, self.is_timed, self.bucket
         get, stamps, change = self.store.spans.get, bucket.stamps, self.change
         rows = bucket.partials[0] if self.rows.layout.deletes else stamps
@@ -148,15 +149,17 @@ class SessionAggregate(SpanAggregate):
         for index, (key, timestamp, time) in enumerate(
             zip(whole.keys, whole.timestamps, times, strict=True)
         ):
-            its = get(key)
-            if its is None or not _goes_on(its[-1], timestamp, gap, time - held, is_timed):
+            its, limit = get(key), time - held
+            is_new = its is None or timestamp > its[-1].end + gap
+            if is_new and timestamp >= limit:
+                span = Span(key, timestamp, timestamp)
+            elif its is not None and _goes_on(its[-1], timestamp, gap, limit, is_timed):
+                span = its[-1]
+                span.end = max(span.end, timestamp)
+            else:
                 if not self._take(batch, whole, index, time, updates):
                     late.append(index)
                 continue
-            span = its[-1]
-            if timestamp > span.end:
-                span.end = timestamp
-                bucket.newest = max(bucket.newest, timestamp)
             stamps[span] = span.end
             try:
                 for extend, partials, column in parts:
@@ -165,9 +168,14 @@ class SessionAggregate(SpanAggregate):
                 self.rows.failures.at(self.node, error, batch, index)
                 raise AssertionError("a failure that is not skipped ends the task") from error
             if span in rows:
+                if is_new:
+                    self.open(span)
                 change(span)
+            elif is_new:
+                bucket.forget(span)
             else:
                 self.drop(span, time, None)
+        bucket.newest = max(bucket.newest, max(whole.timestamps))
         self.report_late(batch, late)
 
     # One by one
