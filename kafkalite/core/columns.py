@@ -28,7 +28,7 @@ FLIPPED: Final = b"\1" + bytes(255)  # of the bytes of a mask
 
 
 class Form(Sequence[Any]):
-    """A column that is no list. A slice of it is one of its kind, and shares what it is made of.
+    """A column that is no list. A slice has the same type and shares its memory.
 
     Classes written in native code register with it.
     """
@@ -105,7 +105,7 @@ def joined(columns: Sequence[Sequence[T]]) -> Sequence[T]:
 
 
 def objects(column: Sequence[T]) -> list[T]:
-    """The records as a list, for those who look at each more than once."""
+    """The records as a list, for callers that access each more than once."""
     return column if type(column) is list else list(column)
 
 

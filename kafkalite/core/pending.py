@@ -31,7 +31,7 @@ class Encoded(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """A whole answer as it is sent, which tells of no error: its pieces, and their size in all."""
+    """A whole encoded answer without an error: its pieces, and their size in all."""
 
     parts: list[Any]
     size_bytes: int
@@ -68,7 +68,7 @@ class Pending(Generic[R]):
             on_done(response)
 
     def fail(self, error: Exception) -> None:
-        """There is no answer because of `error`, which whoever waits is given in its place."""
+        """Fails with `error`, which the waiting caller gets instead of an answer."""
         self.complete(cast(R, error))
 
     def when_done(self, on_done: Callable[[R], None]) -> None:
@@ -80,11 +80,11 @@ class Pending(Generic[R]):
             on_done(self._response)
 
     def when_abandoned(self, on_abandon: Callable[[], None]) -> None:
-        """Calls `on_abandon` if nobody wants the answer any more."""
+        """Calls `on_abandon` if the answer is no longer wanted."""
         self._on_abandon = on_abandon
 
     def abandon(self) -> None:
-        """Nobody wants the answer any more."""
+        """The answer is no longer wanted."""
         if self._response is None and not self.is_abandoned:
             self.is_abandoned = True
             on_abandon, self._on_done, self._on_abandon = self._on_abandon, None, None
@@ -93,7 +93,7 @@ class Pending(Generic[R]):
 
 
 def after(answer: Any, make: Callable[[Any], R | Pending[R]]) -> R | Pending[R]:
-    """What `make` makes of an answer, a response or a `Pending`, once it is there.
+    """The result of `make` for an answer, a response or a `Pending`, once it is there.
 
     That may be a `Pending` too.
     """

@@ -161,7 +161,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer and whom it is for: `token` is whatever the rim handed in with the request."""
+    """An answer and its receiver: `token` is the rim's token of the request."""
 
     token: Any
     response: Any
@@ -169,7 +169,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R]):
-    """What a machine's step asks of the rim.
+    """A machine's orders to the rim after a step.
 
     The rim appends `records`, replays each once the high watermark has passed it, then sends
     `replies` and runs `effects`.
@@ -182,7 +182,7 @@ class Outcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, in which version of the API; `token` is the rim's handle for the answer.
+    """The client and the API version; `token` is the rim's handle for the answer.
 
     `listener` is the name of the listener by which the client came in: it is told the addresses
     that are advertised under this name.

@@ -59,10 +59,10 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where to listen, by name, in the order of the settings; the same of what is advertised.
+    """The listeners' addresses by name, in the order of the settings, and the advertised ones.
 
-    `advertised` is empty where nothing was said: then clients are told the address itself. Between
-    brokers, and for whatever else runs in the broker's process, the listener `inter_broker` counts.
+    `advertised` is empty if it is not set: clients then get the listener's own address. Brokers,
+    and everything else in the broker's process, use the listener `inter_broker`.
     """
 
     wanted: Mapping[str, Address]

@@ -29,7 +29,7 @@ class Property(NamedTuple):
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The pairs; of two with one name the last counts."""
+    """The pairs; if two have one name, the last counts."""
     return {found.name: found.value for found in properties(text)}
 
 

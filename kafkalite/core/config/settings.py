@@ -70,7 +70,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One place that could decide a value: a setting's name, its text and who set it."""
+    """One possible source of a value: a setting's name, its text and its source."""
 
     name: str
     value: str | None
@@ -79,7 +79,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting, its value in force and where that was set.
+    """One setting, its value in force and the source.
 
     `synonyms` are what DescribeConfigs tells: those from the first on that bears the setting's own
     broker name. As in Kafka a retention.ms that log.retention.hours decides has none, and
@@ -184,7 +184,7 @@ class BrokerConfig:
         return TopicConfig.parse(overrides or {}, self)
 
     def synonyms(self, names: tuple[str, ...]) -> tuple[ConfigSynonym, ...]:
-        """Whatever was set or is a default under `names`; the first is the one in force."""
+        """All values set under `names` and their defaults; the first is in force."""
         were_set = [
             ConfigSynonym(name, layer[name], source)
             for source, layer in (

@@ -44,14 +44,14 @@ GROUP_TYPE: Final = "classic"
 
 
 class GroupAdmin:
-    """The requests about groups as a whole. What each comes to is added to a `Step`."""
+    """The requests about groups as a whole. Each adds its results to a `Step`."""
 
     def __init__(self, rebalances: Rebalances, offsets: Offsets) -> None:
         self._groups = rebalances.groups
         self._offsets = offsets
 
     def describe(self, request: DescribeGroupsRequest, context: RequestContext, step: Step) -> None:
-        """Shows members; what they said and got only once the group is stable."""
+        """Shows members; their metadata and assignments only if the group is stable."""
         found = (Description(group_id, self._groups.get(group_id)) for group_id in request.groups)
         groups = tuple(each.with_members(tuple(each.members())) for each in found)
         step.reply(context.token, DescribeGroupsResponse(groups=groups))
@@ -86,8 +86,8 @@ class GroupAdmin:
 
 
 class Description:
-    """One group as it is now. Its members can be described later, a few at a time: what they said
-    and got is held, and not copied."""
+    """One group at a moment. Its members can be described later, a few at a time: their metadata
+    and assignments are held, not copied."""
 
     def __init__(self, group_id: str, group: Group | None) -> None:
         self._members: tuple[tuple[Member, Protocols, bytes], ...] = ()
@@ -109,7 +109,7 @@ class Description:
         )
 
     def members(self) -> Iterator[DescribedGroupMember]:
-        """Each member, and what it said and got if the group was stable."""
+        """Each member, with metadata and assignment if the group was stable."""
         for member, protocols, assignment in self._members:
             yield DescribedGroupMember(
                 member_id=member.member_id,

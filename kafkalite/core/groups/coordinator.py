@@ -96,7 +96,7 @@ class GroupCoordinator:
     # -- requests
 
     def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
-        """What a request comes to. JoinGroup and SyncGroup may be answered by a later step.
+        """The outcome of a request. A later step may answer JoinGroup and SyncGroup.
 
         A request about several groups concerns those of this partition: the rim splits it.
         Raises TypeError for a request that is not about groups or their offsets.
@@ -150,8 +150,8 @@ class GroupCoordinator:
         return min((ms for ms in deadlines if ms is not None), default=None)
 
     def tick(self, now: Now) -> Outcome[Record]:
-        """Does all that is due: sessions, rebalances; and expiry, unless somebody is answered: an
-        answer must not fail with records that it has nothing to do with."""
+        """Runs due sessions and rebalances. Expiry runs only in a step without replies: a reply
+        must not fail because of records that have nothing to do with it."""
         step = Step(now)
         self._rebalances.tick(step)
         if step.replies:
@@ -163,7 +163,7 @@ class GroupCoordinator:
         return step.outcome()
 
     def _expire(self, group: Group, step: Step) -> None:
-        """Forgets offsets that nobody will ask for, and the group if nothing is left of it."""
+        """Forgets expired offsets, and the group if it is empty then."""
         gone, next_ms = self._expired(group, step.now.retention_ms)
         idle = group.state is EMPTY and not group.pending_members
         if idle and self._offsets.has_only(group.group_id, gone):
@@ -174,7 +174,7 @@ class GroupCoordinator:
         self._expiry.set(group.group_id, self._look_ms(step.now, next_ms))
 
     def _expired(self, group: Group, retention_ms: int) -> tuple[set[TopicPartition], int | None]:
-        """Expired partitions, and when the next ones are.
+        """Expired partitions, and the time of the next expiry.
 
         Retention begins when a group becomes empty; with each commit where there never were
         members, or where members no longer read the topic. While members rebalance, who knows.
@@ -279,7 +279,7 @@ class GroupCoordinator:
         return step.outcome()
 
     def resign(self, now: Now) -> Outcome[Record]:
-        """Answers all who wait. The machine is of no use afterwards."""
+        """Answers all waiting requests. The machine is of no use afterwards."""
         step = Step(now)
         self._rebalances.resign(step)
         return step.outcome()

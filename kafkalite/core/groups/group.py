@@ -84,7 +84,7 @@ class Waiting(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One member. A new one has not heard of its first generation yet and cannot heartbeat."""
+    """One member. A new one does not know its first generation yet and cannot heartbeat."""
 
     member_id: str
     group_instance_id: str | None
@@ -186,7 +186,7 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """Gives a static member a new id; whoever still uses the old one is fenced."""
+        """Gives a static member a new id; clients that still use the old id are fenced."""
         was_leader = self.leader_id == old_id
         member = self.members[old_id]
         self.remove(old_id)
@@ -214,7 +214,7 @@ class Group:
 
     @property
     def wrong_generation(self) -> ErrorCode:
-        """What a member of another generation than the current one is answered.
+        """The answer to a member of another generation than the current one.
 
         The coordinator before this one may have begun generations that the log does not know, or
         been killed before its answers were out. So the member is as good as any; it joins again,
@@ -247,7 +247,7 @@ class Group:
         return any(self.votes[name] == len(self.members) for name in names)
 
     def selected_protocol(self) -> str:
-        """The protocol with the most votes of those that all members know.
+        """The protocol with the most votes among those that all members know.
 
         Each member votes for the one that it likes best. Of two with as many votes, the one that
         the members who joined first like better is taken.
@@ -279,7 +279,7 @@ class Group:
             member.topics(self.protocol_name or member.protocols[0].name)
 
     def topics_of(self, member: Member) -> frozenset[str] | None:
-        """The topics of one member's subscription, if that is what it sends."""
+        """The topics of one member's subscription, if its metadata is a subscription."""
         if self.protocol_type != PROTOCOL_TYPE:
             return None
         return member.topics(self.protocol_name)
@@ -298,7 +298,7 @@ class Group:
         return len(self.joining) == len(self.members) and not self.pending_members
 
     def elect_joined_leader(self) -> bool:
-        """Makes sure that the leader joined; False if nobody did."""
+        """Makes sure that the leader joined; False if no member did."""
         if self.leader_id not in self.joining:
             joined = next((m for m in self.members if m in self.joining), None)
             if joined is None:
@@ -420,7 +420,7 @@ class Group:
         return bool(self.members) and not any(m.assignment for m in self.members.values())
 
     def install(self, value: GroupMetadataValue, wall_ms: int) -> bool:
-        """Notes what has come to be in the log; True if that makes the group stable.
+        """Applies the group's record in the log; True if that makes the group stable.
 
         It does if the generation is still the one whose assignment was stored. If a rebalance has
         begun meanwhile, the assignment is void, and the next generation will bring another.

@@ -83,7 +83,7 @@ class _Join:
 
 
 class Membership:
-    """The four requests of members. What each comes to is added to a `Step`."""
+    """The four requests of members. Each adds its results to a `Step`."""
 
     def __init__(self, rebalances: Rebalances, config: GroupConfig, random: Random) -> None:
         self._groups = rebalances.groups
@@ -164,7 +164,7 @@ class Membership:
             join.refuse(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _join_known(self, group: Group, join: _Join) -> None:
-        """A member with an id: one that was just given out, or a member that joins again."""
+        """A member with an id: a newly assigned id, or a member that joins again."""
         request = join.request
         member_id = request.member_id
         if member_id in group.pending_members and request.group_instance_id is None:
@@ -188,7 +188,7 @@ class Membership:
         self._wait_to_join(group, member, join)
 
     def _join_new(self, group: Group, member_id: str, join: _Join) -> None:
-        """Takes a new member in. It is gone if it does not hear of its generation in time."""
+        """Adds a new member. It is removed if its generation does not begin in time."""
         request = join.request
         member = Member(
             member_id=member_id,
@@ -337,7 +337,7 @@ def _no_group(group_id: str) -> ErrorCode:
 
 
 def _syncing_member(group: Group, request: SyncGroupRequest) -> Member | ErrorCode:
-    """The member whom a SyncGroup speaks for, or why it gets no assignment."""
+    """The member of a SyncGroup, or the error that it gets instead of an assignment."""
     member = group.find(request.member_id, request.group_instance_id)
     if isinstance(member, ErrorCode):
         return member

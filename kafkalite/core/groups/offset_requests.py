@@ -59,7 +59,7 @@ NOTHING_COMMITTED: Final = CommittedOffset(NO_OFFSET)
 
 
 class OffsetRequests:
-    """The requests about offsets. What each comes to is added to a `Step`."""
+    """The requests about offsets. Each adds its results to a `Step`."""
 
     def __init__(self, rebalances: Rebalances, offsets: Offsets) -> None:
         self._groups = rebalances.groups
@@ -185,7 +185,7 @@ class OffsetRequests:
         return ErrorCode.NONE
 
     def _keep_alive(self, group: Group, member_id: str, step: Step) -> None:
-        """A commit is as good as a heartbeat; a group made for commits that failed goes."""
+        """A commit counts as a heartbeat; a group created for failed commits goes."""
         if (member := group.members.get(member_id)) is not None:
             self._rebalances.expect_heartbeat(group, member, step.now.monotonic_ms)
         self._rebalances.forget_if_vacant(group)

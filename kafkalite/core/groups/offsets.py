@@ -139,7 +139,7 @@ class Offsets:
     def forget(
         self, group_id: str, wanted: Callable[[TopicPartition], bool] | None = None
     ) -> list[Record]:
-        """Tombstones for a group's offsets, or for those that are wanted."""
+        """Tombstones for a group's offsets, or for the given ones."""
         partitions = sorted(p for p in self._mentioned(group_id) if wanted is None or wanted(p))
         in_flight = self._in_flight.setdefault(group_id, Counter()) if partitions else Counter()
         in_flight.update(partitions)
@@ -153,7 +153,7 @@ class Offsets:
         retained_since_ms: int | None,
         is_read: Callable[[str], bool],
     ) -> tuple[set[TopicPartition], int | None]:
-        """What has expired by `now_ms`, and when the next of the others does.
+        """The offsets expired by `now_ms`, and the time of the next expiry.
 
         Retention runs since `retained_since_ms`, or since each commit if that is None. Offsets of
         topics that the group reads stay, and those that a transaction is about to replace.
@@ -184,7 +184,7 @@ class Offsets:
         offset: CommittedOffset | None,
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
-        """Notes a record: an offset, one that depends on a transaction, or a tombstone."""
+        """Applies a record: an offset, an offset of a transaction, or a tombstone."""
         self._place += 1
         self._landed(group_id, partition)
         if offset is None:

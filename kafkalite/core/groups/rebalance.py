@@ -61,7 +61,7 @@ MEMBERS_AT_ONCE: Final = 1_000  # in groups of which something falls due: record
 
 
 class Timer(IntEnum):
-    """What falls due; with a group id and a member id ("" for the group) it is a deadline's key."""
+    """A kind of deadline; with a group id and a member id ("" for the group) it is a key."""
 
     SESSION = 0  # a member has not been heard of
     PENDING = 1  # a member id was given out and never used
@@ -126,12 +126,12 @@ class Rebalances:
         self._deadlines.set(key, monotonic_ms + self._config.new_member_join_timeout_ms)
 
     def give_out(self, group: Group, member_id: str, until_ms: int) -> None:
-        """Expects somebody to join with this id."""
+        """Expects a join with this id."""
         group.pending_members.add(member_id)
         self._deadlines.set((Timer.PENDING, group.group_id, member_id), until_ms)
 
     def drop_pending(self, group: Group, member_id: str) -> None:
-        """Expects nobody to join with this id any more."""
+        """No longer expects a join with this id."""
         group.pending_members.discard(member_id)
         self._deadlines.cancel((Timer.PENDING, group.group_id, member_id))
 
@@ -147,7 +147,7 @@ class Rebalances:
             self._deadlines.cancel((Timer.SYNC, group.group_id, ""))
 
     def remove(self, group: Group, member_id: str, error: ErrorCode, step: Step) -> None:
-        """Takes a member out; whoever calls decides what that means for the generation."""
+        """Removes a member; the caller decides the consequences for the generation."""
         self.answer_waiting(group, member_id, error, step)
         self._deadlines.cancel((Timer.SESSION, group.group_id, member_id))
         group.remove(member_id)
@@ -170,7 +170,7 @@ class Rebalances:
         self.forget_if_vacant(group)
 
     def answer_waiting(self, group: Group, member_id: str, error: ErrorCode, step: Step) -> None:
-        """Answers what the member waits for. Who is out of the group has no member id any more."""
+        """Answers the member's waiting request. A removed member gets no member id."""
         if (waiting := group.joining.pop(member_id, None)) is not None:
             is_out = error is ErrorCode.UNKNOWN_MEMBER_ID
             refuse_join(waiting, error, "" if is_out else member_id, step)
@@ -180,7 +180,7 @@ class Rebalances:
     # -- rebalances
 
     def prepare_rebalance(self, group: Group, step: Step) -> None:
-        """Asks everyone to join again, and goes on at once if nobody is missing."""
+        """Asks all members to join again, and goes on at once if none is missing."""
         for member_id in list(group.syncing):
             self.expect_heartbeat(group, group.members[member_id], step.now.monotonic_ms)
             refuse_sync(group.syncing.pop(member_id), ErrorCode.REBALANCE_IN_PROGRESS, step)
@@ -209,7 +209,7 @@ class Rebalances:
             self._complete_join(group, step)
 
     def _complete_join(self, group: Group, step: Step) -> None:
-        """Begins the next generation with those who joined, and with all static members."""
+        """Begins the next generation with the members that joined, and all static members."""
         self._deadlines.cancel((Timer.JOIN, group.group_id, ""))
         for member in list(group.members.values()):
             if member.member_id not in group.joining and member.group_instance_id is None:
@@ -243,7 +243,7 @@ class Rebalances:
         group.records_in_flight += 1
 
     def store_assignment(self, group: Group, request: SyncGroupRequest, step: Step) -> None:
-        """The leader's decision goes to the log, and then to all who asked so far."""
+        """Writes the leader's assignment to the log, and then answers all waiting members."""
         assignments = {a.member_id: a.assignment for a in request.assignments}
         self.store(group, assignments, step)
         group.storing_generation_id = group.generation_id
@@ -253,7 +253,7 @@ class Rebalances:
             step.reply(waiting.token, synced(group, assignments.get(member_id, b"")))
 
     def _release(self, group: Group, step: Step) -> None:
-        """Answers those who asked while the assignment was on its way to the log."""
+        """Answers members that asked while the assignment was being written."""
         if group.state is STABLE:
             for member_id in list(group.syncing):
                 member = group.members[member_id]
@@ -271,7 +271,7 @@ class Rebalances:
         return decode_group(data)
 
     def replay(self, group_id: str, value: GroupMetadataValue | None, now: Now) -> None:
-        """What the log says of a group: of one that runs here, or of one to take over.
+        """Applies a group's record: of a group that runs here, or of one to take over.
 
         A record that this coordinator appended concerns a group that runs, and may run on already:
         only an assignment that it waits for moves it. Any other record is one of the past.
@@ -295,7 +295,7 @@ class Rebalances:
 
     @staticmethod
     def _note_landed(group: Group) -> None:
-        """Once nothing is under way, what was written is what the log says."""
+        """Once no write is under way, the written state is the log's."""
         if not group.records_in_flight and group.written is not group.durable:
             group.written, group.written_data = group.durable, None
             group.has_departures = True
@@ -327,7 +327,7 @@ class Rebalances:
             self.prepare_rebalance(group, step)
 
     def resign(self, step: Step) -> None:
-        """Sends all who wait to look for another coordinator, and forgets all groups."""
+        """Sends all waiting members to another coordinator, and forgets all groups."""
         for group in list(self.groups.values()):
             for member_id in (*group.joining, *group.syncing):
                 self.answer_waiting(group, member_id, ErrorCode.NOT_COORDINATOR, step)
@@ -340,7 +340,7 @@ class Rebalances:
         return self._deadlines.next_ms()
 
     def tick(self, step: Step) -> None:
-        """Does what is due; what is too much for one batch of records stays due.
+        """Runs due timers; those beyond one batch of records stay due.
 
         However many members of a group depart at a time, they are one record.
         """
@@ -371,7 +371,7 @@ class Rebalances:
             self._release(group, step)
 
     def _session_ended(self, group: Group, member: Member, step: Step) -> None:
-        """A member who waits for an answer is alive: its session begins again with the answer."""
+        """A member that waits for an answer is alive: its session begins again with the answer."""
         waits = member.member_id in group.joining or member.member_id in group.syncing
         if member.is_new or not waits:
             self.remove(group, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID, step)
@@ -389,7 +389,7 @@ class Rebalances:
             self._complete_join(group, step)
 
     def _sync_time_is_up(self, group: Group, step: Step) -> None:
-        """Members who did not ask for their assignment are gone."""
+        """Removes members that did not ask for their assignment."""
         for member_id in list(group.not_yet_synced):
             self.remove(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID, step)
         self.prepare_rebalance(group, step)
@@ -398,7 +398,7 @@ class Rebalances:
 def joined(
     group: Group, member: Member, *, leader_id: str | None = None, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """The generation that has begun; the leader also learns who is in it.
+    """The new generation; the leader also gets its members.
 
     Another `leader_id` than the group's is given to a member that must not lead.
     """

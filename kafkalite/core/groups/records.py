@@ -35,7 +35,7 @@ EXPIRING_VALUE_VERSION: Final = 1
 
 
 class CommittedOffset(NamedTuple):
-    """Where a group goes on in a partition. `expire_timestamp_ms` is −1 where retention rules."""
+    """A group's next offset in a partition. `expire_timestamp_ms` is −1 if retention decides."""
 
     offset: int
     leader_epoch: int = NO_EPOCH
@@ -82,7 +82,7 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 
 def decode_group(value: bytes) -> GroupMetadataValue:
-    """A group's value, in which nobody is named twice."""
+    """A group's value, without a member named twice."""
     found = decode_with_version(GroupMetadataValue, value)
     ids = [member.member_id for member in found.members]
     instances = [m.group_instance_id for m in found.members if m.group_instance_id is not None]

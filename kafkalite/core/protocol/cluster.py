@@ -231,7 +231,7 @@ class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsRespo
 
 @struct
 class OngoingPartitionReassignment:
-    """A partition's replicas: all, those that come, those that go."""
+    """A partition's replicas: all, the added, the removed ones."""
 
     partition_index: Int32
     replicas: tuple[Int32, ...]
@@ -292,7 +292,7 @@ class DescribeLogDirsTopic:
 
 @struct
 class DescribeLogDirsResult:
-    """A log directory: what it holds and how large its disk is (bytes, -1 unknown)."""
+    """A log directory: its content and the size of its disk (bytes, -1 unknown)."""
 
     error_code: ErrorCode = ErrorCode.NONE
     log_dir: String = ""

@@ -59,7 +59,7 @@ class Definition:
 
 
 class Request(Generic[R]):
-    """A request's base class, which tells a type checker what answers it."""
+    """A request's base class, with the response's type for type checkers."""
 
     __slots__: ClassVar[tuple[str, ...]] = ()
 
@@ -208,7 +208,7 @@ def read_version(data: Buffer) -> int:
 
 
 def _write(value: object, version: int, parts: list[Any]) -> list[int]:
-    """Appends the message to `parts`; returns the places of those that are to stay apart."""
+    """Appends the message to `parts`; returns the indexes of the parts that stay apart."""
     cls = type(value)
     encoder = _encoders.get((cls, version)) or _compile_encoder(cls, version)
     try:

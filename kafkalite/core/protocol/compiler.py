@@ -125,7 +125,7 @@ class Source:
 
 
 class Reader(Source):
-    """Writes the source of a decoder. Each `read…` returns the expression of what it read."""
+    """Writes the source of a decoder. Each `read…` returns the expression of the value."""
 
     def fixed(self, name: str, letter: str) -> str:
         """A value of a fixed size, to be read with its neighbours."""
@@ -133,7 +133,7 @@ class Reader(Source):
         return self.pending[-1][0]
 
     def flush(self) -> None:
-        """Reads what is pending in one call."""
+        """Reads all pending fields in one call."""
         if not self.pending:
             return
         if len(self.pending) == 1 and self.pending[0][1] == "B":
@@ -326,7 +326,7 @@ class Writer(Source):
         self.pending.append((expression, letter))
 
     def flush(self) -> None:
-        """Writes what is pending in one call."""
+        """Writes all pending fields in one call."""
         if not self.pending:
             return
         suffix, letters = self.format()
@@ -472,5 +472,5 @@ def compile_encoder(cls: type, version: int, flexible: bool) -> Callable[..., li
 
 @contextmanager
 def _no_block() -> Iterator[None]:
-    """What is written within stands where it is."""
+    """A block without an indent: code stays in place."""
     yield

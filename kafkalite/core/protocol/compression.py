@@ -141,7 +141,7 @@ def _decompress(
 
 
 def _room(size: int, scratch: bytearray | None) -> memoryview:
-    """`size` bytes to write to: of `scratch` if it has so many, else new ones.
+    """`size` writable bytes: of `scratch` if it is large enough, else new ones.
 
     A large bytearray is filled with zeros while no other thread may run; pages are made when they
     are written to.
@@ -211,7 +211,7 @@ def _lz4_parts(view: memoryview) -> Iterator[Buffer]:
 
 
 def _lz4_size_at_most(view: memoryview) -> int:
-    """Walks the frame's blocks: what they can decompress to at most.
+    """The largest decompressed size of the frame, from a walk over its blocks.
 
     Refuses what Java clients cannot read (linked blocks, dictionaries, other versions) and what
     they would not see (bytes after the frame).

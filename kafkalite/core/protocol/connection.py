@@ -75,7 +75,7 @@ class RequestHeader(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """A request; `body` is decoded by whoever knows whether the version is supported."""
+    """A request; the caller checks the version before it decodes `body`."""
 
     header: RequestHeader
     body: memoryview
@@ -97,7 +97,7 @@ class ResponseReceived(NamedTuple):
 
 
 class FrameReceiver:
-    """Cuts what arrives into frames.
+    """Cuts the received bytes into frames.
 
     Small frames are received into a chunk, one after the other. A large one that does not fit into
     the rest of the chunk is received into a buffer of its own, to which nothing else is written.
@@ -136,7 +136,7 @@ class FrameReceiver:
         return self._end - self._start if self.large_bytes else 0
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the next bytes belong, at least one; `buffer_updated` tells how many came."""
+        """The buffer for the next bytes, at least one; `buffer_updated` gets their number."""
         if self.large_bytes:
             if not self._large_has_room:
                 self._make_room_for_large()

@@ -51,7 +51,7 @@ Element = Fixed | Sized | Array | Struct
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a message: what it holds, in which versions, and what it holds by default."""
+    """A field of a message: its type, its versions and its default."""
 
     name: str
     element: Element
@@ -144,7 +144,7 @@ def _zero(element: Element) -> Any:
 
 
 def size_min(element: Element, version: int, flexible: bool) -> int:
-    """The fewest bytes that an element can take: what bounds an array's count."""
+    """The fewest bytes of an element, which bound an array's count."""
     match element:
         case Fixed(letter):
             return struct.calcsize(">" + letter)

@@ -34,7 +34,7 @@ from kafkalite.errors import ErrorCode
 
 @message(api_key=10, versions=(0, 4), flexible_since=3)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Asks who coordinates a group or a transactional id."""
+    """Asks for the coordinator of a group or a transactional id."""
 
     key: Annotated[String, Until(3)] = ""
     key_type: Annotated[Int8, Since(1)] = 0
@@ -90,7 +90,7 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
 
 @struct
 class JoinGroupResponseMember:
-    """A member of the generation, told to the leader alone."""
+    """A member of the generation, sent to the leader only."""
 
     member_id: String
     group_instance_id: Annotated[String | None, Since(5)] = None

@@ -89,7 +89,7 @@ class NullableSince:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tagged field: left out while it has its default, skipped by who does not know it."""
+    """A tagged field: left out if it has its default, skipped by readers that do not know it."""
 
     tag: int
     since: int
@@ -140,7 +140,7 @@ def write_uvarint(number: int) -> bytes:
 
 
 def write_string_size(number: int) -> bytes:
-    """A long string's length + 1; WireError for one that no reader takes."""
+    """A long string's length + 1; WireError for a string that no reader accepts."""
     if number > STRING_BYTES_MAX + 1:
         raise WireError(f"a string of {number - 1} bytes; {STRING_BYTES_MAX} are allowed")
     return write_uvarint(number)
@@ -163,7 +163,7 @@ def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def replace_invalid(error: UnicodeError) -> tuple[str, int]:
-    """What stands for bytes that are no UTF-8: how `str` decodes with REPLACE.
+    """The replacement of bytes that are not UTF-8: `str` decodes so with REPLACE.
 
     The replacement takes three bytes where it is written again, perhaps into a record, and must fit
     there; WireError where it might not.

@@ -166,7 +166,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """The codec; CorruptBatchError for one that nobody knows."""
+        """The codec; CorruptBatchError for an unknown one."""
         codec = self.attributes & _CODEC_MASK
         if codec > Compression.ZSTD:
             raise CorruptBatchError(f"unknown codec {codec} in attributes {self.attributes:#06x}")
@@ -280,7 +280,7 @@ def skim(
     allowance: Allowance | None = None,
     scratch: bytearray | None = None,
 ) -> tuple[int, int]:
-    """Checks that a batch tells the truth about its records, without building one.
+    """Checks a batch's header against its records, without building records.
 
     Returns the least and the greatest timestamp delta. Compressed records are decompressed, to
     `decompressed_bytes_max` bytes at most, and taken from the `allowance`. ApiError: INVALID_RECORD
@@ -335,7 +335,7 @@ def unfit(
 
 
 class Produced(NamedTuple):
-    """A batch that is what it says."""
+    """A batch that passed all checks."""
 
     header: BatchHeader
     oldest: int  # least and greatest timestamp of its records, ms
@@ -350,7 +350,7 @@ def check_produced(
     allowance: Allowance | None = None,
     scratch: bytearray | None = None,
 ) -> Produced:
-    """All that a leader checks of what a client produced: one true batch, and nothing else.
+    """A leader's checks of a client's bytes: exactly one valid batch.
 
     ApiError with the code that Apache Kafka answers: CORRUPT_MESSAGE for a bad CRC, an unknown
     magic or a batch length no batch can have, INVALID_RECORD for the rest. `scratch` is memory to
@@ -408,7 +408,7 @@ def is_one_batch(buffer: Buffer) -> bool:
 
 
 def _sole_batch(buffer: Buffer) -> BatchHeader:
-    """The header of the one batch that `buffer` is."""
+    """The header of the single batch in `buffer`."""
     left = len(buffer)
     if left <= MAGIC_POSITION or buffer[MAGIC_POSITION] in (0, 1):
         what = f"magic {buffer[MAGIC_POSITION]}" if left > MAGIC_POSITION else f"{left} bytes"

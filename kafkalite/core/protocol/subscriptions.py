@@ -36,9 +36,9 @@ VERSION: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants and has.
+    """A member's topics and partitions.
 
-    `generation_id` is the one in which it came by `owned_partitions`; −1 before the first.
+    `generation_id` is the generation of its `owned_partitions`; −1 before the first.
     `group_instance_id` is not part of the bytes: the coordinator adds it.
     """
 

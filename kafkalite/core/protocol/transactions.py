@@ -342,7 +342,7 @@ class ListedTransaction:
 
 @message(api_key=66, versions=(0, 1), flexible_since=0, response=True)
 class ListTransactionsResponse:
-    """The transactions; unknown_state_filters are those that name no state."""
+    """The transactions; unknown_state_filters are filters that name no state."""
 
     throttle_time_ms: Int32 = 0
     error_code: ErrorCode = ErrorCode.NONE

@@ -112,7 +112,7 @@ class ProducerIdTaken:
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """A request: what became of the markers that `WriteMarkers` asked for. It needs no answer."""
+    """A request: the results of the markers of `WriteMarkers`. It needs no answer."""
 
     transactional_id: str
     attempt: int
@@ -129,7 +129,7 @@ class TakeProducerId:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """An effect: the partitions are to be told how the transaction ends.
+    """An effect: write markers to the partitions that end the transaction.
 
     Each `attempt` of an id has a number: what is heard of an earlier one may be about the
     transaction before, which had the same producer and epoch.
@@ -147,7 +147,7 @@ class WriteMarkers:
 
 @dataclass(slots=True)
 class Entry:
-    """A transactional id: as the log has it, and what is on its way."""
+    """A transactional id: its state in the log, and its state under way."""
 
     transaction: Transaction
     pending: Transaction | None = None  # its record is on the way to the log
@@ -181,7 +181,7 @@ class TransactionCoordinator:
         }
 
     def handle(self, request: Any, context: RequestContext, now: Now) -> Outcome[Record]:
-        """The outcome of a request. TypeError for one that is not about transactions."""
+        """The outcome of a request. TypeError for a request of another kind."""
         handler = self._handlers.get(type(request))
         if handler is None:
             raise TypeError(f"{type(request).__name__} is no request to a transaction coordinator")
@@ -227,7 +227,7 @@ class TransactionCoordinator:
         context: RequestContext,
         step: Step,
     ) -> None:
-        """Gives the transactional id to whoever asks, and shuts its former holder out."""
+        """Gives the transactional id to the caller, and fences its former holder."""
         error = self._why_not_identify(request)
         if error:
             _refuse_producer(error, context, step)
@@ -320,7 +320,7 @@ class TransactionCoordinator:
         step.reply(context.token, EndTxnResponse(error_code=error))
 
     def _fence(self, entry: Entry, step: Step) -> None:
-        """Shuts the producer out and aborts what it has open."""
+        """Fences the producer and aborts its open transaction."""
         fenced = entry.transaction.fenced(entry.fenced_epoch)
         after = fenced.decided(commit=False, now_ms=step.now.wall_ms)
         self._write(entry, after, step)
@@ -379,7 +379,7 @@ class TransactionCoordinator:
         return step.outcome()
 
     def _go_on(self, entry: Entry, step: Step) -> None:
-        """Does what is left to do of a transaction whose end is decided."""
+        """Completes a transaction whose end is decided."""
         since_ms, now_ms = entry.writing_since_ms, step.now.monotonic_ms
         if entry.markers_missing and (since_ms is None or now_ms - since_ms >= SILENCE_MS):
             entry.writing_since_ms = now_ms
@@ -432,7 +432,7 @@ class TransactionCoordinator:
         return transaction.last_update_ms + self._config.transactional_id_expiration_ms
 
     def complete_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> None:
-        """Nobody writes to this log in a transaction: a marker means nothing."""
+        """No transaction writes to this log: a marker has no effect."""
 
     def topics_deleted(self, names: Collection[str], now: Now) -> Outcome[Record]:
         """Partitions that are gone need no marker; who writes the markers says so."""
@@ -449,7 +449,7 @@ class TransactionCoordinator:
     def append_failed(
         self, outcome: Outcome[Record], error: ErrorCode, now: Now
     ) -> Outcome[Record]:
-        """Takes back the steps whose records did not get into the log; the same can be tried again.
+        """Takes back the steps whose records did not reach the log; clients may try again.
 
         The epoch with which a producer was to be shut out counts all the same: nobody knows for
         sure that its record will not be read one day.
@@ -467,7 +467,7 @@ class TransactionCoordinator:
         return Outcome(replies=tuple(replies))
 
     def resign(self, now: Now) -> Outcome[Record]:
-        """Nobody waits here: what is on its way to the log is answered when it is there."""
+        """No request waits here: records under way are answered when they are in the log."""
         return NOTHING
 
     def _write(self, entry: Entry, after: Transaction, step: Step) -> None:

@@ -60,7 +60,7 @@ class MarkerWriter(Protocol):
 
 
 class Groups(Protocol):
-    """The group coordinators, to whom a marker in their log means something."""
+    """The group coordinators, which act on markers in their log."""
 
     def complete_transaction(
         self, index: int, producer_id: int, producer_epoch: int, *, commit: bool

@@ -50,7 +50,7 @@ class Partitions(Set[TopicPartition]):
 
     @classmethod
     def of_topics(cls, topics: Iterable[tuple[str, Iterable[int]]]) -> Partitions:
-        """The partitions of topics, each of which is named with its numbers."""
+        """The partitions of topics, each given with its numbers."""
         made = cls()
         for name, numbers in topics:
             made._add(name, frozenset(numbers))

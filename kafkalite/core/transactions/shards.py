@@ -53,7 +53,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         self._markers = markers
 
     def check_batch(self, transactional_id: str, partition: Partition, batch: Buffer) -> None:
-        """Refuses a batch that would open a transaction in a partition that is no part of one.
+        """Refuses a batch that would open a transaction in a partition that was not added to it.
 
         A batch that comes late, after its transaction's end, would otherwise hold up readers of
         committed records for ever. ApiError: see `check`, and for what clients try again

@@ -185,7 +185,7 @@ class Transaction:
         )
 
     def fenced(self, known_epoch: int = NO_EPOCH) -> Transaction:
-        """Its producer shut out; `known_epoch` is one that was tried before and may be in the log.
+        """The state after fencing; `known_epoch`, of an earlier try, may be in the log.
 
         The epoch is never given to a producer.
         """
@@ -203,7 +203,7 @@ class Transaction:
         return self._to(state, partitions=NO_PARTITIONS, last_update_ms=now_ms)
 
     def forgotten(self) -> Transaction:
-        """Not heard of for long."""
+        """The state of an id that has expired."""
         return self._to(DEAD, partitions=NO_PARTITIONS)
 
     def _to(self, state: TransactionState, **changes: object) -> Transaction:
