@@ -29,6 +29,7 @@ from kafkalite.errors import KafkaliteError
 
 LOOK_SECONDS: Final = 0.3
 SETTLE_SECONDS: Final = 0.1  # an editor may write several files
+SETTLE_LOOKS_MAX: Final = 50
 FILES_MAX: Final = 5_000
 LEFT_OUT: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
@@ -117,15 +118,16 @@ class Reloading:
                 process.wait()
 
     def _changes(self, seen: Seen) -> Seen | None:
-        """The files as they are once they stay so; None where they are as they were."""
+        """The files once they rest, or a signal comes; None where they are as they were."""
         now = sources(self._folder)
         if now == seen:
             return None
-        while True:
+        for _ in range(SETTLE_LOOKS_MAX):  # files that never rest are taken as they are
             time.sleep(SETTLE_SECONDS)
             before, now = now, sources(self._folder)
-            if now == before:
-                return now
+            if now == before or self._is_stopped:
+                break
+        return now
 
     def _wait_for_change(self, seen: Seen) -> Seen | None:
         """The next change that loads; None where a signal comes first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.cli.reloading import FILES_MAX, Reloading, sources
+from kafkalite.cli import reloading
+from kafkalite.cli.reloading import FILES_MAX, SETTLE_LOOKS_MAX, Reloading, sources
 from kafkalite.clients import NewTopic
 from kafkalite.clients.sync import Admin, Consumer, Producer
 from kafkalite.core.types import TopicPartition
@@ -165,6 +167,16 @@ def test_files_of_others_are_left_out(tmp_path: Path) -> None:
         "app.py",
         "part/of.py",
     }
+
+
+def test_files_that_never_rest_do_not_hold_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr(reloading, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(reloading, "sources", lambda _: {tmp_path: (next(looks), 0)})
+    assert script(tmp_path, "")._changes({}) is not None
+    assert next(looks) == SETTLE_LOOKS_MAX + 1
 
 
 def test_a_folder_of_very_many_files_is_refused(

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 Read = Callable[[], None]  # raises nothing
 
-ASKED_SLICE_MS: Final = 1.5  # of records, while somebody asks
+ASKED_SLICE_MS: Final = 0.5  # of records, while somebody asks
 ASKED_SECONDS: Final = 1.0  # so long after the last read others are expected
 
 
