@@ -164,26 +164,28 @@ def _both(key: bytes | None, value: bytes | None, key_type: Any, value_type: Any
 # ---- the other files -----------------------------------------------------------------------------
 
 
-def _told(found: Iterable[E | Fault], tell: Callable[[E], Document]) -> Iterator[Document | Fault]:
-    return (each if isinstance(each, Fault) else tell(each) for each in found)
+def _documents(
+    found: Iterable[E | Fault], document_of: Callable[[E], Document]
+) -> Iterator[Document | Fault]:
+    return (each if isinstance(each, Fault) else document_of(each) for each in found)
 
 
 def _index(file: LogFile) -> Iterator[Document | Fault]:
-    return _told(
+    return _documents(
         inspection.offset_entries(file.whole(), file.base_offset),
         lambda e: {"what": "index_entry", "offset": e.offset, "position": e.log_position},
     )
 
 
 def _time_index(file: LogFile) -> Iterator[Document | Fault]:
-    return _told(
+    return _documents(
         inspection.time_entries(file.whole(), file.base_offset),
         lambda e: {"what": "time_index_entry", "timestamp": e.timestamp, "offset": e.offset},
     )
 
 
 def _transaction_index(file: LogFile) -> Iterator[Document | Fault]:
-    return _told(
+    return _documents(
         inspection.aborted_entries(file.whole()),
         lambda e: {"what": "aborted_transaction", **e.transaction._asdict()},
     )

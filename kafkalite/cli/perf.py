@@ -112,8 +112,8 @@ def produce(
         "all" if acks is Acks.all else 1 if acks is Acks.leader else 0,
         compression.value, parse_size(batch_size, "--batch-size"), linger_ms,
     )  # fmt: skip
-    told, ended_by = asyncio.run(_produce(bootstrap_servers, load, show=not json))
-    _print(told, json)
+    summary, ended_by = asyncio.run(_produce(bootstrap_servers, load, show=not json))
+    _print(summary, json)
     if ended_by is not None:
         raise typer.Exit(SIGNALLED + ended_by)
 
@@ -142,7 +142,7 @@ async def _produce(
             async with producer:
                 sender = Sender(producer, load)
                 await sender.run(stop, progress)
-        return sender.told(), stop.signal
+        return sender.summary(), stop.signal
 
 
 class Sender:
@@ -195,7 +195,7 @@ class Sender:
     def _key(self, number: int) -> bytes:
         return b"%0*d" % (self._load.key_bytes, number % 10**self._load.key_bytes)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The figures."""
         size = self._sent * (self._load.record_bytes + self._load.key_bytes)
         return {
@@ -244,10 +244,10 @@ def consume(
     Latency is the time of polls that returned records: waiting for the broker, and decoding.
     """
     numbers = parse_partitions(partition)
-    told, ended_by = asyncio.run(
+    summary, ended_by = asyncio.run(
         _consume(bootstrap_servers, topic, records, numbers, check_crcs, show=not json)
     )
-    _print(told, json)
+    _print(summary, json)
     if ended_by is not None:
         raise typer.Exit(SIGNALLED + ended_by)
 
@@ -280,7 +280,7 @@ async def _consume(
             with Stop().on_signals() as stop, Progress(None, enabled=show) as progress:
                 reader = Receiver(min(there, wanted or there))
                 await reader.run(consumer, stop, progress)
-    return {"topic": topic, **reader.told()}, stop.signal
+    return {"topic": topic, **reader.summary()}, stop.signal
 
 
 class Receiver:
@@ -318,7 +318,7 @@ class Receiver:
             progress.show(self._bytes, self._records)
         self._seconds = last - started
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The figures."""
         return {
             **_rates(self._records, self._bytes, self._seconds),
@@ -345,24 +345,26 @@ def _rates(records: int, size: int, seconds: float) -> dict[str, Any]:
 def _percentiles(samples: list[float]) -> dict[str, float | None]:
     """By nearest rank; None without a sample."""
     ordered = sorted(samples)
-    told: dict[str, float | None] = {}
+    summary: dict[str, float | None] = {}
     for percent in PERCENTILES:
         rank = max(0, -(-len(ordered) * percent // 100) - 1)
-        told[f"p{percent:g}"] = round(ordered[int(rank)], 3) if ordered else None
-    told["max"] = round(ordered[-1], 3) if ordered else None
-    return told
+        summary[f"p{percent:g}"] = round(ordered[int(rank)], 3) if ordered else None
+    summary["max"] = round(ordered[-1], 3) if ordered else None
+    return summary
 
 
-def _print(told: dict[str, Any], json: bool) -> None:
+def _print(summary: dict[str, Any], json: bool) -> None:
     if json:
-        print_json(told)
+        print_json(summary)
         return
     emit(
-        f"{counted(told['records'], 'record')}, {told['bytes'] / MB:,.1f} MB in "
-        f"{told['seconds']:.2f} s: "
-        f"{told['records_per_second']:,.0f} records/s, {told['mb_per_second']:,.1f} MB/s"
+        f"{counted(summary['records'], 'record')}, {summary['bytes'] / MB:,.1f} MB in "
+        f"{summary['seconds']:.2f} s: "
+        f"{summary['records_per_second']:,.0f} records/s, {summary['mb_per_second']:,.1f} MB/s"
     )
     latencies = ", ".join(
-        f"{name} {value:.2f} ms" for name, value in told["latency_ms"].items() if value is not None
+        f"{name} {value:.2f} ms"
+        for name, value in summary["latency_ms"].items()
+        if value is not None
     )
-    emit(f"latency ({told['latency_samples']:,} samples): {latencies or 'none'}")
+    emit(f"latency ({summary['latency_samples']:,} samples): {latencies or 'none'}")

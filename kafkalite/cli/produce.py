@@ -196,7 +196,7 @@ def produce(
     if json:
         print_json(summary)
     elif not quiet:
-        say(_told(summary))
+        say(_summary_line(summary))
     if ended_by is not None:
         raise typer.Exit(SIGNALLED + ended_by)
 
@@ -333,7 +333,7 @@ async def _send(plan: Plan, producer: Producer, batch: Batch) -> None:
             raise ConfigError(str(error)) from None
 
 
-def _told(summary: dict[str, Any]) -> str:
+def _summary_line(summary: dict[str, Any]) -> str:
     interrupted = "interrupted: " if summary["interrupted"] else ""
     return (
         f"{interrupted}{counted(summary['records'], 'record')}, {show_bytes(summary['bytes'])} in "

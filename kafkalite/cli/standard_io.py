@@ -40,7 +40,7 @@ class Stop:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
-        def told(number: int) -> None:
+        def on_signal(number: int) -> None:
             if self.signal is not None:
                 task.cancel()
             self.signal = number
@@ -48,7 +48,7 @@ class Stop:
 
         numbers = (signal.SIGINT, signal.SIGTERM)
         for number in numbers:
-            loop.add_signal_handler(number, told, number)
+            loop.add_signal_handler(number, on_signal, number)
         try:
             yield self
         except asyncio.CancelledError:

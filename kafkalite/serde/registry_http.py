@@ -146,13 +146,13 @@ class RegistryApp:
         for name, value in request.query_params.multi_items():
             query.setdefault(name, []).append(value)
         call = Call(parameters, query, body)
-        answer = await _in_time(self._told(route, call))
+        answer = await _in_time(self._run_call(route, call))
         if isinstance(answer, PlainText):
             return Response(answer, media_type="text/plain")
         return _json(answer, 200, kind)
 
-    async def _told(self, route: Route, call: Call) -> Any:
-        """Does around a call what its route says."""
+    async def _run_call(self, route: Route, call: Call) -> Any:
+        """Runs a call as a write, from known state, or after catching up, as its route asks."""
         opened = await self._opened()
 
         def decide(registry: Any) -> Any:

@@ -98,7 +98,7 @@ def _known_subject(registry: Registry, subject: str, *, deleted: bool) -> None:
         raise SchemaError(f"Subject '{subject}' not found.", code=SUBJECT_NOT_FOUND)
 
 
-def _found(
+def _named_version(
     registry: Registry, call: Call, *, deleted: bool, anywhere: bool = False
 ) -> RegisteredSchema:
     """The version that the path names; with `anywhere` also one in another context."""
@@ -207,23 +207,23 @@ def _register(registry: Registry, call: Call) -> Answer:
 
 
 def _get_version(registry: Registry, call: Call) -> Answer:
-    entry = _found(registry, call, deleted=call.flag("deleted"), anywhere=True)
+    entry = _named_version(registry, call, deleted=call.flag("deleted"), anywhere=True)
     return _version_json(entry, _formatted(registry, call, entry)), ()
 
 
 def _get_version_text(registry: Registry, call: Call) -> Answer:
-    entry = _found(registry, call, deleted=call.flag("deleted"), anywhere=True)
+    entry = _named_version(registry, call, deleted=call.flag("deleted"), anywhere=True)
     return PlainText(_formatted(registry, call, entry)), ()
 
 
 def _referenced_by(registry: Registry, call: Call) -> Answer:
-    entry = _found(registry, call, deleted=True)
+    entry = _named_version(registry, call, deleted=True)
     found = registry.referrers(entry.subject, entry.version, deleted=call.flag("deleted"))
     return call.page(sorted({referrer.id for referrer in found})), ()
 
 
 def _delete_version(registry: Registry, call: Call) -> Answer:
-    version = _found(registry, call, deleted=True).version
+    version = _named_version(registry, call, deleted=True).version
     permanent = call.flag("permanent")
     return version, registry.delete_version(call.subject, version, permanent=permanent)
 

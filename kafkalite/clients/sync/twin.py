@@ -37,10 +37,10 @@ class Twin(Generic[A_co]):
     def __init__(self, make: Callable[[], A_co]) -> None:
         self._thread = loop_thread()
 
-        async def made() -> A_co:
+        async def new_client() -> A_co:
             return make()
 
-        self._client = self._thread.run(made)
+        self._client = self._thread.run(new_client)
 
     def start(self) -> None:
         """Makes it ready for use."""
@@ -58,10 +58,10 @@ class Twin(Generic[A_co]):
     def read(self, get: Callable[[A_co], T]) -> T:
         """The result of `get` on the client, between two turns of the loop."""
 
-        async def found() -> T:
+        async def result() -> T:
             return get(self._client)
 
-        return self._thread.run(found)
+        return self._thread.run(result)
 
     def __enter__(self) -> Self:
         self.start()
@@ -73,11 +73,11 @@ class Twin(Generic[A_co]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        async def left() -> None:
+        async def leave() -> None:
             self.let_go()
             await self._client.__aexit__(kind, error, trace)
 
-        self._thread.run(left)
+        self._thread.run(leave)
 
 
 def like(
@@ -85,12 +85,12 @@ def like(
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
     """Gives a function written by hand the parameters of `method`."""
 
-    def given(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+    def decorate(function: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
         result = signature(function).return_annotation
         vars(function)["__signature__"] = signature(method).replace(return_annotation=result)
         return cast("Callable[Concatenate[Any, P], R]", function)
 
-    return given
+    return decorate
 
 
 def made_like(
@@ -98,13 +98,13 @@ def made_like(
 ) -> Callable[[Callable[[Any], None]], Callable[Concatenate[Any, P], None]]:
     """The `__init__` of a twin: the asynchronous client is made of the same arguments."""
 
-    def given(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
+    def decorate(_: Callable[[Any], None]) -> Callable[Concatenate[Any, P], None]:
         def init(self: Twin[A], *args: P.args, **kwargs: P.kwargs) -> None:
             Twin.__init__(self, lambda: make(*args, **kwargs))
 
         return cast("Callable[Concatenate[Any, P], None]", wraps(make.__init__)(init))
 
-    return given
+    return decorate
 
 
 def blocking(

@@ -201,7 +201,7 @@ class BrokerConfig:
         """Every setting of the broker with its value, source and synonyms, by name."""
         entries = []
         for name, key in sorted(BROKER_KEYS.items()):
-            synonyms = _told(name, self.synonyms(_GROUPS.get(name, (name,))))
+            synonyms = _from_name_on(name, self.synonyms(_GROUPS.get(name, (name,))))
             source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
             text = to_text(self.values[name])
             entries.append(ConfigEntry(key, text, source, synonyms, not key.dynamic))
@@ -264,7 +264,7 @@ def _unknown(name: str, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry:
     return ConfigEntry(key, synonyms[0].value, synonyms[0].source, synonyms, is_read_only=True)
 
 
-def _told(name: str, synonyms: Sequence[ConfigSynonym]) -> tuple[ConfigSynonym, ...]:
+def _from_name_on(name: str, synonyms: Sequence[ConfigSynonym]) -> tuple[ConfigSynonym, ...]:
     """The synonyms from the first on that bears the name."""
     return tuple(dropwhile(lambda synonym: synonym.name != name, synonyms))
 
@@ -369,7 +369,7 @@ def _entry(key: ConfigKey, value: Value, broker: BrokerConfig) -> ConfigEntry:
     """The description of a setting that a topic leaves to its broker."""
     synonyms = broker.synonyms(key.synonyms)
     source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
-    told = _told(key.synonyms[0], synonyms) if synonyms else ()
+    told = _from_name_on(key.synonyms[0], synonyms) if synonyms else ()
     return ConfigEntry(key, to_text(value), source, told, is_read_only=False)
 
 

@@ -47,7 +47,7 @@ TOO_LARGE: Final = frozenset(
 )
 
 
-def _told(error: ErrorCode, too_large: ErrorCode) -> ErrorCode:
+def _client_code(error: ErrorCode, too_large: ErrorCode) -> ErrorCode:
     if error in TRY_AGAIN:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error in ELSEWHERE:
@@ -63,20 +63,20 @@ def with_append_error(response: object, error: ErrorCode) -> Any:
 
 @with_append_error.register
 def _(response: JoinGroupResponse, error: ErrorCode) -> JoinGroupResponse:
-    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = response.error_code or _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     return JoinGroupResponse(error_code=code, protocol_name=response.protocol_name)
 
 
 @with_append_error.register
 def _(response: SyncGroupResponse, error: ErrorCode) -> SyncGroupResponse:
-    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = response.error_code or _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     return SyncGroupResponse(error_code=code)
 
 
 @with_append_error.register(OffsetCommitResponse)
 @with_append_error.register(TxnOffsetCommitResponse)
 def _(response: Any, error: ErrorCode) -> Any:
-    code = _told(error, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+    code = _client_code(error, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     return replace(
         response,
         topics=tuple(
@@ -93,29 +93,29 @@ def _(response: Any, error: ErrorCode) -> Any:
 
 @with_append_error.register
 def _(response: DeleteGroupsResponse, error: ErrorCode) -> DeleteGroupsResponse:
-    code = _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     results = tuple(replace(r, error_code=r.error_code or code) for r in response.results)
     return replace(response, results=results)
 
 
 @with_append_error.register
 def _(response: OffsetDeleteResponse, error: ErrorCode) -> OffsetDeleteResponse:
-    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = response.error_code or _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     return OffsetDeleteResponse(error_code=code)
 
 
 @with_append_error.register
 def _(response: InitProducerIdResponse, error: ErrorCode) -> InitProducerIdResponse:
-    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = response.error_code or _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)
 
 
 @with_append_error.register
 def _(response: EndTxnResponse, error: ErrorCode) -> EndTxnResponse:
-    code = response.error_code or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    code = response.error_code or _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)
     return EndTxnResponse(error_code=code)
 
 
 @with_append_error.register
 def _(response: ErrorCode, error: ErrorCode) -> ErrorCode:
-    return response or _told(error, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return response or _client_code(error, ErrorCode.UNKNOWN_SERVER_ERROR)

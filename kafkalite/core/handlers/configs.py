@@ -247,7 +247,7 @@ def _changed(
         _note_idle(broker, passed.values())
     responses: list[AlterConfigsResourceResponse] = []
     for change, result in zip(changes, results, strict=True):
-        responses.append(_told(change, result))
+        responses.append(_result_of(change, result))
         if not len(responses) % ENTRIES_PER_SLICE:
             yield
     return response(responses=tuple(responses))
@@ -261,7 +261,7 @@ def _change_loggers(broker: Broker, change: ConfigChange, *, validate_only: bool
     return None
 
 
-def _told(change: ConfigChange, error: Result) -> AlterConfigsResourceResponse:
+def _result_of(change: ConfigChange, error: Result) -> AlterConfigsResourceResponse:
     kind, name = change.resource_type, change.resource_name
     if error is None:
         return AlterConfigsResourceResponse(resource_type=kind, resource_name=name)

@@ -79,7 +79,7 @@ def metadata(
         kept.set_state(broker.image, broker.partitions.offline.keys())
         answer = kept.find((request, context.api_version, context.listener))
     if answer is None:
-        make = _slices if is_kept else _made
+        make = _slices if is_kept else _encoded_answer
         answer = in_slices(broker, ApiKey.METADATA, context, make(broker, request, context))
     return cast("MetadataResponse | Encoded | Pending[MetadataResponse]", answer)
 
@@ -93,15 +93,15 @@ def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -
         if (answer := kept.find(asked)) is not None:
             return answer
     if kept.being_made(asked) is not None:  # the answer was not kept, and another makes it anew
-        return (yield from _made(broker, request, context))
+        return (yield from _encoded_answer(broker, request, context))
     kept.begin(asked)
     try:
-        return (yield from _made(broker, request, context))
+        return (yield from _encoded_answer(broker, request, context))
     finally:
         kept.end(asked)
 
 
-def _made(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
+def _encoded_answer(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
     image, offline = broker.image, frozenset(broker.partitions.offline)
     answer = yield from _metadata(broker, request, context)
     if not _is_large(answer):

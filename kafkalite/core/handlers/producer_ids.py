@@ -34,10 +34,10 @@ def init_producer_id(
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=NO_EPOCH)
     if request.transactional_id is not None:
         return _transactional(broker, request.transactional_id, request, context)
-    return after(broker.producer_ids.take(), _taken)
+    return after(broker.producer_ids.take(), _response)
 
 
-def _taken(producer_id: int | ApiError) -> InitProducerIdResponse:
+def _response(producer_id: int | ApiError) -> InitProducerIdResponse:
     if isinstance(producer_id, ApiError):
         code = producer_id.error_code
         return InitProducerIdResponse(error_code=code, producer_epoch=NO_EPOCH)

@@ -168,14 +168,14 @@ def _refused(
 ) -> AddPartitionsToTxnResponse:
     """No partition is added, because some are unknown."""
     missing, untried = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-    return _told(request, lambda where: missing if where in unknown else untried)
+    return _add_partitions_response(request, lambda where: missing if where in unknown else untried)
 
 
 def _added(request: AddPartitionsToTxnRequest, code: ErrorCode) -> AddPartitionsToTxnResponse:
-    return _told(request, lambda _: code)
+    return _add_partitions_response(request, lambda _: code)
 
 
-def _told(
+def _add_partitions_response(
     request: AddPartitionsToTxnRequest, code_of: Callable[[TopicPartition], ErrorCode]
 ) -> AddPartitionsToTxnResponse:
     return AddPartitionsToTxnResponse(

@@ -93,14 +93,16 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
 
     def _run_effect(self, coordinator: Coordinator[TransactionCoordinator], effect: object) -> None:
         if isinstance(effect, TakeProducerId):
-            self._producer_ids.take().when_done(partial(self._taken, coordinator, effect))
+            self._producer_ids.take().when_done(
+                partial(self._producer_id_taken, coordinator, effect)
+            )
             return
         assert isinstance(effect, WriteMarkers), effect
         marker = Marker(*effect.identity, effect.commit, coordinator.leader_epoch)
         done = partial(self._written, coordinator, effect)
         self._markers.write(marker, effect.partitions, done)
 
-    def _taken(
+    def _producer_id_taken(
         self,
         coordinator: Coordinator[TransactionCoordinator],
         effect: TakeProducerId,
