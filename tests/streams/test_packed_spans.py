@@ -25,6 +25,7 @@ from kafkalite.streams import (
     Windowed,
     count,
     first,
+    fold,
     last,
     max_,
     mean,
@@ -241,13 +242,14 @@ def test_below_several_tasks_as_its_twin_gives_it(
     cached: bool,
     is_sorted: bool,
 ) -> None:
-    """Records are judged by the time of the task that wrote them, whoever runs or moves."""
+    """Records are judged by the time of the task that wrote them, whoever runs or moves. A fold
+    that counts gives what a count does."""
 
-    def run() -> tuple[Any, ...]:
+    def run(aggregate: Any) -> tuple[Any, ...]:
         app = StreamsBuilder("app", key=string(), value=string())
         kind = (session if of_sessions else sliding)(*window)
         groups = app.stream("in").group_by(lambda v: v, name="k").window(kind)
-        table = groups.count(name="n", cached=cached)
+        table = groups.aggregate(aggregate, name="n", value=msgpack(), cached=cached)
         table.to_stream().to("updates")
         table.final().to("final")
         table.late().to("late")
@@ -269,10 +271,11 @@ def test_below_several_tasks_as_its_twin_gives_it(
         return shown, sorted(others[0]), others[1], cluster.dropped
 
     assert native.NATIVE
-    packed = run()
+    packed = run(count())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "NATIVE", False)
-        assert packed == run()
+        assert packed == run(count())
+    assert packed == run(fold(0, lambda n, _: n + 1, merge=int.__add__))
 
 
 class Number:
