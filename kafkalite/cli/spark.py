@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -177,9 +178,10 @@ def _spark(
         yield None
         return
     from kafkalite.spark.engine import SparkEngine
-    from kafkalite.spark.session import local_session
 
     def start() -> SparkSession:
+        from kafkalite.spark.session import local_session
+
         started = time.monotonic()
         session = local_session("kafkalite-load")
         tell(f"Spark {session.version} is up after {time.monotonic() - started:.1f} s")
@@ -202,8 +204,8 @@ def _topic_loads(
     try:
         from kafkalite.warehouse.tables import TopicLoad
 
-        if needs_spark:
-            import pyspark  # noqa: F401
+        if needs_spark and find_spec("pyspark") is None:  # not imported: perhaps nothing is new
+            raise ImportError("No module named 'pyspark'")
     except ImportError as error:
         extra = "spark" if needs_spark else "warehouse"
         raise ConfigError(

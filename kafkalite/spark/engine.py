@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from kafkalite.spark.failures import our_failures
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -48,6 +46,8 @@ class SparkEngine:
         """The results, once all tasks are done."""
         if not items:
             return
+        from kafkalite.spark.failures import our_failures  # imports pyspark
+
         with our_failures(self._place):
             rows = (
                 self.session.range(0, len(items), 1, len(items))

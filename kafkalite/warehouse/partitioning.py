@@ -24,7 +24,6 @@ from kafkalite.errors import ConfigError
 
 HIDDEN: Final = "._"  # readers of Parquet ignore names that begin with one of these
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-FIRST_DAY, LAST_DAY = (pa.scalar(day, pa.date32()) for day in (date.min, date.max))
 TIMES: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
 KEY: Final = "__partition"
 TIMESTAMP: Final = "_timestamp"
@@ -70,7 +69,8 @@ class Partitioning:
         if self.by in TIMES:
             times = rows[TIMESTAMP]
             days = pc.cast(times, pa.date32(), safe=False)
-            is_date = pc.and_(pc.greater_equal(days, FIRST_DAY), pc.less_equal(days, LAST_DAY))
+            first, last = (pa.scalar(day, pa.date32()) for day in (date.min, date.max))
+            is_date = pc.and_(pc.greater_equal(days, first), pc.less_equal(days, last))
             times = pc.if_else(is_date, times, None)
             return pc.strftime(times, TIMES[self.by])
         if self.by not in rows.column_names:

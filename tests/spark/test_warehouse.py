@@ -115,6 +115,17 @@ def rows_of(spark: SparkSession, table: str) -> list[dict[str, Any]]:
     return [{name: row[name] for name in names} for row in rows]
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_sql_reads_tables_of_other_kinds_without_a_jar(
+    address: str, spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    load = TopicLoad(f"orders-{kind}", key_format="string", table_format=kind)
+    send(address, load.topic, range(50))
+    assert load_topic(spark, address, load, tmp_path).records == 50
+    assert read_table(spark, tmp_path, load)
+    assert rows_of(spark, load.table) == [order(i) for i in range(50)]
+
+
 def test_a_load_holds_every_row_once_however_often_it_runs(
     address: str, spark: SparkSession, tmp_path: Path
 ) -> None:

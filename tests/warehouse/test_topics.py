@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -227,3 +229,22 @@ def test_types_of_avro_are_columns_of_every_table(address: str, tmp_path: Path, 
             tmp_path, address, LocalEngine(), Layout()
         )
     assert format_of(tmp_path / wanted.table) == kind
+
+
+@pytest.mark.slow
+def test_a_load_that_finds_nothing_new_imports_neither_spark_nor_pandas(
+    address: str, tmp_path: Path
+) -> None:
+    wanted = TopicLoad("idle", value_format="string")
+    send(address, wanted.topic, [b"x"])
+    load(address, wanted, tmp_path)
+    words = ["load", "idle", "-b", address, "--warehouse", str(tmp_path), "--value", "idle=string"]
+    program = (
+        "import sys; from kafkalite.cli.spark import cli\n"
+        f"cli({words}, standalone_mode=False)\n"
+        "assert not {'pyspark', 'pandas', 'deltalake', 'pyiceberg'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "up to date" in done.stdout
