@@ -189,3 +189,60 @@ def test_a_client_that_leaves_is_forgotten() -> None:
                 await asyncio.sleep(0)
 
     run(scenario)
+
+
+def test_half_a_question_is_waited_for_no_longer_than_an_idle_client() -> None:
+    async def scenario(served: Served) -> None:
+        async with served.line() as (connection, line):
+            line.send(question("a")[:20])
+            assert not served.rows.serve()  # gives it back
+            await asyncio.sleep(0)
+            assert not served.rows.is_open
+            connection._give_up()
+            assert not connection.transport.is_closing()  # it has asked a moment ago
+            connection._short_until = 0.0
+            connection._give_up()
+            assert connection.transport.is_closing()
+
+    run(scenario)
+
+
+def test_a_head_without_end_is_refused() -> None:
+    async def scenario(served: Served) -> None:
+        async with served.line() as (connection, line):
+            loop = asyncio.get_running_loop()
+            line.send(question("a")[:-2] + b"x: ")
+            assert not served.rows.serve()
+            sending = asyncio.create_task(loop.sock_sendall(line, b"y" * (1 << 20)))
+            while not connection.transport.is_closing():
+                await asyncio.sleep(0)
+            assert (await loop.sock_recv(line, 65_536)).startswith(b"HTTP/1.1 400 ")
+            sending.cancel()
+            await asyncio.wait([sending])
+            assert served.queries.seen == []
+
+    run(scenario)
+
+
+def test_a_client_that_reads_nothing_is_heard_no_more() -> None:
+    """Questions are answered as long as there is room for answers, and no longer."""
+
+    async def scenario(served: Served) -> None:
+        async with served.line() as (_, line):
+            for number in range(20_000):
+                try:
+                    line.send(question(f"k{number:05}"))
+                except BlockingIOError:
+                    break
+                served.rows.serve()
+                if number % 100 == 0:
+                    await asyncio.sleep(0)
+            else:
+                raise AssertionError("it was heard for ever")
+            before = len(served.queries.seen)
+            for _ in range(100):
+                served.rows.serve()
+                await asyncio.sleep(0)
+            assert len(served.queries.seen) - before <= PIPELINED_MAX
+
+    run(scenario)
