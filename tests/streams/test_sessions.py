@@ -150,6 +150,20 @@ def test_rows_that_come_and_go(
     assert as_table(run.rows("updates")) == as_table(plain.updates)
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_records_without_a_row_leave_nothing_behind(batch_run: Run, cached: bool) -> None:
+    """As objects: a session that never has a row waits for no end."""
+    app = StreamsBuilder("app", key=string(), value=msgpack())
+    table = app.stream("in").group_by_key().window(session(5)).aggregate(reduce_(REDUCED), name="t")
+    table.to_stream().to("updates")
+    run = batch_run(app, cached=cached)
+    run.feed("in", [("a", None, 1), ("a", None, 9), ("b", None, 9)])
+    run.commit()
+    (operator,) = run.tasks[0]._operators.values()
+    assert operator._ends == []
+    assert len(run.tasks[0].store("t")) == 0
+
+
 @given(WINDOWS, inputs, cuts, st.sampled_from(["reduce", "mean"]))
 @settings(max_examples=150, deadline=None)
 def test_a_lone_aggregate_that_may_be_none(

@@ -232,12 +232,10 @@ class SessionAggregate(SpanAggregate):
         for other in found[1:]:
             self.drop(other, time, self.old_of(other))
         span.start, span.end = start, end
-        if not found:
-            self.open(span)
-        self._settle(span, old, time)
+        self._settle(span, old, time, is_new=not found)
         return span
 
-    def _settle(self, span: Span, old: Any, time: int) -> None:
+    def _settle(self, span: Span, old: Any, time: int, *, is_new: bool) -> None:
         """Gives a session the row that was made, if there is one."""
         bucket = self.bucket
         for partials in bucket.partials:
@@ -249,7 +247,11 @@ class SessionAggregate(SpanAggregate):
         bucket.stamps[span] = span.end
         bucket.newest = max(bucket.newest, span.end)
         if self.store.has(bucket, span):
+            if is_new:
+                self.open(span)
             self.change(span, old)
+        elif is_new:
+            bucket.forget(span)
         else:
             self.drop(span, time, old)
 
