@@ -15,21 +15,21 @@
 A value that was written before its type became a logical one stays a number, as in the serde.
 
 Fails  with SchemaError, naming the place, for types without a column: a union of several types, a
-       type that contains itself, null alone.
+       type that contains itself, null alone; with ConfigError for a field that there is not.
 Source Spark's own `from_avro`, for times as well: Spark refuses Parquet tables with a column of its
        type `time`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import time, timedelta
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from kafkalite.errors import SchemaError
+from kafkalite.errors import ConfigError, SchemaError
 from kafkalite.serde.avro_schema import Node, Schema, kind, logical, type_name
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -94,11 +94,18 @@ class ColumnType:
 PLAIN: Final = {"string": ColumnType(pa.string()), "binary": ColumnType(pa.binary())}
 
 
-def column_type(schema: Schema) -> ColumnType:
-    """The column that values of a schema make."""
+def column_type(schema: Schema, fields: Sequence[str] | None = None) -> ColumnType:
+    """The column that values of a schema make, or some fields of them, in this order."""
     if schema.recursive:
         raise SchemaError(f"{schema.name}: a type that contains itself has no column type")
-    return _of(schema.root, schema, "value")
+    if fields is None:
+        return _of(schema.root, schema, "value")
+    node = schema.deref(schema.root)
+    known = {f["name"]: f for f in node["fields"]} if kind(node) == "record" else {}
+    if unknown := [name for name in fields if name not in known]:
+        there = ", ".join(known) or "no fields"
+        raise ConfigError(f"the value has no field {unknown[0]!r}; it has {there}")
+    return _of_record({"fields": [known[name] for name in fields]}, schema, "value")
 
 
 def _of(node: Node, schema: Schema, path: str) -> ColumnType:

@@ -179,14 +179,21 @@ def _struct(shape: Shape, known: pa.StructType) -> pa.StructType:
 # ---- rows --------------------------------------------------------------------------------------
 
 
-def row_reader(columns: pa.StructType) -> Callable[[bytes], dict[str, Any]]:
-    """A function from an object's bytes to a row. ValueError if the object does not fit."""
+def row_reader(
+    columns: pa.StructType, *, ignore_others: bool = False
+) -> Callable[[bytes], dict[str, Any]]:
+    """A function from an object's bytes to a row. ValueError if the object does not fit: if it has
+    a field without a column, for instance, unless the object's other fields are ignored.
+    """
     read = _reader(columns, "")
+    names = columns.names
 
     def row(data: bytes) -> dict[str, Any]:
         value = orjson.loads(data)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
+        if ignore_others:
+            value = {name: value[name] for name in names if name in value}
         made: dict[str, Any] = read(value, "")
         return made
 

@@ -58,6 +58,17 @@ def integers(column: Sequence[int], kind: pa.DataType | None = None) -> pa.Array
     return pa.array(column, kind)
 
 
+def header_lists(headers: Sequence[Any] | None, count: int) -> pa.Array:
+    """A list for each of `count` records; empty ones where no record has a header."""
+    kind = SCHEMA.field("headers").type
+    if headers is None:
+        none = pa.py_buffer(bytes(4 * (count + 1)))
+        return pa.Array.from_buffers(kind, count, [None, none], children=[pa.array([], HEADER)])
+    return pa.array(
+        [[{"key": name, "value": value} for name, value in row] for row in headers], kind
+    )
+
+
 def record_batch(
     keys: Sequence[Any],
     values: Sequence[Any],
@@ -67,19 +78,11 @@ def record_batch(
 ) -> pa.RecordBatch:
     """All columns of a batch, by `SCHEMA`."""
     count = len(values)
-    if headers is None:
-        none = pa.py_buffer(bytes(4 * (count + 1)))
-        rows = pa.Array.from_buffers(
-            SCHEMA.field("headers").type, count, [None, none], children=[pa.array([], HEADER)]
-        )
-    else:
-        named = [[{"key": name, "value": value} for name, value in row] for row in headers]
-        rows = pa.array(named, SCHEMA.field("headers").type)
     arrays = [
         binary(keys),
         binary(values),
         integers(timestamps, MILLISECONDS),
         pa.nulls(count, pa.int64()) if offsets is None else integers(offsets),
-        rows,
+        header_lists(headers, count),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

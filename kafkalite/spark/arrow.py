@@ -1,4 +1,4 @@
-"""Converts columns of bytes to Arrow record batches with the schema that Spark expects. [P]
+"""Converts columns of bytes to Arrow record batches with the schema that Spark expects. [D]
 
 The columns are those of the official connector: key, value, topic, partition, offset, timestamp,
 timestampType, optional headers. With `value.format=avro` the value is a struct of the reader's
@@ -16,8 +16,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kafkalite.columnar.column_types import TIMESTAMP, Convert
+from kafkalite.columnar.decoding import Decoded
 from kafkalite.columnar.rows import Rows
-from kafkalite.core.arrow import MILLISECONDS, binary, integers
+from kafkalite.core.arrow import MILLISECONDS, binary, header_lists, integers
 from kafkalite.core.protocol.record_codec import Spans
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.glimpse import glimpse
@@ -104,6 +105,29 @@ def to_record_batch(
                 f"is no {field.type}: {error}"
             ) from error
     return pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def source_batch(decoded: Decoded, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of the source from decoded rows."""
+    rows = decoded.rows
+    n = len(rows)
+    stamps = _microseconds(rows.columns.timestamps)
+    if not isinstance(stamps, pa.Array):
+        index = next(i for i, stamp in enumerate(stamps) if _is_misfit(stamp, TIMESTAMP))
+        where = f"{rows.topic}-{rows.partition} offset {rows.offsets[index]}"
+        raise SerdeError(f"{where}: timestamp {stamps[index]} is no {TIMESTAMP}")
+    arrays = [
+        decoded.key,
+        decoded.value,
+        pa.repeat(pa.scalar(rows.topic, pa.string()), n),
+        pa.repeat(pa.scalar(rows.partition, pa.int32()), n),
+        integers(rows.offsets),
+        stamps,
+        pa.repeat(pa.scalar(int(rows.timestamp_type), pa.int32()), n),
+    ]
+    if "headers" in schema.names:
+        arrays.append(header_lists(rows.columns.headers, n))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _quickly(column: Sequence[Any], kind: pa.DataType) -> Sequence[Any] | pa.Array:

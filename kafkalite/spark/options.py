@@ -16,7 +16,11 @@
     includeHeaders                          adds the column headers
     key.format                              binary (default), string, windowed, windowed:SIZE
     value.format                            binary (default), string, avro, json
-    value.schema                            required for json: a Spark type, as `schema.json()`
+    value.schema                            json: required, a Spark type as `schema.json()`; avro:
+                                            the reader's schema instead of the newest
+    value.columns                           avro, json: only these fields are decoded: id,price
+    mode                                    failfast, dropmalformed, permissive: what becomes of a
+                                            record that cannot be decoded
 
 Fails  with ConfigError, naming the option and its value.
 Source Spark's Structured Streaming + Kafka integration guide.
@@ -28,13 +32,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kafkalite.columnar.settings import ReadSettings, settings_of
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
-from kafkalite.serde.primitives import string
-from kafkalite.serde.windowed import named_windowed
+
+if TYPE_CHECKING:
+    from kafkalite.columnar.decoding import OnError
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -46,7 +51,7 @@ KNOWN: Final = frozenset(
         "startingoffsetsbytimestampstrategy", "endingoffsets", "endingoffsetsbytimestamp",
         "endingtimestamp", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
         "minpartitions", "maxrecordsperpartition", "failondataloss", "includeheaders",
-        "key.format", "value.format", "value.schema", "path",
+        "key.format", "value.format", "value.schema", "value.columns", "mode", "path",
     }
 )  # fmt: skip
 OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
@@ -54,6 +59,11 @@ OF_STREAMS: Final = ("minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
 CHOOSING: Final = ("subscribe", "subscribePattern", "assign")
 VALUE_FORMATS: Final = ("binary", "string", "avro", "json")
 KEY_FORMATS: Final = ("binary", "string", "windowed", "windowed:SIZE")
+MODES: Final[Mapping[str, OnError]] = {
+    "failfast": "fail",
+    "dropmalformed": "skip",
+    "permissive": "null",  # as `from_avro` and `from_json` call it
+}
 STRATEGIES: Final = ("error", "latest")
 DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
 SECONDS: Final = {None: 0.001, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
@@ -96,6 +106,8 @@ class SourceOptions:
     key_format: str
     value_format: str
     value_schema: str | None
+    value_columns: tuple[str, ...] | None
+    on_error: OnError
     group_id: str | None
 
     @property
@@ -113,8 +125,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     if value_format == "avro" and len(topics) != 1:
         raise ConfigError(f"value.format avro reads one topic, not {len(topics)}: {topics}")
     value_schema = given.get("value.schema")
-    if (value_format == "json") != (value_schema is not None):
-        raise ConfigError("value.schema is for value.format json, which needs one: schema.json()")
+    if value_format == "json" and value_schema is None:
+        raise ConfigError("value.format json needs the option value.schema, as schema.json()")
+    for name in ("value.schema", "value.columns"):
+        if name in given and value_format not in ("avro", "json"):
+            raise ConfigError(f"{name} is for value.format avro and json")
     starting_name, starting = _place(given, "starting", "latest" if streaming else "earliest")
     ending_name, ending = _place(given, "ending", "latest")
     settings, group_id = _settings(given)
@@ -140,6 +155,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         key_format=_key_format(given),
         value_format=value_format,
         value_schema=value_schema,
+        value_columns=_names(given, "value.columns"),
+        on_error=_mode(given),
         group_id=group_id or (prefix and f"{prefix}-{'-'.join(topics) or pattern}"),
     )
 
@@ -267,6 +284,21 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
     return json.dumps(nested)
 
 
+def _mode(given: Mapping[str, str]) -> OnError:
+    lower = {"mode": given["mode"].lower()} if "mode" in given else {}
+    return MODES[_one_of(lower, "mode", tuple(MODES))]
+
+
+def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
+    text = given.get(option)
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ConfigError(f"{option} names no field")
+    return names
+
+
 def _positive(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
@@ -296,6 +328,11 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def _key_format(given: Mapping[str, str]) -> str:
     text = given.get("key.format", KEY_FORMATS[0])
+    if text in ("binary", "string"):
+        return text
+    from kafkalite.serde.primitives import string  # with it comes all of serde
+    from kafkalite.serde.windowed import named_windowed
+
     try:
         is_windowed = named_windowed(text, string()) is not None
     except ConfigError as error:

@@ -49,8 +49,11 @@ def test_offsets_survive_the_round_trip() -> None:
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0'"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe'"),
         ({"value.format": "xml"}, "value.format: 'xml'"),
-        ({"value.format": "json"}, "value.schema is for value.format json, which needs one"),
-        ({"value.schema": "{}"}, "value.schema is for value.format json"),
+        ({"value.format": "json"}, "value.format json needs the option value.schema"),
+        ({"value.schema": "{}"}, "value.schema is for value.format avro and json"),
+        ({"value.columns": "id"}, "value.columns is for value.format avro and json"),
+        ({"value.format": "avro", "value.columns": " ,"}, "value.columns names no field"),
+        ({"mode": "lenient"}, "mode: 'lenient' is not one of failfast, dropmalformed"),
         ({"subscribe": "a,b", "value.format": "avro"}, "reads one topic, not 2"),
         ({"endingOffsets": "earliest"}, "endingOffsets: earliest"),
         ({"endingOffsets": '{"orders": {"0": -2}}'}, "endingOffsets: earliest"),
@@ -146,3 +149,10 @@ def test_settings_of_the_client_have_their_prefix() -> None:
     assert parse_options(pattern, streaming=False).pattern == "a.*"
     with pytest.raises(ConfigError, match=r"subscribePattern: '\(': "):
         parse_options(pattern | {"subscribePattern": "("}, streaming=False)
+
+
+def test_fields_and_the_way_with_bad_records_are_options() -> None:
+    given = {"value.format": "avro", "value.columns": "id, at,id", "mode": "DROPMALFORMED"}
+    options = parse_options(GOOD | given, streaming=False)
+    assert options.value_columns == ("id", "at")
+    assert options.on_error == "skip"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ConfigError, StorageError
+from kafkalite.errors import ConfigError, SerdeError, StorageError
+from kafkalite.serde import SerdeContext, avro
+from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.spark.source import BatchReader, StreamReader
 
 ALL = ReadAllAvailable()
@@ -173,3 +178,47 @@ def test_a_log_that_became_shorter_ends_a_query_unless_loss_is_allowed(
         stream("reads-short").latestOffset(start, ALL)
     allowed = stream("reads-short", failOnDataLoss="false")
     assert allowed.latestOffset(start, ALL) == start
+
+
+def test_some_fields_are_decoded_as_a_pinned_schema_and_bad_records_dropped(bootstrap: str) -> None:
+    topic = "reads-avro"
+    old = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
+    new = {**old, "fields": [{"name": n, "type": "int", "default": 5} for n in ("id", "more")]}
+
+    async def send_both() -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, 1)])
+        records: list[bytes | None] = [b"no avro", None]
+        with LogRegistry(bootstrap) as registry:
+            for schema, value in ((old, {"id": 7}), (new, {"id": 7, "more": 8})):
+                codec = avro(schema=schema).open(SerdeContext(registry))
+                records += codec.serialize(topic, [value])
+        async with Producer(bootstrap) as producer:
+            await producer.send_columns(topic, Columns([None] * 4, records, [0] * 4), 0)
+            await producer.flush()
+
+    asyncio.run(send_both())
+
+    def read(**options: str) -> list[Any]:
+        servers = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+        reader = BatchReader(servers | {"value.format": "avro"} | options)
+        batches = [b for planned in reader.partitions() for b in reader.read(planned)]
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    with pytest.raises(SerdeError, match="reads-avro-0 offset 0"):
+        read()
+    whole = [None, {"id": 7, "more": 5}, {"id": 7, "more": 8}]
+    assert read(mode="dropmalformed") == whole
+    assert read(mode="permissive") == [None, *whole]
+    some = {"mode": "dropmalformed", "value.columns": "more"}
+    assert read(**some) == [None, {"more": 5}, {"more": 8}]
+    pinned = {"mode": "dropmalformed", "value.schema": json.dumps(old)}
+    assert read(**pinned) == [None, {"id": 7}, {"id": 7}]
+
+
+def test_what_every_application_of_spark_imports_is_light() -> None:
+    """Spark imports `pyspark_kafkalite` wherever a source is looked up, ours or not."""
+    listed = "import pyspark_kafkalite, sys; print(*sorted(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
+    heavy = ("kafkalite.clients", "kafkalite.serde.avro", "kafkalite.columnar.decoding", "fastavro")
+    assert [name for name in ran.stdout.split() if name.startswith(heavy)] == []

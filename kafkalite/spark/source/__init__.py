@@ -37,7 +37,7 @@ class KafkaliteSource(DataSource):
         from pyspark.sql.pandas.types import from_arrow_schema
 
         reading = Reading.of_either(dict(self.options))
-        columns = from_arrow_schema(reading.columns()[0])
+        columns = from_arrow_schema(reading.columns())
         if reading.avro_schema is not None:
             columns["value"].metadata = {AVRO_SCHEMA: reading.avro_schema}
         return columns

@@ -6,9 +6,10 @@ Fails  with ConfigError for wrong options, with StorageError if records were del
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -20,10 +21,13 @@ from kafkalite.spark.options import OF_BATCHES, Place, SourceOptions, parse_opti
 from kafkalite.spark.source.planning import Bounds, Offsets, planned, resolved, times_of
 
 if TYPE_CHECKING:
-    from kafkalite.columnar.column_types import Convert
+    from kafkalite.columnar.decoding import Decoder
+    from kafkalite.columnar.formats import Format
     from kafkalite.columnar.lookup import Lookup
 
-AVRO_SCHEMA = "avro.schema"  # in the metadata of the column `value`
+log: Final = logging.getLogger(__name__)
+
+AVRO_SCHEMA: Final = "avro.schema"  # in the metadata of the column `value`
 
 
 class RangePartition(InputPartition):
@@ -48,8 +52,9 @@ class Reading:
         streaming: bool = False,
     ) -> None:
         self.options: SourceOptions = parse_options(options, streaming=streaming)
-        is_avro = self.options.value_format == "avro"
-        self.avro_schema = avro_schema or self._latest_schema() if is_avro else None
+        self.avro_schema = avro_schema
+        if self.options.value_format == "avro" and avro_schema is None:
+            self.avro_schema = self.options.value_schema or self._latest_schema()
 
     @classmethod
     def of_either(cls, options: Mapping[str, str]) -> Reading:
@@ -57,20 +62,40 @@ class Reading:
         is_batch = {name.lower() for name in OF_BATCHES} & {name.lower() for name in options}
         return cls(options, streaming=not is_batch)
 
-    def columns(self) -> tuple[pa.Schema, Convert | None]:
-        """The columns, and what each value goes through to stand in its own."""
+    def columns(self) -> pa.Schema:
+        """The columns that the source gives."""
         from kafkalite.columnar.column_types import PLAIN, column_type
+        from kafkalite.columnar.formats import JsonValues
         from kafkalite.serde.avro_schema import parse_schema
         from kafkalite.spark.arrow import arrow_schema
         from kafkalite.spark.json_loads import json_struct
 
-        if self.options.value_schema is not None:
-            return arrow_schema(self.options, json_struct(self.options.value_schema)), None
-        if self.avro_schema is None:
-            value = PLAIN[self.options.value_format]
+        options = self.options
+        if self.avro_schema is not None:
+            value = column_type(parse_schema(self.avro_schema), options.value_columns).arrow
+        elif options.value_schema is not None:
+            value = JsonValues(json_struct(options.value_schema), options.value_columns).type
         else:
-            value = column_type(parse_schema(self.avro_schema))
-        return arrow_schema(self.options, value.arrow), value.convert
+            value = PLAIN[options.value_format].arrow
+        return arrow_schema(options, value)
+
+    def decoder(self) -> Decoder:
+        """How the bytes of records become the columns."""
+        from kafkalite.columnar.decoding import Decoder
+        from kafkalite.columnar.formats import AvroValues, JsonValues, key_format, plain
+        from kafkalite.serde.registry_log import registry_at
+        from kafkalite.spark.json_loads import json_struct
+
+        options = self.options
+        values: Format
+        if self.avro_schema is not None:
+            registry = registry_at(options.bootstrap_servers)
+            values = AvroValues(self.avro_schema, registry, options.value_columns)
+        elif options.value_schema is not None:
+            values = JsonValues(json_struct(options.value_schema), options.value_columns)
+        else:
+            values = plain(options.value_format)
+        return Decoder(key_format(options.key_format), values, on_error=options.on_error)
 
     def _latest_schema(self) -> str:
         """The latest schema of the topic's values."""
@@ -123,23 +148,12 @@ class Reading:
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of one range, in a worker process."""
         from kafkalite.columnar.reading import read_range
-        from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
-        from kafkalite.serde.registry_log import registry_at
-        from kafkalite.spark.arrow import key_serde, to_record_batch
-        from kafkalite.spark.json_loads import json_rows, json_struct
+        from kafkalite.spark.arrow import source_batch
 
-        options = self.options
-        value: Serde = string() if options.value_format == "string" else bytes_()
-        registry = None
-        if self.avro_schema is not None:
-            value = avro(schema=self.avro_schema)
-            registry = registry_at(options.bootstrap_servers)
-        values = value.open(SerdeContext(registry, is_key=False, as_dicts=True))
-        if options.value_schema is not None:
-            values = json_rows(json_struct(options.value_schema))
-        keys = key_serde(options.key_format).open(SerdeContext(None, is_key=True))
-        schema, convert = self.columns()
+        options, decoder, schema = self.options, self.decoder(), self.columns()
         for rows in read_range(
             options.settings, wanted, fail_on_data_loss=options.fail_on_data_loss
         ):
-            yield to_record_batch(rows, schema, (keys, values), convert)
+            yield source_batch(decoder.decode(rows), schema)
+        if decoder.unread_count:
+            log.warning("%s: %d records could not be decoded", wanted, decoder.unread_count)
