@@ -71,20 +71,20 @@ def _usage_error() -> Any:
 
 def _say_how(error: Any) -> None:
     """One line with the error and where to read more; the whole help if there is no command."""
-    told = error.format_message().replace("Value error, ", "")
-    if "\n" in told:
-        print(told, file=sys.stderr)
+    text = error.format_message().replace("Value error, ", "")
+    if "\n" in text:
+        print(text, file=sys.stderr)
         return
-    told = told.rstrip(".") + _meant(told)
+    text = text.rstrip(".") + _meant(text)
     where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
-    print(f"kafkalite: {told}{where}", file=sys.stderr)
+    print(f"kafkalite: {text}{where}", file=sys.stderr)
 
 
-def _meant(told: str) -> str:
+def _meant(text: str) -> str:
     """The word that was probably meant, if one of several was expected."""
     from kafkalite.core.nearest import did_you_mean
 
-    found = CHOICE.search(told)
+    found = CHOICE.search(text)
     return "" if found is None else did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
 
 

@@ -155,10 +155,10 @@ def _transaction_record(key: bytes | None, value: bytes | None) -> Mapping[str, 
 
 
 def _both(key: bytes | None, value: bytes | None, key_type: Any, value_type: Any) -> Document:
-    told: Document = asdict(decode_with_version(key_type, key or b""))
+    document: Document = asdict(decode_with_version(key_type, key or b""))
     if value is None:
-        return {**told, "tombstone": True}
-    return told | asdict(decode_with_version(value_type, value, accept_newer=True))
+        return {**document, "tombstone": True}
+    return document | asdict(decode_with_version(value_type, value, accept_newer=True))
 
 
 # ---- the other files -----------------------------------------------------------------------------

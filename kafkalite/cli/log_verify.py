@@ -95,8 +95,8 @@ class Check:
             self._add(file.path, Fault(0, str(error).removeprefix(f"{file.path}: ")))
 
     def _add(self, path: Path, fault: Fault) -> None:
-        told = {"file": str(path), "position": fault.position, "fault": fault.what}
-        self.faults.append(told)
+        document = {"file": str(path), "position": fault.position, "fault": fault.what}
+        self.faults.append(document)
 
 
 def _index_faults(file: LogFile, seen: list[Seen]) -> Iterator[Fault]:

@@ -49,10 +49,10 @@ def start(
     server = RegistryServer(listen)
     try:
         server.start(bootstrap_servers)
-        told = f"kafkalite registry is ready at {server.url} (log at {bootstrap_servers})"
+        line = f"kafkalite registry is ready at {server.url} (log at {bootstrap_servers})"
         if json:
-            told = to_json({"url": server.url, "log": bootstrap_servers}).decode()
-        print(told, flush=True)
+            line = to_json({"url": server.url, "log": bootstrap_servers}).decode()
+        print(line, flush=True)
         signal.sigwait(stop)
     finally:
         server.close()

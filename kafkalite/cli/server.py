@@ -206,7 +206,7 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
     registry = None if node.registry is None else node.registry.url
     http = None if node.http is None else node.http.url
     if json:
-        told = {
+        ready = {
             "address": str(node.address),
             "listeners": {name: str(at) for name, at in node.addresses.items()},
             "registry": registry,
@@ -214,7 +214,7 @@ def _say_ready(node: Node, data_dir: Path, json: bool) -> None:
             "data_dir": str(data_dir),
             "pid": os.getpid(),
         }
-        print(to_json(told).decode(), flush=True)
+        print(to_json(ready).decode(), flush=True)
         return
     doors = [] if registry is None else [f"schema registry at {registry}"]
     doors += [] if http is None else [f"metrics at {http}"]

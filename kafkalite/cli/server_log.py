@@ -118,15 +118,15 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The object's text: escapes stand for line breaks, and for text that is no UTF-8."""
-        told = {
+        entry = {
             "ts": f"{self.formatTime(record, SECONDS)}.{int(record.msecs):03d}Z",
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info and record.exc_info[0] is not None:
-            told["error"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
-        return json.dumps(told)
+            entry["error"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        return json.dumps(entry)
 
 
 def _of_thread(failed: threading.ExceptHookArgs) -> None:

@@ -319,8 +319,8 @@ def trim(
 
     wanted = ask(bootstrap_servers, find, topics=[topic])
     if wanted:
-        told = ", ".join(f"{tp} before {offset}" for tp, offset in wanted.items())
-        confirm(f"Delete the records of {told}?", yes=yes)
+        places = ", ".join(f"{tp} before {offset}" for tp, offset in wanted.items())
+        confirm(f"Delete the records of {places}?", yes=yes)
     starts = ask(bootstrap_servers, lambda admin: admin.delete_records(wanted)) if wanted else {}
     if json:
         print_json([{"topic": t, "partition": p, "begin": at} for (t, p), at in starts.items()])

@@ -102,31 +102,31 @@ def describe(
 ) -> None:
     """Show a transaction's state, producer, age and partitions."""
     found = ask(bootstrap_servers, lambda admin: admin.describe_transactions(transactional_ids))
-    documents = [_document(told) for told in found]
+    documents = [_document(each) for each in found]
     if json:
         print_json(documents)
         return
-    for told in documents:
-        age = f", open for {told['open_ms'] / 1000:.1f} s" if told["open_ms"] is not None else ""
+    for each in documents:
+        age = f", open for {each['open_ms'] / 1000:.1f} s" if each["open_ms"] is not None else ""
         emit(
-            f"{told['transactional_id']}: {told['state']}{age}, "
-            f"producer {told['producer_id']} epoch {told['producer_epoch']}, "
-            f"timeout {told['timeout_ms'] / 1000:g} s"
+            f"{each['transactional_id']}: {each['state']}{age}, "
+            f"producer {each['producer_id']} epoch {each['producer_epoch']}, "
+            f"timeout {each['timeout_ms'] / 1000:g} s"
         )
-        for partition in told["partitions"]:
+        for partition in each["partitions"]:
             emit(f"  {partition}")
 
 
-def _document(told: TransactionInfo) -> dict[str, Any]:
+def _document(found: TransactionInfo) -> dict[str, Any]:
     return {
-        "transactional_id": told.transactional_id,
-        "state": told.state,
-        "producer_id": told.producer_id,
-        "producer_epoch": told.producer_epoch,
-        "timeout_ms": told.timeout_ms,
-        "started": show_time(told.started_ms) if told.started_ms >= 0 else None,
-        "open_ms": max(0, _now_ms() - told.started_ms) if told.started_ms >= 0 else None,
-        "partitions": [str(tp) for tp in told.partitions],
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "started": show_time(found.started_ms) if found.started_ms >= 0 else None,
+        "open_ms": max(0, _now_ms() - found.started_ms) if found.started_ms >= 0 else None,
+        "partitions": [str(tp) for tp in found.partitions],
     }
 
 
@@ -151,27 +151,27 @@ def producers(
     async def work(admin: Admin) -> list[dict[str, Any]]:
         (found,) = await admin.describe_topics([topic])
         wanted = choose({topic: found.partition_count}, numbers)
-        told = await admin.describe_producers(wanted)
+        states = await admin.describe_producers(wanted)
         return [
             _producer(tp, producer)
             for tp in wanted
-            for producer in told[tp]
+            for producer in states[tp]
             if producer.in_transaction or not open_
         ]
 
     _print_producers(ask(bootstrap_servers, work, topics=[topic]), json)
 
 
-def _producer(tp: TopicPartition, told: ProducerInfo) -> dict[str, Any]:
+def _producer(tp: TopicPartition, producer: ProducerInfo) -> dict[str, Any]:
     return {
         "topic": tp.topic,
         "partition": tp.partition,
-        "producer_id": told.producer_id,
-        "producer_epoch": told.producer_epoch,
-        "coordinator_epoch": told.coordinator_epoch,
-        "last_sequence": told.last_sequence,
-        "last_timestamp": told.last_timestamp,
-        "start_offset": told.transaction_start_offset if told.in_transaction else None,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "last_sequence": producer.last_sequence,
+        "last_timestamp": producer.last_timestamp,
+        "start_offset": producer.transaction_start_offset if producer.in_transaction else None,
     }
 
 
@@ -211,10 +211,10 @@ def find_hanging(
 
     async def work(admin: Admin) -> list[dict[str, Any]]:
         counts = {t.name: t.partition_count for t in await admin.describe_topics(topics or None)}
-        told = await admin.describe_producers(choose(counts, None))
+        states = await admin.describe_producers(choose(counts, None))
         silent = [
             (tp, producer)
-            for tp, found in told.items()
+            for tp, found in states.items()
             for producer in found
             if producer.in_transaction and _now_ms() - producer.last_timestamp >= longer_ms
         ]
@@ -299,8 +299,8 @@ async def _fence(admin: Admin, transactional_id: str) -> dict[str, Any]:
 
 
 async def _abort_hanging(admin: Admin, tp: TopicPartition, start_offset: int) -> dict[str, Any]:
-    told = (await admin.describe_producers([tp]))[tp]
-    found = [p for p in told if p.transaction_start_offset == start_offset]
+    states = (await admin.describe_producers([tp]))[tp]
+    found = [p for p in states if p.transaction_start_offset == start_offset]
     if not found:
         raise ConfigError(f"{tp}: no open transaction begins at offset {start_offset}")
     (producer,) = found

@@ -52,14 +52,14 @@ def elect_leaders(
     records: dict[str, ClusterRecord] = {}
     results = []
     for topic, partitions in _wanted(request, image):
-        told = []
+        partition_results = []
         for partition in partitions:
             result, record = _election(topic, partition, image, elect)
             if record is not None:
                 records[record.path] = record
             if request.topic_partitions is not None or not _is_needless(result):
-                told.append(result)
-        results.append(ReplicaElectionResult(topic, tuple(told)))
+                partition_results.append(result)
+        results.append(ReplicaElectionResult(topic, tuple(partition_results)))
     response = ElectLeadersResponse(replica_election_results=tuple(results))
     return response, tuple(records.values())
 

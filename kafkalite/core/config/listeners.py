@@ -176,13 +176,13 @@ def _check_advertised(
         )
 
 
-def _inter_broker(config: BrokerConfig, told: Mapping[str, Address]) -> str:
+def _inter_broker(config: BrokerConfig, addresses: Mapping[str, Address]) -> str:
     """The name of the listener for brokers: the first one where the settings name none."""
     name = config[INTER_BROKER]
     if not name:
-        return next(iter(told))
-    if name.upper() not in told:
-        raise _wrong(INTER_BROKER, name, f"there is only {', '.join(told)}")
+        return next(iter(addresses))
+    if name.upper() not in addresses:
+        raise _wrong(INTER_BROKER, name, f"there is only {', '.join(addresses)}")
     if INTER_BROKER_PROTOCOL in config.static:
         words = f"give either this or {INTER_BROKER_PROTOCOL}, not both"
         raise _wrong(INTER_BROKER, name, words)

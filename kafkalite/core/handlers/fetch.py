@@ -350,10 +350,10 @@ class _Fetching:
         if self.header is None or session is None or self.opened.is_superseded:
             response = broker.fetch_sessions.answer(self.opened, broker.monotonic_ms)
             return self._with_endpoints(response, found)
-        told = tuple(session.news())
-        if len(told) == 1 and (frame := _framed(self.header, session.session_id, *told[0])):
+        news = tuple(session.news())
+        if len(news) == 1 and (frame := _framed(self.header, session.session_id, *news[0])):
             return frame
-        response = FetchResponse(session_id=session.session_id, responses=by_topic(told))
+        response = FetchResponse(session_id=session.session_id, responses=by_topic(news))
         return self._with_endpoints(response, found)
 
     def answer_in_slices(self) -> Answering:

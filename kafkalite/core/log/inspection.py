@@ -290,10 +290,10 @@ def check_transaction_index(data: bytes, seen: Sequence[Seen]) -> Iterator[Fault
         if isinstance(entry, Fault):
             yield entry
             continue
-        told = entry.transaction
-        if aborts.get(told.last_offset) != told.producer_id:
-            what = f"no abort marker of producer {told.producer_id} at offset {told.last_offset}"
+        ended = entry.transaction
+        if aborts.get(ended.last_offset) != ended.producer_id:
+            what = f"no abort marker of producer {ended.producer_id} at offset {ended.last_offset}"
             yield Fault(entry.position, what)
-        if not told.first_offset <= told.last_offset:
-            what = f"a transaction from offset {told.first_offset} to {told.last_offset}"
+        if not ended.first_offset <= ended.last_offset:
+            what = f"a transaction from offset {ended.first_offset} to {ended.last_offset}"
             yield Fault(entry.position, what)

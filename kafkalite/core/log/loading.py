@@ -81,8 +81,8 @@ def load(
     else:
         snapshots.reload(producers, segments, log_start_offset, end_offset)
     if clean_shutdown and segments and end_offset < log_start_offset:
-        told = f"{place.partition}: log start offset {log_start_offset} is beyond its end"
-        place.report(f"{told} {end_offset}: it begins with its first file instead")
+        warning = f"{place.partition}: log start offset {log_start_offset} is beyond its end"
+        place.report(f"{warning} {end_offset}: it begins with its first file instead")
         log_start_offset = 0
     loss = _loss(size_bytes - _size_bytes(segments), end_offset, on_disk)
     if not segments or end_offset < log_start_offset:

@@ -54,8 +54,8 @@ class Partition:
         it for all other changes."""
         self.fresh = None
         if self.watchers:
-            told = [each for each in self.watchers if not each.changed(self, byte_count)]
-            for each in told:
+            done = [each for each in self.watchers if not each.changed(self, byte_count)]
+            for each in done:
                 del self.watchers[each]
 
     def reopened(self, log: PartitionLog, replication: PartitionReplication) -> None:
