@@ -18,7 +18,7 @@ from reference.drawing import Topology, draw_log, draw_topology
 from reference.machine import Row, as_table
 from reference.sameness import sameness
 from reference.values import batches_of
-from topology_runs import DurableTopologyRun, TopologyRun, without_calls
+from topology_runs import LETTERS, DurableTopologyRun, TopologyRun, without_calls
 
 from kafkalite.streams import TopologyTestDriver, json, string
 from kafkalite.streams.api import StreamsBuilder
@@ -74,7 +74,9 @@ def by_topic(rows: list[tuple[str, Row]]) -> dict[str, list[Row]]:
 @given(cases())
 @examples(250)
 def test_record_by_record_with_the_driver(case: Case) -> None:
-    app: StreamsBuilder[str, Any] = StreamsBuilder("app", key=string(), value=json())
+    app: StreamsBuilder[str, Any] = StreamsBuilder(
+        "app", key=string(), value=json(), dead_letter_topic=LETTERS
+    )
     machine = case.topology.machine()
     with TopologyTestDriver(case.topology.build(app)) as driver:
         for topic, row in (each for life in case.lives for batch in life for each in batch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +19,11 @@ from kafkalite.streams.local.call_loop import run_to_the_end
 from kafkalite.streams.local.calls import WaitedCalls
 from kafkalite.streams.local.global_store import GlobalStore
 from kafkalite.streams.local.state.memory import MemoryBackend
-from kafkalite.streams.local.task import Task
+from kafkalite.streams.local.task import Output, Task
 from kafkalite.streams.plan import Plan
 from kafkalite.streams.rewrites import without_cache
+
+LETTERS = "letters"
 
 
 class Planned:
@@ -38,7 +41,9 @@ class TopologyRun(BatchRun):
     merge until the commit; without, every one goes on."""
 
     def __init__(self, topology: Topology, *, cached: bool) -> None:
-        app: StreamsBuilder[str, Any] = StreamsBuilder("app", key=string(), value=json())
+        app: StreamsBuilder[str, Any] = StreamsBuilder(
+            "app", key=string(), value=json(), dead_letter_topic=LETTERS
+        )
         plan = replace(topology.build(app).plan(), max_future_ms=None)
         plan = plan if cached else without_cache(plan)
         self.global_registry = MemoryRegistry()
@@ -70,6 +75,10 @@ class TopologyRun(BatchRun):
         self.feed_all(
             {topic: rows for topic, rows in batches.items() if not self.took(topic, rows)}
         )
+
+    def route(self, outputs: Iterable[Output]) -> bool:
+        """As before, but for dead letters, which nobody reads."""
+        return super().route(each for each in outputs if each.topic != LETTERS)
 
     def took(self, topic: str, rows: list[Row]) -> bool:
         """Whether the topic is that of a global table, which has the rows then."""

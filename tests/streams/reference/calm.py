@@ -71,6 +71,8 @@ def _calmed(step: s.Step) -> s.Step:
             return replace(_keeping(step), serde=serde)
         case s.AsTable():
             return _keeping(step)
+        case s.Stateless() | s.OfRows() if step.on_error == "dlq":  # there is no such topic
+            return replace(step, on_error="skip")
         case _:
             return step
 

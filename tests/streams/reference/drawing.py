@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, TypeVar
@@ -16,8 +16,10 @@ from reference.values import KEYS, MAPS, OF_NUMBERS, OF_TEXTS, OTHERS, TESTS, Fo
 A = TypeVar("A", bound=str)
 TOPICS = ("p", "q", "r")
 NAMES_OF_KEYS = ("a", "b", "ab", None)
+FRAGILE = ("map", "filter", "filter_not", "flat_map", "select_key")
 HOWS = ("inner", "left", "outer")
 GRACES = (0, 0, 3, 10, 100)
+SIZES = (4, 10, 25)  # of windows
 END = 60  # timestamps are below
 
 
@@ -151,11 +153,15 @@ class Drawing:
         )  # fmt: skip
         forms = MAPS if word == "map" else TESTS if word.startswith("filter") else KEYS
         function = self.choice(forms)
+        on_error = None if word not in FRAGILE else self.policy()
         as_expression = forms[function].expression is not None and self.chance(0.5)
         return self.add(
             s.Stateless, (self.stream(),), "stream", word=word, function=function,
-            as_expression=as_expression,
+            as_expression=as_expression and on_error is None, on_error=on_error,
         )  # fmt: skip
+
+    def policy(self) -> s.Policy | None:
+        return self.choice([None, None, None, "skip", "dlq"])
 
     def branch(self) -> int:
         tests = tuple(self.random.sample(list(TESTS), self.choice([1, 2])))
@@ -219,7 +225,7 @@ class Drawing:
 
     def window(self, *words: str) -> a.Window:
         word = self.choice(words or ("time", "session", "sliding", "unlimited"))
-        size = self.choice([4, 10, 25])
+        size = self.choice(SIZES)
         advance = self.choice([size, size, size // 2, 3])
         return a.Window(word, size, advance, self.choice(GRACES))
 
@@ -234,10 +240,13 @@ class Drawing:
         word = self.choice(["map", "filter", "filter_not"])
         forms = MAPS if word == "map" else TESTS
         function = self.choice(forms)
+        may_fail = word != "map" and self.steps[place].kind == "table"
+        on_error = self.policy() if may_fail else None
         as_expression = forms[function].expression is not None and self.chance(0.5)
         return self.add(
             s.OfRows, (place,), self.steps[place].kind, word=word, function=function,
-            as_expression=as_expression, named=self.chance(0.3),
+            as_expression=as_expression and on_error is None, named=self.chance(0.3),
+            on_error=on_error,
         )  # fmt: skip
 
     def updates(self) -> int:
@@ -405,7 +414,7 @@ def draw_topology(random: Random) -> Topology:
 
 
 def draw_log(random: Random, topics: Sequence[str], length: int) -> list[tuple[str, Row]]:
-    """Records of several topics, mostly ascending or anyhow."""
+    """Records of several topics: ascending, anyhow, or at the edges of windows and graces."""
     return [
         (random.choice(topics), (random.choice(NAMES_OF_KEYS), draw_value(random), time))
         for time in draw_times(random, length)
@@ -414,12 +423,26 @@ def draw_log(random: Random, topics: Sequence[str], length: int) -> list[tuple[s
 
 def draw_times(random: Random, length: int) -> list[int]:
     times = [random.randrange(END) for _ in range(length)]
-    kind = random.choice(["anyhow", "ascending", "nearly"])
+    kind = random.choice(["anyhow", "ascending", "nearly", "edges", "edges"])
+    if kind == "edges":
+        return list(draw_edges(random, length))
     if kind == "ascending":
         return sorted(times)
     if kind == "nearly":
         return [max(0, time + random.randint(-6, 0)) for time in sorted(times)]
     return times
+
+
+def draw_edges(random: Random, length: int) -> Iterator[int]:
+    """Timestamps as far from the newest one as a window and a grace are long, or nearly so."""
+    newest = 0
+    for _ in range(length):
+        away = random.choice(SIZES) + random.choice(GRACES[:4]) + random.choice([-1, 0, 1])
+        if random.random() < 0.4:
+            newest += away
+            yield newest
+        else:
+            yield max(0, newest - random.choice([0, 0, away]))
 
 
 def draw_value(random: Random) -> Any:

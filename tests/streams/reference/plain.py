@@ -14,6 +14,7 @@ from reference.machine import Node, Table, Update
 from reference.matching import Step, matches
 from reference.processors import PlainKeyValues
 from reference.tables import PlainRetention
+from reference.values import Refused
 from reference.windows import Row
 
 Predicate = Callable[[Any], object]
@@ -29,7 +30,12 @@ class Each(Node):
         self.function = function
 
     def take(self, number: int, update: Update) -> None:
-        for key, value in self.function(update.key, update.value):
+        try:
+            made = self.function(update.key, update.value)
+        except Refused:
+            self.dropped += 1
+            return
+        for key, value in made:
             self.emit(Update(key, value, update.time))
 
 
@@ -162,11 +168,27 @@ class Rows(Table):
         self.rows: dict[Any, tuple[Any, int]] = {}
 
     def made(self, key: Any, row: Any) -> Any:
-        return None if row is None else self.function(key, row)
+        """The row that a row makes; none where the function fails."""
+        try:
+            return None if row is None else self.function(key, row)
+        except Refused:
+            return None
+
+    def fails(self, key: Any, row: Any) -> bool:
+        try:
+            if row is not None:
+                self.function(key, row)
+        except Refused:
+            return True
+        return False
 
     def take(self, number: int, update: Update) -> None:
         key, value = update.key, self.made(update.key, update.value)
         old, knows_old = self.made(key, update.old), update.knows_old
+        if self.fails(key, update.value):
+            self.dropped += 1
+            if self.named or not knows_old or old is None:
+                return  # else the row of before is deleted
         if self.named:
             (old, _), knows_old = self.get(key), not is_versioned(self.above)
             self.rows[key] = (value, update.time)

@@ -23,12 +23,16 @@ from reference.values import (
     Looking,
     Value,
     awaited,
+    fragile,
     several,
 )
 
 Kind = Literal[
     "stream", "keyed by windows", "table", "windows", "spans", "endless", "versions", "global"
 ]
+
+
+Policy = Literal["skip", "dlq"]
 
 
 @dataclass(frozen=True)
@@ -152,9 +156,12 @@ class Stateless(Step):
     word: str
     function: str
     as_expression: bool = False
+    on_error: Policy | None = None  # of a function that fails on some values
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         (above,) = inputs
+        if self.on_error is not None:
+            return self._build_fragile(above, self.on_error)
         if self.word == "map" and self.as_expression:
             return above.select(**given(MAPS[self.function], True))
         if self.word == "map":
@@ -172,6 +179,13 @@ class Stateless(Step):
             return above.flat_map_pairs(lambda k, v: [(k, v), (key.function(v), v)])
         return above.select_key(given(key, self.as_expression))
 
+    def _build_fragile(self, above: Any, on_error: Policy) -> Any:
+        if self.word == "flat_map":
+            return above.flat_map(fragile(several), on_error=on_error)
+        forms = {"map": MAPS, "select_key": KEYS}.get(self.word, TESTS)
+        function = fragile(forms[self.function].function)
+        return getattr(above, self.word)(function, on_error=on_error)
+
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:
         changes = self.word in ("select_key", "map_pairs", "flat_map_pairs", "map_batch")
         kind = plain.Called if self.word == "map_async" else plain.Each
@@ -180,6 +194,8 @@ class Stateless(Step):
 
     def one(self, key: Any, value: Value) -> list[tuple[Any, Any]]:
         """What becomes of a record."""
+        if self.on_error is not None:
+            fragile(lambda v: v)(value)
         if self.word == "map":
             return [(key, MAPS[self.function].function(value))]
         if self.word in ("map_async", "map_batch"):
@@ -368,9 +384,13 @@ class OfRows(Step):
     function: str
     as_expression: bool
     named: bool
+    on_error: Policy | None = None  # of a filter that fails on some rows
 
     def build(self, app: Any, inputs: Sequence[Any]) -> Any:
         options = {"name": self.name} if self.named else {}
+        if self.on_error is not None:
+            test = fragile(TESTS[self.function].function)
+            return getattr(inputs[0], self.word)(test, on_error=self.on_error, **options)
         if self.word == "map" and self.as_expression:
             return inputs[0].select(**given(MAPS[self.function], True), **options)
         forms = MAPS if self.word == "map" else TESTS
@@ -381,6 +401,8 @@ class OfRows(Step):
         if self.word == "map":
             return MAPS[self.function].function(value)
         test = TESTS[self.function]
+        if self.on_error is not None:
+            fragile(test.function)(value)
         return value if passed(self.word, test, value, self.as_expression) else None
 
     def plain(self, machine: Machine, inputs: Sequence[Made]) -> Made:

@@ -107,6 +107,21 @@ def _third(value: Value) -> Any:
     return None if n is None else "abc"[n % 3]
 
 
+class Refused(Exception):
+    """What a fragile function raises."""
+
+
+def fragile(function: Callable[[Value], Any]) -> Callable[[Value], Any]:
+    """The same function, which fails on some values."""
+
+    def called(value: Value) -> Any:
+        if field(value, "n") in (2, 7):
+            raise Refused(value)
+        return function(value)
+
+    return called
+
+
 KEYS = {
     "t": Form(lambda v: field(v, "t"), lambda: col("t")),
     "third": Form(_third),
