@@ -81,7 +81,8 @@ IMPURE = {
 CLOCKS = {f"time.{name}" for name in ("time", "time_ns", "monotonic", "perf_counter", "sleep")}
 TAKING = {"urandom", "uuid4", "Thread", "ThreadPoolExecutor", "to_thread", "socket.socket"}
 ROOTS = re.compile(
-    r"kafkalite\.(cli(\..*)?|node|embedded|clients\.sync\.loop_thread|testing\.simulation)"
+    r"kafkalite\.(cli(\..*)?|node|embedded|clients\.sync\.loop_thread|testing\.simulation"
+    r"|spark\.sink\.writers)"  # which Spark makes
 )
 TAKERS = {
     "kafkalite.clients.cluster",  # a client without a `random` of the caller's; the wall clock

@@ -23,6 +23,7 @@ def test_there_are_pages() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # a page may start Spark
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

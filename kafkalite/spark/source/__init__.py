@@ -1,5 +1,7 @@
 """`format("kafkalite")`: the log as a table and as a stream, through PySpark alone.       [IO]
 
+The sink of this name is made here, too, and has a room of its own.
+
     planning   where a query begins, the next batch, Spark's partitions         pure
     reading    what batch and stream share: columns, and a range as Arrow
     batch      a reader of what lies between two places of the log
@@ -12,9 +14,16 @@ Source Spark's Python data source API (4.2), the official Kafka connector's opti
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from kafkalite.errors import ConfigError
 from kafkalite.spark.source.batch import BatchReader
 from kafkalite.spark.source.reading import AVRO_SCHEMA, Reading
 from kafkalite.spark.source.stream import StreamReader
@@ -49,6 +58,22 @@ class KafkaliteSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader; never the simple kind, which ignores limits."""
         return StreamReader(dict(self.options), _avro_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer; a log is only ever added to."""
+        from kafkalite.spark.sink.writers import BatchWriter
+
+        if overwrite:
+            raise ConfigError("mode overwrite: a log is only added to, use mode append")
+        return BatchWriter(dict(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream writer."""
+        from kafkalite.spark.sink.writers import StreamWriter
+
+        if overwrite:
+            raise ConfigError("output mode complete: a log is only added to, use append or update")
+        return StreamWriter(dict(self.options), schema)
 
 
 def _avro_schema(columns: StructType) -> str | None:

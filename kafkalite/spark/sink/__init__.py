@@ -1,0 +1,1 @@
+"""`df.write.format("kafkalite")`: records, staged files, one transaction an epoch.          [IO]"""
