@@ -106,7 +106,8 @@ class Load:
             yield "locked"
             yield from self.target.recover()
             committed = self.target.offsets()
-            self._check_topic(committed)
+            self._check_topic(self.target, committed)
+            self._check_topic(self.dead, self.dead.offsets())
             self._partitioning()
             now = self.source.bounds()
             self._check_end(committed, now.end)
@@ -227,11 +228,11 @@ class Load:
                     (self.target.table / file.path).unlink(missing_ok=True)
         workspace.clear()
 
-    def _check_topic(self, committed: Mapping[TopicPartition, int]) -> None:
+    def _check_topic(self, target: Target, committed: Mapping[TopicPartition, int]) -> None:
         for held in sorted(committed):
             if held.topic != self.source.reading.topic:
                 raise ConfigError(
-                    f"table {self.target.table} holds topic {held.topic}, "
+                    f"table {target.table} holds topic {held.topic}, "
                     f"not {self.source.reading.topic}"
                 )
 

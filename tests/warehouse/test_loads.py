@@ -224,6 +224,16 @@ def test_a_table_has_one_topic_and_one_kind_of_folders(load: LoadOf) -> None:
         load(MemoryTopic({0: 9}), replace(SMALL, partition_by="day")).run()
 
 
+def test_dead_letters_do_not_go_into_the_table_of_another_topic(
+    make: Make, load: LoadOf, tmp_path: Path
+) -> None:
+    """A topic may have the name of the table that another topic's dead letters have."""
+    other, dead = make(tmp_path / "orders_dead_letters"), make(tmp_path / "dead")
+    Load(MemoryTopic({0: 2}, topic="orders_dead_letters"), other, dead, LocalEngine()).run()
+    with pytest.raises(ConfigError, match="dead_letters holds topic orders_dead_letters, not orde"):
+        load(MemoryTopic({0: 5})).run()
+
+
 def test_records_that_were_deleted_before_a_load_are_gaps(load: LoadOf, table: Path) -> None:
     topic = MemoryTopic({0: 10, 1: 10}, first={0: 7, 1: 0})
     assert load(topic).run().gaps == [], "nothing was loaded before"
