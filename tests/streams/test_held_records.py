@@ -102,6 +102,15 @@ def test_no_more_than_some_batches_wait(disk: Disk) -> None:
     assert disk.reads == [[b"a", b"c"]]
 
 
+def test_records_that_wait_count_as_rows_in_memory(disk: Disk) -> None:
+    assert disk.task.object_bytes == 0
+    disk.feed([b"a", b"b"], [1, 1])
+    waiting = disk.task.object_bytes
+    assert waiting > 0
+    disk.task.commit()
+    assert disk.task.object_bytes > 0
+
+
 def test_a_record_that_cannot_be_added_is_named(disk: Disk) -> None:
     disk.feed([b"a", b"b"], [1, 2])
     disk.feed([b"c", b"d"], [3, '"x"'])

@@ -144,3 +144,17 @@ class TestOffsets:
             (state.path / f"0_{number}" / OFFSETS).write_text(text)
         (state.path / "worker-1").touch()
         assert state.offsets() == {}
+
+
+def test_all_stores_share_one_cache(tmp_path: Path) -> None:
+    directory = StateDirectory(tmp_path, "app")
+    first, second = directory.task("0_0"), directory.task("0_1")
+    stores = [first.backend("a"), first.backend("b"), second.backend("a")]
+    for number, store in enumerate(stores):
+        store.put_many({b"%05d" % key: b"%d" % number * 100 for key in range(25_000)})
+        store.get_many([b"%05d" % key for key in range(25_000)])
+    used = {store.cached_bytes for store in stores}
+    assert len(used) == 1
+    assert used.pop() > 3 * 25_000 * 100 // 2
+    first.close()
+    second.close()

@@ -81,6 +81,7 @@ class GroupAggregate:
             return
         if self._may_hold and self.rows.has_cold_rows and self.rows.may_fold(whole):
             self._held.add(batch, whole)
+            self.rows.store.coming = len(self._held)
             if self._held.is_full:
                 self._catch_up()
                 self.rows.after(batch)
@@ -98,6 +99,7 @@ class GroupAggregate:
         """Folds in what waits: all of it at once, or batch by batch where native code cannot."""
         if not (parts := self._held.take()):
             return
+        self.rows.store.coming = 0
         whole = one_segment(parts)
         groups = self._group(whole)
         if groups is not None and self.rows.fold_groups(groups, whole):

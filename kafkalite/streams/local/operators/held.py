@@ -18,7 +18,7 @@ from kafkalite.core.types import Headers
 from kafkalite.streams.local.batch import Batch
 from kafkalite.streams.local.operators.rows import Segment
 
-RECORDS_MAX: Final = 65_536
+RECORDS_MAX: Final = 32_768
 BATCHES_MAX: Final = 16  # each may keep the bytes of a fetch
 
 
@@ -40,6 +40,9 @@ class Held:
     def is_full(self) -> bool:
         """Whether they must not wait any longer."""
         return self._records >= RECORDS_MAX or len(self._parts) >= BATCHES_MAX
+
+    def __len__(self) -> int:
+        return self._records
 
     def add(self, batch: Batch, segment: Segment) -> None:
         """One more. Its values are let go: an error reads them where they came from."""

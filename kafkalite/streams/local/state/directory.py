@@ -30,13 +30,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from kafkalite.errors import TopologyError
 from kafkalite.streams.local.state.backend import Place, StateDamaged
 from kafkalite.streams.local.state.identity import Identity, take_identity
 from kafkalite.streams.local.state.memory import InMemory
-from kafkalite.streams.local.state.rocks import RocksBackend, load_rocksdict
+from kafkalite.streams.local.state.rocks import RocksBackend, new_cache
 
 SLOTS_MAX: Final = 16
 LOCK: Final = ".lock"
@@ -96,19 +96,19 @@ class StateDirectory:
     """The state of an application on this machine."""
 
     def __init__(self, state_dir: str | Path, application_id: str) -> None:
-        load_rocksdict()  # an error at the start, not at the first task
+        self._cache = new_cache()  # where RocksDB is missing: an error now, not at the first task
         self.path = Path(state_dir) / application_id
         with _named(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
     def first_choice(self, name: str) -> TaskDirectory | None:
         """The directory of a task such as `0_3`, unless another process has it."""
-        return _lock(self._slots(name)[0])
+        return _lock(self._slots(name)[0], self._cache)
 
     def task(self, name: str) -> TaskDirectory:
         """The directory of a task, or the first one beside it that no process has."""
         for path in self._slots(name):
-            if (found := _lock(path)) is not None:
+            if (found := _lock(path, self._cache)) is not None:
                 return found
         raise TopologyError(f"{self.path}: {SLOTS_MAX} processes have the state of task {name}")
 
@@ -128,8 +128,9 @@ class StateDirectory:
 class TaskDirectory:
     """The stores of a task that this process has. Closing it leaves them to the next one."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, cache: Any) -> None:
         self.path = path
+        self._cache = cache
         self._lock: int | None = lock
         self._backends: dict[str, RocksBackend] = {}
         self._noted_ms = 0
@@ -140,10 +141,10 @@ class TaskDirectory:
         if RocksBackend.is_damaged(path):
             _throw_away(path, "it could not be read before")
         try:
-            opened = RocksBackend(path)
+            opened = RocksBackend(path, self._cache)
         except StateDamaged as error:
             _throw_away(path, str(error.__cause__))
-            opened = RocksBackend(path)
+            opened = RocksBackend(path, self._cache)
         self._backends[store] = opened
         return opened
 
@@ -184,7 +185,7 @@ def _named(path: Path) -> Iterator[None]:
         raise TopologyError(f"state_dir: {path} cannot be used: {reason}") from error
 
 
-def _lock(path: Path) -> TaskDirectory | None:
+def _lock(path: Path, cache: Any) -> TaskDirectory | None:
     """Takes a task's directory if no process has it, and writes down which one has it now."""
     with _named(path):
         path.mkdir(exist_ok=True)
@@ -198,7 +199,7 @@ def _lock(path: Path) -> TaskDirectory | None:
         return None
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    return TaskDirectory(path, lock)
+    return TaskDirectory(path, lock, cache)
 
 
 def _read_offsets(path: Path) -> dict[str, int]:

@@ -8,7 +8,8 @@ writes a sorted table file and takes it in, then writes the metadata: six times 
 puts, and metadata are still never newer than rows. Nothing is synced to the disk: a process that
 is killed loses nothing, a machine that loses its power goes back to an earlier checkpoint.
 
-Owns   one RocksDB directory. Memory: 2 buffers of `BUFFER_BYTES`, a cache of `CACHE_BYTES`.
+Owns   one RocksDB directory. Memory: 2 buffers of `BUFFER_BYTES`, a cache of `CACHE_BYTES` that
+       the stores of a state directory share.
 Fails  with TopologyError where rocksdict is not installed; with StateDamaged where RocksDB cannot
        read or write; a file named DAMAGED then makes the next `open` start afresh.
 Source RocksDB's wiki: WriteBatch, "Creating and Ingesting SST files".
@@ -30,7 +31,7 @@ ROW: Final = b"r"
 ROW_END: Final = b"s"
 META: Final = b"m"
 BUFFER_BYTES: Final = 8 << 20
-CACHE_BYTES: Final = 16 << 20
+CACHE_BYTES: Final = 32 << 20
 BLOOM_BITS: Final = 10  # per key: one absent key in a hundred is looked for in vain
 BULK_ROWS: Final = 20_000  # from here on a table file is faster than a batch
 DAMAGED: Final = "DAMAGED"
@@ -53,14 +54,21 @@ def load_rocksdict() -> ModuleType:
     return rocksdict
 
 
+def new_cache() -> Any:
+    """A cache of blocks, for several stores."""
+    return load_rocksdict().Cache(CACHE_BYTES)
+
+
 class RocksBackend:
-    """A backend in the directory `path`, which is made where it does not exist."""
+    """A backend in the directory `path`, which is made where it does not exist. Without `cache` it
+    has one of its own."""
 
     is_durable = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cache: Any = None) -> None:
         self._path = path
         self._library = load_rocksdict()
+        self._cache = new_cache() if cache is None else cache
         self._options = self._make_options()
         self._db: Any = self._safely(self._open)
 
@@ -80,7 +88,7 @@ class RocksBackend:
         library = self._library
         table = library.BlockBasedOptions()
         table.set_bloom_filter(BLOOM_BITS, False)
-        table.set_block_cache(library.Cache(CACHE_BYTES))
+        table.set_block_cache(self._cache)
         options = library.Options(raw_mode=True)
         options.create_if_missing(True)
         options.set_block_based_table_factory(table)
@@ -238,6 +246,12 @@ class RocksBackend:
     def approximate_bytes(self) -> int:
         """The live data in table files and the write buffers."""
         return self._safely(lambda: sum(self._db.property_int_value(name) or 0 for name in SIZES))
+
+    @property
+    def cached_bytes(self) -> int:
+        """What is in the cache, of all stores that share it."""
+        found: int = self._cache.get_usage()
+        return found
 
     def close(self) -> None:
         """Lets go of the directory. RocksDB keeps what was put in its write-ahead log."""

@@ -47,6 +47,7 @@ ROW_BYTES: Final = 250  # about what the objects of a row take besides those of 
 PARTIAL_BYTES: Final = 100
 KEYS_FIRST: Final = 8  # of a window, where a page of rows begins; then twice as many each time
 KEYS_MAX: Final = 1_024
+CHANGED_BYTES: Final = 250  # that a commit makes of a row: for the changelog, and for the disk
 OBJECT_BYTES: Final = 3  # that an object takes for each byte of its row, about
 
 
@@ -227,6 +228,7 @@ class StateStore:
         self._note: bytes | None = None
         self._is_note_logged = True
         self.catch_up: Callable[[], None] = _nothing  # folds in what waits for somebody to look
+        self.coming = 0  # records that wait: each may bring a row
         self._coded_rows = self._coded_bytes = 0  # of rows that were written or read, for a mean
         if window is None:
             self.bucket(NO_WINDOW)
@@ -416,9 +418,12 @@ class StateStore:
 
     @property
     def object_bytes(self) -> int:
-        """About how many bytes the rows take that are objects."""
+        """About how many bytes the rows take that are objects, or soon will be; with those that a
+        commit makes of the rows that have changed."""
         rows = sum(len(bucket.stamps) for bucket in self.buckets.values())
-        return rows * self._row_bytes
+        changed = sum(len(bucket.unlogged) for bucket in self.buckets.values())
+        rows_bytes = (rows + self.coming) * self._row_bytes
+        return rows_bytes + (changed + self.coming) * CHANGED_BYTES
 
     @property
     def _row_bytes(self) -> int:
