@@ -12,15 +12,16 @@ Fails  with SerdeError naming the offset of a record that cannot be decoded, unl
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 
 from kafkalite.columnar.column_types import PLAIN, ColumnType, column_type
+from kafkalite.columnar.decoding import Decoder, OnError, Unread
+from kafkalite.columnar.formats import AvroValues, JsonValues, key_format, plain
 from kafkalite.columnar.json_columns import Seen, columns_of, row_reader
 from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.columnar.reading import read_range
@@ -28,17 +29,16 @@ from kafkalite.columnar.rows import Rows
 from kafkalite.columnar.settings import ReadSettings
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import SerdeError
-from kafkalite.serde import Serde, SerdeContext, avro, bytes_, string
 from kafkalite.serde.avro_schema import parse_schema
 from kafkalite.serde.registry_log import LogRegistry
-from kafkalite.serde.serde import Codec, EachRecord
-from kafkalite.spark.arrow import arrow_schema, column_names, flattened, key_serde, to_record_batch
+from kafkalite.spark.arrow import arrow_schema, column_names, flattened, source_batch
 from kafkalite.spark.options import parse_options
 from kafkalite.warehouse.engines import Engine
 from kafkalite.warehouse.log import Bounds, bounds, record_bytes
 from kafkalite.warehouse.writing import Read, ReadRange
 
-ON_ERROR: Final = ("fail", "skip", "dlq")
+WAYS: Final[Mapping[str, OnError]] = {"fail": "fail", "skip": "skip", "dlq": "collect"}
+ON_ERROR: Final = tuple(WAYS)
 DEAD_LETTERS: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -91,19 +91,18 @@ class Reading:
         return arrow_schema(parse_options(options, streaming=False), self.value_type().arrow)
 
     @contextmanager
-    def codecs(self) -> Iterator[tuple[Codec, Codec]]:
-        """Decoders of keys and values, while a registry of their own is open."""
-        keys = key_serde(self.key_format).open(SerdeContext(None, is_key=True))
-        if self.value_format == "json":
-            assert self.schema is not None, "columns of JSON are known before it is read"
-            yield keys, EachRecord("json", orjson.dumps, row_reader(_json_struct(self.schema)))
-        elif self.value_format == "avro":
+    def decoder(self) -> Iterator[Decoder]:
+        """The decoder of keys and values, while a registry of its own is open."""
+        keys, on_error = key_format(self.key_format), WAYS[self.on_error]
+        if self.value_format == "avro":
+            assert self.schema is not None, "a load knows the schema before it reads"
             with LogRegistry(self.bootstrap_servers) as registry:
-                context = SerdeContext(registry, is_key=False, as_dicts=True)
-                yield keys, avro(schema=self.schema).open(context)
+                yield Decoder(keys, AvroValues(self.schema, registry), on_error=on_error)
+        elif self.value_format == "json":
+            assert self.schema is not None, "a load knows the columns before it reads"
+            yield Decoder(keys, JsonValues(_json_struct(self.schema)), on_error=on_error)
         else:
-            value: Serde = string() if self.value_format == "string" else bytes_()
-            yield keys, value.open(SerdeContext(None, is_key=False))
+            yield Decoder(keys, plain(self.value_format), on_error=on_error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,39 +113,13 @@ class ReadRows:
 
     def __call__(self, wanted: OffsetRange) -> Iterator[Read]:
         """The rows, batch by batch; records that retention deleted meanwhile are left out."""
-        reading = self.reading
-        schema, convert = reading.source_columns(), reading.value_type().convert
-        empty = flattened(pa.RecordBatch.from_pylist([], schema))
-        with reading.codecs() as codecs:
-
-            def decode(rows: Rows) -> pa.RecordBatch:
-                return flattened(to_record_batch(rows, schema, codecs, convert))
-
-            for rows in _records(reading.bootstrap_servers, wanted):
-                if reading.on_error == "fail":
-                    yield Read(decode(rows))
-                else:
-                    yield from self._decoded(rows, decode, empty)
-
-    def _decoded(
-        self, rows: Rows, decode: Callable[[Rows], pa.RecordBatch], empty: pa.RecordBatch
-    ) -> Iterator[Read]:
-        """The rows without the records that fail. A batch that fails is halved until the failing
-        records stand alone.
-        """
-        halves = [rows]
-        while halves:
-            part = halves.pop()
-            try:
-                yield Read(decode(part))
-            except SerdeError as error:
-                if len(part) == 1:
-                    is_kept = self.reading.on_error == "dlq"
-                    dead = dead_letter(part, str(error)) if is_kept else None
-                    yield Read(empty, dead, skipped=1)
-                else:
-                    half = len(part) // 2
-                    halves += [_part(part, half, len(part)), _part(part, 0, half)]
+        schema = self.reading.source_columns()
+        with self.reading.decoder() as decoder:
+            for rows in _records(self.reading.bootstrap_servers, wanted):
+                decoded = decoder.decode(rows)
+                dead = dead_letters(decoded.unread) if decoded.unread else None
+                skipped = len(rows) - len(decoded.rows)
+                yield Read(flattened(source_batch(decoded, schema)), dead, skipped)
 
 
 def _records(bootstrap_servers: str, wanted: OffsetRange) -> Iterator[Rows]:
@@ -154,23 +127,21 @@ def _records(bootstrap_servers: str, wanted: OffsetRange) -> Iterator[Rows]:
     return read_range(settings, wanted, fail_on_data_loss=False)
 
 
-def _part(rows: Rows, start: int, end: int) -> Rows:
-    return replace(rows, columns=rows.columns.slice(start, end))
-
-
-def dead_letter(record: Rows, reason: str) -> pa.RecordBatch:
-    """One record that cannot be decoded, as a row of the table of dead letters."""
-    columns = record.columns
-    values = {
-        "key": [columns.keys[0]],
-        "value": [columns.values[0]],
-        "reason": [reason],
-        "_topic": [record.topic],
-        "_partition": [record.partition],
-        "_offset": [record.offsets[0]],
-        "_timestamp": [columns.timestamps[0] * 1000],
-    }
-    return pa.RecordBatch.from_pydict(values, schema=DEAD_LETTERS)
+def dead_letters(unread: Sequence[Unread]) -> pa.RecordBatch:
+    """Records that cannot be decoded, as rows of the table of dead letters."""
+    rows = [
+        {
+            "key": record.key,
+            "value": record.value,
+            "reason": record.reason,
+            "_topic": record.topic,
+            "_partition": record.partition,
+            "_offset": record.offset,
+            "_timestamp": record.timestamp * 1000,
+        }
+        for record in unread
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=DEAD_LETTERS)
 
 
 @dataclass(frozen=True, slots=True)
