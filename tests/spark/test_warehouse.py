@@ -18,14 +18,13 @@ from kafkalite.cli.spark import Answer, ask, show
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
-from kafkalite.columnar.ranges import OffsetRange
-from kafkalite.core.types import Columns, TopicPartition, Windowed, concat
+from kafkalite.core.types import Columns, Windowed
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import ConfigError, SchemaError, SerdeError, StorageError
 from kafkalite.serde import SerdeContext, avro, string, windowed
 from kafkalite.serde.registry_log import LogRegistry
 from kafkalite.spark.engine import SparkEngine
-from kafkalite.spark.log import offsets_of, partitions_of, read_range
+from kafkalite.spark.log import partitions_of
 from kafkalite.spark.options import format_offsets
 from kafkalite.spark.session import local_session
 from kafkalite.spark.source import BatchReader
@@ -427,23 +426,6 @@ def test_what_is_not_there_is_not_waited_for(address: str) -> None:
     reader = BatchReader({**options, "failOnDataLoss": "false"})
     read = [batch.num_rows for planned in reader.partitions() for batch in reader.read(planned)]
     assert sum(read) == 10
-
-
-def test_records_that_are_gone_are_an_error_or_a_gap(address: str) -> None:
-    send(address, "orders-gone", range(60))
-    tp = TopicPartition("orders-gone", 0)
-    _, ends = offsets_of(address, [tp])
-    wanted = OffsetRange(*tp, 0, ends[tp])
-
-    async def delete() -> None:
-        async with Admin(address) as admin:
-            await admin.delete_records({tp: 2})
-
-    asyncio.run(delete())
-    with pytest.raises(StorageError, match="the records from offset 0 are gone"):
-        list(read_range(address, wanted, fail_on_data_loss=True))
-    rest = concat(read_range(address, wanted, fail_on_data_loss=False))
-    assert list(rest.offsets or ()) == list(range(2, ends[tp]))
 
 
 def test_a_batch_that_would_end_before_it_starts_has_lost_records(address: str) -> None:
