@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 from kafkalite.errors import SerdeError
@@ -149,22 +148,6 @@ def reminded(kept: bytes, row: bytes | None) -> bytes:
     return bytes((VERSION, row is not None, True)) + kept + (row or b"")
 
 
-def has_row(answer: bytes) -> bool:
-    """Whether an Answer, as bytes, has a right row."""
-    return answer[1] != 0
-
-
-def rows_in(answers: Sequence[bytes], mask: Sequence[object]) -> list[bytes | None]:
-    """The right rows of those Answers whose entry in the mask is true."""
-    its = compress(answers, mask)
-    return [each[ANSWER.size :] if has_row(each) else None for each in its]
-
-
-def reference_name(node: p.ForeignJoin) -> str:
-    """The name of the first step of a join."""
-    return f"{node.name}-reference"
-
-
 def checked(topic: str, column: Sequence[bytes | None]) -> Sequence[bytes]:
     """The bytes of Asked or Answers. SerdeError for others, with the index."""
     data = [each for each in column if each is not None and len(each) >= ASKED.size]
@@ -214,7 +197,7 @@ def steps_of(
     named = node.name
     made: dict[str, Any] = {"on_error": node.on_error, "made_at": node.made_at}
     reference = p.Reference(
-        name=reference_name(node),
+        name=f"{named}-reference",
         parents=(left,),
         select=node.select,
         how=node.how,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -217,97 +216,6 @@ def test_an_answer_to_a_row_that_has_changed_since_is_left_out() -> None:
     task.process(10, 0)
     (output,) = task.commit().outputs
     assert list(output.columns.values) == [b'[{"to":"b"},"new"]']
-
-
-def row(to: str | None, n: int = 0) -> dict[str, Any]:
-    return {"to": to, "n": n}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        [None, row("missing")],
-        [None, row(None)],
-        [row("missing"), row("missing", 1)],
-        [row(None), row("missing")],
-        [row(None), None],
-        [row("missing"), None, row(None)],
-    ],
-    ids=str,
-)
-def test_a_result_ends_though_its_end_was_on_its_way_when_the_row_changed_again(
-    changes: list[Any], batch_run: Any
-) -> None:
-    run = batch_run(joined("inner", name="result"))
-    run.feed("right", [("a", 1, 0)])
-    run.feed("left", [("k", row("a"), 1)])
-    run.feed("left", [("k", change, 2 + at) for at, change in enumerate(changes)])
-    run.commit()
-    assert latest(run.rows("out")) == {}
-    (store,) = [t._runtime.stores[n] for t in run.tasks for n in t.changelog_topics if "match" in n]
-    refers = changes[-1] is not None and changes[-1]["to"] is not None
-    assert len(store) == int(refers)
-
-
-LEFTS: dict[str, Callable[[StreamsBuilder], Any]] = {
-    "filter": lambda app: app.table("left").filter(lambda row: row["n"] != 1),
-    "versioned": lambda app: app.table("left", history=50),
-    "join": lambda app: app.table("left").join(
-        app.table("more"), lambda one, n: row((one or {}).get("to"), n), how="outer"
-    ),
-    "foreign-join": lambda app: app.table("left").join(
-        app.table("more"), lambda one, n: {**one, "m": n}, foreign_key="to", how="left"
-    ),
-}
-
-
-@HOW
-@pytest.mark.parametrize("cached", [False, True])
-@pytest.mark.parametrize("kind", LEFTS)
-def test_results_and_references_of_any_left_table_are_those_of_its_rows(
-    kind: str, cached: bool, how: Any, batch_run: Any
-) -> None:
-    """In batches, in which many rows change again before they are answered."""
-    app = StreamsBuilder("app", key=string(), value=json())
-    left = LEFTS[kind](app)
-    left.join(app.table("right"), pair, foreign_key="to", how=how, name="result")
-    left.filter(lambda row: True, name="rows").to_stream().to("rows-out")
-    for seed in range(3):
-        rng, run, time = Random(seed), batch_run(app, cached=cached), 0
-        rights: dict[str, int] = {}
-        for _ in range(25):
-            topic, batch = rng.choice(["left", "left", "more", "right"]), []
-            for _ in range(rng.randint(1, 5)):
-                value: Any = rng.choice([None, 1, 2])
-                if topic == "left":
-                    value = rng.choice([None, row(rng.choice(["a", "b", None]), rng.randint(0, 2))])
-                elif topic == "right":
-                    rights["abc"[(at := rng.randint(0, 2))]] = value
-                key = "abc"[at] if topic == "right" else rng.choice("klm")
-                batch.append((key, value, time := time + rng.randint(0, 1)))
-            if topic != "more" or "join" in kind:
-                run.feed(topic, batch)
-            if rng.random() < 0.4:
-                commit(run)
-                if rng.random() < 0.4:
-                    run.restart()
-        commit(run)
-        stores = {name: task for task in run.tasks for name in task.changelog_topics}
-        rows = dict(stores["rows"].store("rows").all())
-        found = {key: value for key, value in rights.items() if value is not None}
-        assert dict(stores["result"].store("result").all()) == {
-            key: [one, found.get(one["to"])]
-            for key, one in rows.items()
-            if how == "left" or one["to"] in found
-        }
-        references = stores["result-match"]._runtime.stores["result-match"]
-        assert len(references) == sum(one["to"] is not None for one in rows.values())
-
-
-def commit(run: Any) -> None:
-    """As often as updates may wait for a commit one after the other."""
-    for _ in range(4):
-        run.commit()
 
 
 def test_headers_are_those_of_the_record_that_led_to_the_result() -> None:

@@ -18,9 +18,6 @@ Facts  A result that follows from the left has the newer timestamp of both rows,
        key are dropped and counted, and so are answers to left rows that are gone: deleted, or of a
        window that the store has left (shown.py). Answers to rows that have changed since are left
        out, uncounted, where Kafka Streams counts them: another answer follows.
-       Inner: no other answer follows where the newer row refers to nothing, or to a row that is not
-       there. If the answer that is left out had no right row, it may have been the end of a result.
-       So the result is deleted, or the row is asked for again. Kafka Streams keeps such results.
 Fails  through the error policy, with the record. A left row on which the user's function fails
        refers to nothing.
 Source Kafka Streams' SubscriptionSendProcessorSupplier, SubscriptionReceiveProcessorSupplier,
@@ -37,20 +34,9 @@ from typing import Any, Final
 from kafkalite.core.columns import keeps_all, negated, objects, take
 from kafkalite.serde.msgpack import msgpack
 from kafkalite.serde.serde import Codec
-from kafkalite.serde.windowed import WindowedSerde
 from kafkalite.streams import plan as p
-from kafkalite.streams.foreign import (
-    PREFIX,
-    AnswerSerde,
-    What,
-    checked,
-    has_row,
-    hash_of,
-    reference_name,
-    reminded,
-    rows_in,
-)
-from kafkalite.streams.local.batch import MADE, Batch, Push
+from kafkalite.streams.foreign import PREFIX, AnswerSerde, What, checked, hash_of, reminded
+from kafkalite.streams.local.batch import Batch, Push
 from kafkalite.streams.local.calling import function_needs, row_caller
 from kafkalite.streams.local.drops import Reason
 from kafkalite.streams.local.failures import DROPPED, convert
@@ -81,7 +67,6 @@ class Hashes:
         self._topic = left.name
         self._known: dict[bytes, tuple[Any, bytes | None]] = {}  # a row of a key, and its hash
         self._known_bytes = 0  # of the rows that were noted, also of those replaced since
-        self.references: dict[str, References] = {}  # of this left table, by their names
 
     def note(
         self, keys: Sequence[bytes], rows: Column, failed: Callable[[int, Exception], None]
@@ -138,8 +123,7 @@ def _(node: p.Reference, below: Needs, runtime: Runtime) -> Needs:
 
 @compile_node.register
 def _(node: p.Reference, runtime: Runtime) -> Push:
-    runtime.stateful[node] = references = References(node, runtime)
-    return references.run
+    return References(node, runtime).run
 
 
 class References:
@@ -153,13 +137,6 @@ class References:
         self.select = row_caller(node, node.select, runtime.failures)
         self.keys = runtime.codec(key, is_key=True)
         self.hashes = hashes_of(node.parent, runtime)
-        self.hashes.references[node.name] = self
-        self._owed: dict[bytes, None] = {}  # of answers since the last commit
-        key = runtime.schema(node.parent).key
-        assert key is not None, f"{node.parent.name!r}: a table knows its key's serde"
-        wants_key = node.select.takes_key or getter_needs(node.parent, runtime).key
-        self.left_keys = runtime.codec(key, is_key=True) if wants_key else None
-        self.rows: Getter = getter_of(node.parent, runtime)
         self.objects = ObjectsOf(node, runtime)
         self.forward = runtime.forward_several(node)
 
@@ -186,52 +163,6 @@ class References:
             keys = [(olds if is_old else news)[index] for index, is_old in pairs]
         self.forward(made_of(batch, asked.records, keys, asked.keys, self.objects(asked.values),
                              asked.values))  # fmt: skip
-
-    def refer(self, batch: Batch, rows: Column) -> list[bool]:
-        """Which left rows of the batch's keys refer to something."""
-        _, keys, _ = self._foreign_keys(batch, rows, are_olds=True)
-        return [key is not None for key in keys]
-
-    def ask_again(self, keys: Sequence[bytes]) -> None:
-        """Asks at the next commit for what the left rows of these keys refer to then, to be
-        answered in any case. Until then updates of theirs may wait above."""
-        self._owed.update(dict.fromkeys(keys))
-
-    def flush(self) -> None:
-        """Asks again. The updates that waited above have come."""
-        lefts, self._owed = list(self._owed), {}
-        if not lefts:
-            return
-        objects_of = self.left_keys
-        keys = None if objects_of is None else objects_of.deserialize(self.node.name, lefts)
-        values, stamps = self.rows(Batch([0] * len(lefts), MADE, keys, lefts))
-        batch = Batch(stamps, MADE, keys, lefts, values)
-        found, raw_keys, _ = self._foreign_keys(batch, values, are_olds=True)
-        nothing: list[Any] = [None] * len(lefts)
-        known = self.hashes.of(lefts, values)
-        made = asks(lefts, nothing, objects(values), nothing, objects(raw_keys), known,
-                    self.runtime.partition, True)  # fmt: skip
-        there = [at for at, key in enumerate(made.keys) if key is not None]
-        if there:
-            at = [made.records[each] for each in there]
-            asked = [made.values[each] for each in there]
-            wants_keys = self.runtime.needs(self.node).key
-            self.forward(
-                made_of(batch, at, take(found, at) if wants_keys else None,
-                        [made.keys[each] for each in there], self.objects(asked), asked)
-            )  # fmt: skip
-
-    def tick(self, now_ms: int) -> None:
-        """Nothing waits for the wall clock."""
-
-    def advance(self, stream_time: int) -> None:
-        """Nothing waits for stream time."""
-
-    def stream_time(self) -> None:
-        """Stream time changes nothing."""
-
-    def resume(self, stream_time: int) -> None:
-        """What was owed was asked for in the last commit."""
 
     def _drop_without_key(
         self, rows: Column, keys: Sequence[bytes | None], failed: Collection[int]
@@ -447,8 +378,7 @@ class ObjectsOf:
 
 @node_needs.register
 def _(node: p.ForeignJoin, below: Needs, runtime: Runtime) -> tuple[Needs, Needs]:
-    has_key = node.function.takes_key or node.select.takes_key
-    answers = Needs(below.key or has_key, raw_key=True, raw_value=True)
+    answers = Needs(below.key or node.function.takes_key, raw_key=True, raw_value=True)
     return Needs(), answers | getter_needs(node.parents[0], runtime)
 
 
@@ -457,8 +387,6 @@ def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
     forward = runtime.forward(node)
     get, call = getter_of(node.parents[0], runtime), join_caller(node, runtime)
     hashes = hashes_of(node.parents[0], runtime)
-    # Windows leave the store without an end of their results.
-    is_windowed = isinstance(runtime.schema(node.parents[0]).key, WindowedSerde)
     serde = runtime.schema(node.parents[1]).value
     assert isinstance(serde, AnswerSerde)
     rows = runtime.codec(serde.row, is_key=False)
@@ -470,30 +398,12 @@ def _(node: p.ForeignJoin, runtime: Runtime) -> tuple[Push, ...]:
         note = lambda index, error: runtime.failures.at(node, error, batch, index)  # noqa: E731
         return convert(rows.deserialize, topic, data, note)
 
-    def ended(batch: Batch, values: Sequence[bytes], fresh: bytearray, lefts: Column) -> list[int]:
-        """Of stale answers without a right row, those whose left row has no result for sure: it is
-        gone, or refers to nothing. For the others it is asked again."""
-        lost = [at for at, each in enumerate(values) if not fresh[at] and not has_row(each)]
-        ends = [] if is_windowed else [at for at in lost if lefts[at] is None]
-        if there := [at for at in lost if lefts[at] is not None]:
-            references = hashes.references[reference_name(node)]
-            some = batch.take(there)
-            refers = references.refer(some, [lefts[at] for at in there])
-            keys: list[Any] = objects(some.raw_keys or ())
-            references.ask_again(list(compress(keys, refers)))
-            ends += compress(there, negated(refers))
-        return ends
-
     def answered(batch: Batch) -> None:
         batch, values = checked_bytes(batch, node, runtime)
         keys: list[Any] = objects(batch.raw_keys or ())
         lefts = get(batch).values
         fresh, data = opened(objects(values), hashes.of(keys, lefts))
         if not keeps_all(fresh):
-            if node.how == "inner" and (ends := ended(batch, values, fresh, lefts)):
-                for index in ends:
-                    fresh[index] = 1
-                data = rows_in(values, fresh)
             gone = sum(left is None for left in compress(lefts, negated(fresh)))
             runtime.metrics[DROPPED] += gone
             runtime.drops.add(Reason.GONE, node.name, gone)
