@@ -44,11 +44,15 @@ EXAMPLES_SHARE = 10  # in the fast tier a property is tried on one in so many of
 EXAMPLES_MIN = 5  # though on so many at least, if it has them
 SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps those of a test
 
-# How long a machine takes says nothing of a property.
+# How long a machine takes says nothing of a property. Every run tries the same examples: a change
+# that passed fails nobody later. `--hypothesis-profile explore` tries others.
 hypothesis.settings.register_profile(
-    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "explore", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.load_profile("untimed")
+hypothesis.settings.register_profile(
+    "same", parent=hypothesis.settings.get_profile("explore"), derandomize=True, database=None
+)
+hypothesis.settings.load_profile("same")
 
 
 def is_slow_room(path: Path) -> bool:
