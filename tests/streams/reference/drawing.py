@@ -360,9 +360,9 @@ class Drawing:
         left, right = self.table("table"), self.table("table")
         if left == right:
             return None
-        key, _ = self.choice(KEYS), self.choice(HOWS[:2])
-        return self.add(  # an inner one asks again at the commit, which plain Python has not
-            j.JoinedByField, (left, right), "table", how="left",
+        key = self.choice(KEYS)
+        return self.add(
+            j.JoinedByField, (left, right), "table", how=self.choice(HOWS[:2]),
             key=key, as_expression=KEYS[key].expression is not None and self.chance(0.5),
             named=self.chance(0.4), function_as_expression=self.chance(0.5),
         )  # fmt: skip
