@@ -121,20 +121,28 @@ class AsyncLiveStore(Generic[K, V]):
         return await self._asking.ask(work)
 
     async def range(
-        self, start: K | None = None, end: K | None = None, *, limit: int | None = LIMIT
+        self,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        limit: int | None = LIMIT,
+        max_lag: int | None = None,
     ) -> Pairs[K, V]:
         """The first `limit` pairs with keys from `start` to `end`, both included.
 
         None: no bound. Pairs stand in the order of the keys' bytes. Tasks wait meanwhile, some
         microseconds for each pair; the first call puts the keys of rows in memory into order.
+        `max_lag`: the copies in this process answer, too, where they lack at most so many records.
         """
-        return await self._rows(lambda view: view.range(start, end), limit)
+        return await self._rows(lambda view: view.range(start, end), limit, max_lag)
 
-    async def all(self, *, limit: int | None = LIMIT) -> Pairs[K, V]:
+    async def all(self, *, limit: int | None = LIMIT, max_lag: int | None = None) -> Pairs[K, V]:
         """The first `limit` pairs, as `range`."""
-        return await self._rows(lambda view: view.all(), limit)
+        return await self._rows(lambda view: view.all(), limit, max_lag)
 
-    async def prefix(self, prefix: K, *, limit: int | None = LIMIT) -> Pairs[K, V]:
+    async def prefix(
+        self, prefix: K, *, limit: int | None = LIMIT, max_lag: int | None = None
+    ) -> Pairs[K, V]:
         """The first `limit` pairs whose keys' bytes begin with those of `prefix`, as `range`."""
 
         async def work(queries: Queries) -> Pairs[K, V]:
@@ -147,22 +155,30 @@ class AsyncLiveStore(Generic[K, V]):
             def pick(view: Any) -> Pairs[K, V]:
                 return list(islice(takewhile(begins, view.range(prefix, None)), limit))
 
-            return (await queries.rows(self.name, pick))[:limit]
+            return (await queries.rows(self.name, pick, max_lag))[:limit]
 
         return await self._asking.ask(work)
 
     async def fetch(
-        self, key: Any, start: int, end: int, *, limit: int | None = LIMIT
+        self,
+        key: Any,
+        start: int,
+        end: int,
+        *,
+        limit: int | None = LIMIT,
+        max_lag: int | None = None,
     ) -> Pairs[K, V]:
         """The first `limit` pairs of a key's windows that start in [start, end], epoch ms."""
-        return await self._rows(lambda view: view.fetch(key, start, end), limit)
+        return await self._rows(lambda view: view.fetch(key, start, end), limit, max_lag)
 
-    async def _rows(self, look: Callable[[Any], Any], limit: int | None) -> Pairs[K, V]:
+    async def _rows(
+        self, look: Callable[[Any], Any], limit: int | None, max_lag: int | None
+    ) -> Pairs[K, V]:
         def pick(view: Any) -> Pairs[K, V]:
             return list(islice(look(view), limit))
 
         async def work(queries: Queries) -> Pairs[K, V]:
-            return (await queries.rows(self.name, pick))[:limit]
+            return (await queries.rows(self.name, pick, max_lag))[:limit]
 
         return await self._asking.ask(work)
 
@@ -198,23 +214,39 @@ class LiveStore(Generic[K, V]):
         return self._wait(self._store.lag(key))
 
     def range(
-        self, start: K | None = None, end: K | None = None, *, limit: int | None = LIMIT
+        self,
+        start: K | None = None,
+        end: K | None = None,
+        *,
+        limit: int | None = LIMIT,
+        max_lag: int | None = None,
     ) -> Pairs[K, V]:
         """The first `limit` pairs with keys from `start` to `end`, both included.
 
         None: no bound. Pairs stand in the order of the keys' bytes. Tasks wait meanwhile, some
         microseconds for each pair; the first call puts the keys of rows in memory into order.
+        `max_lag`: the copies in this process answer, too, where they lack at most so many records.
         """
-        return self._wait(self._store.range(start, end, limit=limit))
+        return self._wait(self._store.range(start, end, limit=limit, max_lag=max_lag))
 
-    def all(self, *, limit: int | None = LIMIT) -> Pairs[K, V]:
+    def all(self, *, limit: int | None = LIMIT, max_lag: int | None = None) -> Pairs[K, V]:
         """The first `limit` pairs, as `range`."""
-        return self._wait(self._store.all(limit=limit))
+        return self._wait(self._store.all(limit=limit, max_lag=max_lag))
 
-    def prefix(self, prefix: K, *, limit: int | None = LIMIT) -> Pairs[K, V]:
+    def prefix(
+        self, prefix: K, *, limit: int | None = LIMIT, max_lag: int | None = None
+    ) -> Pairs[K, V]:
         """The first `limit` pairs whose keys' bytes begin with those of `prefix`, as `range`."""
-        return self._wait(self._store.prefix(prefix, limit=limit))
+        return self._wait(self._store.prefix(prefix, limit=limit, max_lag=max_lag))
 
-    def fetch(self, key: Any, start: int, end: int, *, limit: int | None = LIMIT) -> Pairs[K, V]:
+    def fetch(
+        self,
+        key: Any,
+        start: int,
+        end: int,
+        *,
+        limit: int | None = LIMIT,
+        max_lag: int | None = None,
+    ) -> Pairs[K, V]:
         """The first `limit` pairs of a key's windows that start in [start, end], epoch ms."""
-        return self._wait(self._store.fetch(key, start, end, limit=limit))
+        return self._wait(self._store.fetch(key, start, end, limit=limit, max_lag=max_lag))

@@ -166,6 +166,21 @@ def test_a_standby_answers_where_it_may(pair: Pair) -> None:
     assert pair.apps[0].store("counts").get("nobody", max_lag=1_000) is None
 
 
+def test_a_range_has_the_rows_of_copies_where_it_may(pair: Pair) -> None:
+    pairs = [(word, 1) for word in WORDS]
+    for number, app in enumerate(pair.apps):
+        for word in WORDS:
+            until(lambda app=app, word=word: has_copied(app, word))  # type: ignore[misc]
+        store: LiveStore[str, int] = app.store("counts")
+        own = [(word, 1) for word in WORDS if pair.owner(word) == number]
+        assert store.all() == own
+        assert store.all(max_lag=0) == store.prefix("w", max_lag=0) == pairs
+        assert store.range("w03", "w11", max_lag=0) == pairs[3:12]
+        assert store.range("w03", "w11", limit=2, max_lag=0) == pairs[3:5]
+        windows = app.store("by-minute").fetch(WORDS[0], 0, 120_000, max_lag=1_000)
+        assert [(key.key, key.start, count) for key, count in windows] == [(WORDS[0], 60_000, 1)]
+
+
 async def asked(app: WorkerApp, path: str) -> tuple[int, dict[str, str], Any]:
     """As uvicorn would ask."""
     path, _, query = path.partition("?")
@@ -261,3 +276,6 @@ def test_a_copy_that_lacks_more_is_refused(pair: Pair, monkeypatch: pytest.Monke
     assert store.get(word, max_lag=7) == 1
     with pytest.raises(StoreUnavailable, match="lacks 7 records, more than max_lag=6"):
         store.get(word, max_lag=6)
+    assert len(store.all(max_lag=7)) == len(WORDS)
+    with pytest.raises(StoreUnavailable, match="lacks 7 records, more than max_lag=6"):
+        store.all(max_lag=6)

@@ -149,14 +149,17 @@ class Queries:
         lacks more records than `max_lag`."""
         if self.runs(home, partition) or (found := self._copy(home, partition)) is None:
             return None
-        task, lag = found
-        if lag > max_lag:
-            raise StoreUnavailable(
-                f"store {home.store.name!r}: the copy of task {task} in this worker lacks {lag:,} "
-                f"records, more than max_lag={max_lag}",
-                partition,
-            )
-        return task
+        return _near(home, *found, max_lag)
+
+    def _copies_of(self, home: Home, max_lag: int) -> list[Task]:
+        """The copies of all tasks that have a store and do not run here, as `copy` for each."""
+        return [
+            _near(home, task, lag, max_lag)
+            for task_id, (task, lag) in sorted(self._copies().items())
+            if home.sub is not None
+            and task_id.sub_topology == home.sub.id
+            and not self.runs(home, task_id.partition)
+        ]
 
     def _copy(self, home: Home, partition: int) -> tuple[Task, int] | None:
         return None if home.sub is None else self._copies().get(TaskId(home.sub.id, partition))
@@ -209,18 +212,24 @@ class Queries:
             partition,
         )
 
-    async def rows(self, name: str, pick: Callable[[Any], Sequence[Pair]]) -> list[Pair]:
-        """The pairs that `pick` takes of each task's view, in the order of their keys' bytes."""
+    async def rows(
+        self, name: str, pick: Callable[[Any], Sequence[Pair]], max_lag: int | None = None
+    ) -> list[Pair]:
+        """The pairs that `pick` takes of each task's view, in the order of their keys' bytes; also
+        of copies that lack at most `max_lag` records."""
         home = self.home(name)
         if home.sub is None:
             return list(await self._read(lambda: pick(self._global(name))))
         tasks = self._tasks_of(home)
-        if not tasks:
+        copies = [] if max_lag is None else self._copies_of(home, max_lag)
+        if not tasks and not copies:
             raise self._nothing_of(name)
         found: list[Pair] = []
+        for copy in copies:  # before the first await: one may begin to run meanwhile
+            found += _picked(copy, name, pick)
         for task in tasks:
             found += await self._read(partial(_picked, task, name, pick))
-        if len(tasks) > 1:
+        if len(tasks) + len(copies) > 1:
             keys = self.key_bytes(home, [key for key, _ in found])
             order = sorted(range(len(found)), key=lambda at: (keys[at], *_window(found[at][0])))
             found = [found[at] for at in order]
@@ -417,6 +426,17 @@ class Queries:
         tasks = (task for task in self._tasks().values() if task.partition == tp.partition)
         positions = (task.position(tp.topic) for task in tasks)
         return any(position is not None and position >= end for position in positions)
+
+
+def _near(home: Home, copy: Task, lag: int, max_lag: int) -> Task:
+    """The copy; StoreUnavailable where it lacks more records than `max_lag`."""
+    if lag > max_lag:
+        raise StoreUnavailable(
+            f"store {home.store.name!r}: the copy of task {copy} in this worker lacks {lag:,} "
+            f"records, more than max_lag={max_lag}",
+            copy.partition,
+        )
+    return copy
 
 
 def _picked(task: Task, name: str, pick: Callable[[Any], Sequence[Pair]]) -> Sequence[Pair]:
