@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 # Quietly: setuptools would warn of its own plans.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
+# The sources as a folder of the path: Spark lists the modules there to find format("kafkalite").
+INSTALL := $(PIP) --config-settings editable_mode=compat
 
 .PHONY: demo docs help test test-fast simulate test-external lint protocol-page bench bench-streams \
         bench-nexmark bench-state bench-broker bench-cleaner wheels clean
@@ -93,11 +95,11 @@ $(VENV)/bin/python:
 SOURCES := pyproject.toml $(wildcard $(foreach kind,pyx pxd h,kafkalite/*/*.$(kind) kafkalite/*/*/*.$(kind)))
 
 $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) -e '.[spark,examples]'
+	$(INSTALL) -e '.[spark,examples]'
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
-	$(PIP) -e '.[registry,arrow,sketches,state,spark,examples,clients,dev]'
+	$(INSTALL) -e '.[registry,arrow,sketches,state,warehouse,spark,examples,clients,dev]'
 	@touch $@ $(VENV)/.demo
 
 clean:

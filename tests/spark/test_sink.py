@@ -34,7 +34,7 @@ pytestmark = [
 
 KILLS = int(os.environ.get("KAFKALITE_SINK_KILLS", "1"))
 RECORDS = 30_000
-BATCHES = 10
+BATCHES = 4  # each takes Spark seconds
 APP = """
 import sys
 from kafkalite.spark.session import local_session
@@ -143,7 +143,7 @@ def test_every_row_is_there_once_though_driver_and_tasks_are_killed(
         log = (tmp_path / f"{run}.log").open("w+b")
         at_start = commits(checkpoint)
         process = subprocess.Popen(
-            [*command, str(RECORDS // BATCHES // (KILLS + 1))],
+            [*command, str(RECORDS // BATCHES // KILLS)],
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
