@@ -103,7 +103,7 @@ class Aggregate(ABC, Generic[V_contra, R_co]):
         return partial
 
     def __str__(self) -> str:
-        """As a user would write it, as far as that can be told."""
+        """As a user would write it, as far as the plan shows it."""
         if self.argument is None:
             return f"{self.word}()"
         return f"{self.word}({self.argument if self.argument.known else 'f'})"
@@ -263,7 +263,7 @@ class First(Aggregate):
     word = "first"
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
-        """Keeps what is there."""
+        """Keeps the partial as it is."""
         for key, x in zip(keys, arguments, strict=True):
             if x is not None and key not in partials:
                 partials[key] = x
@@ -332,13 +332,13 @@ class CollectSet(Aggregate):
     may_be_none = False
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
-        """Appends what is new."""
+        """Appends the new values."""
         for key, x in zip(keys, arguments, strict=True):
             if x is not None:
                 partials.setdefault(key, {}).setdefault(x)
 
     def merge(self, older: Any, newer: Any) -> Any:
-        """What is new behind the older."""
+        """The new values behind the older ones."""
         older |= newer
         return older
 
@@ -369,7 +369,7 @@ class TopK(Aggregate):
     may_be_none = False
 
     def add(self, partials: Partials, keys: Iterable[Any], arguments: Iterator[Any]) -> None:
-        """Sorts in what is large enough."""
+        """Sorts the values in that are large enough."""
         k = self.k
         for key, x in zip(keys, arguments, strict=True):
             if x is None:

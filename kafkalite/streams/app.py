@@ -117,7 +117,7 @@ class Streams(StreamsBuilder[K_co, V_co]):
         self._asking = Asking(application_id, self._find_queries)
 
     def plan(self) -> Plan:
-        """The topology as it is now: immutable, and not changed by what is built later."""
+        """The topology as it is now: immutable, so later operators do not change it."""
         return super().plan() if self.cache is None else without_cache(super().plan())
 
     def run(

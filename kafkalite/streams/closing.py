@@ -9,7 +9,7 @@ from kafkalite.streams import plan as p
 
 
 def windows_above(table: p.Node) -> list[p.Aggregate]:
-    """The windowed aggregates of which a table is made; none where anything else is in it."""
+    """The windowed aggregates that make a table; none where it has other parts."""
     if isinstance(table, p.Aggregate):
         return [] if table.window is None else [table]
     if not isinstance(table, p.Table):

@@ -106,7 +106,7 @@ class Draft:
         return self.add(kind(name=called, parents=(parent, *others), on_error=policy, **fields))
 
     def shape_of_sides(self, left: p.Node, right: p.Node) -> Shape:
-        """What is known of the values that a join gives to its function."""
+        """The shape of the values that a join gives to its function."""
         one, other = (self.shapes.get(each, UNKNOWN) for each in (left, right))
         return Shape(key=one.key, left=one.value, right=other.value)
 

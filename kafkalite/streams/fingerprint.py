@@ -118,7 +118,7 @@ class Difference:
 
 
 def fingerprint(plan: p.Plan, subs: Iterable[SubTopology]) -> Fingerprint:
-    """The fingerprint of `plan`, of which `subs` are the sub-topologies."""
+    """The fingerprint of `plan`; `subs` are its sub-topologies."""
     subs = tuple(subs)
     feeds = _feeds(subs)
     chains = {node.name: _chain(node) for node in plan.nodes}

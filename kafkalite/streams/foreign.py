@@ -144,7 +144,7 @@ class AnswerCodec:
 
 
 def reminded(kept: bytes, row: bytes | None) -> bytes:
-    """The Answer to one who is kept in the store, as bytes."""
+    """The Answer to a left row whose reference the store keeps, as bytes."""
     return bytes((VERSION, row is not None, True)) + kept + (row or b"")
 
 

@@ -96,7 +96,7 @@ class CallableFunction:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionFunction:
-    """An expression. `shape` is what is known of the records."""
+    """An expression. `shape` describes the records as far as they are known."""
 
     tree: Node
     shape: Shape = UNKNOWN

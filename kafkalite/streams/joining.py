@@ -327,7 +327,7 @@ class Joining(Generic[K_co, V_co]):
         )
 
     def _shape_with(self, other: Joining | Table | GlobalTable) -> Shape:
-        """What is known of the values of both sides."""
+        """The shapes of both sides' values."""
         return self._draft.shape_of_sides(self._node, other._node)
 
     def _join_streams(

@@ -425,7 +425,7 @@ class TableJoin(Node, Table):
 
     @property
     def reads_olds(self) -> tuple[bool, bool]:
-        """Of which sides it needs to know whether there was a row before."""
+        """Left, right: whether the join must know if that side had a row before."""
         return self.how != "inner", self.how == "outer"
 
 
@@ -487,7 +487,7 @@ class ProcessValues(Process):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GlobalSource(Source):
-    """One topic as a table of which every worker has a whole copy.
+    """One topic as a table; every worker has a whole copy.
 
     It is in no sub-topology and has no children: an operator that looks into it has its name.
     """
@@ -582,7 +582,7 @@ class Plan:
 
     @property
     def global_tables(self) -> tuple[GlobalSource, ...]:
-        """The tables of which every worker has a whole copy."""
+        """The tables that every worker copies as a whole."""
         return tuple(node for node in self.nodes if isinstance(node, GlobalSource))
 
     def children(self) -> dict[Node, list[Node]]:

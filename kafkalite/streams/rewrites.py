@@ -360,7 +360,7 @@ def _check_keys(node: p.TableJoin, sides: list[Schema]) -> None:
 
 
 def _meet(above: list[Schema]) -> Schema:
-    """What is known of several inputs together."""
+    """The shape of several inputs together."""
     if not above:
         return Schema(None, None)
     first = above[0]

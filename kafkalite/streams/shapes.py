@@ -64,7 +64,7 @@ OF_LOGICAL: Final[Mapping[str, Type]] = {
 
 
 def shape_of(node: p.Node, above: Sequence[Shape]) -> Shape:
-    """What is known of the output of a node, given what is known of its inputs."""
+    """The shape of a node's output, given those of its inputs."""
     match node:
         case p.Source():
             return Shape(type_of_serde(node.value), type_of_serde(node.key))

@@ -32,7 +32,7 @@ ANSWER_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task: who has it, and the records of its inputs that are not committed yet."""
+    """One task: its owner, and the records of its inputs that are not committed yet."""
 
     task: TaskId
     worker: str | None  # its address, else its host; None: nobody has it

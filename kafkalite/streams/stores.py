@@ -77,7 +77,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Of a node in its plan: what is below each node, and what each puts out."""
+    """A node in its plan: the nodes below each node, and each node's output."""
 
     children: Mapping[p.Node, Iterable[p.Node]]
     schemas: Mapping[p.Node, Schema]

@@ -71,7 +71,7 @@ def seat_of(application_id: str) -> Seat | None:
 
 
 def say(text: str) -> None:
-    """A line for whoever watches."""
+    """A line for the terminal."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -202,7 +202,7 @@ class Supervisor:
 
 
 def _add(total: Progress, report: Path) -> None:
-    """Adds what a worker did; one that was killed at the end has told nothing."""
+    """Adds the work of one worker; a worker killed at the end has reported none."""
     told = json.loads(report.read_text()) if report.exists() else {}
     for name in COUNTS:
         setattr(total, name, getattr(total, name) + told.get(name, 0))

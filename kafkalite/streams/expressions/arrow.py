@@ -115,7 +115,7 @@ class ArrowExpression:
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """What is known once the types of the arrays are."""
+    """The facts that follow from the arrays' types."""
 
     shape: Shape
     lowered: Node

@@ -193,7 +193,7 @@ class _Writer:
 
     @contextmanager
     def indented(self) -> Iterator[None]:
-        """What is written meanwhile may not run: its names are not known afterwards."""
+        """Lines written in this block may not run: names set in them are unknown afterwards."""
         self.level += 1
         if self.level > NESTED_MAX:
             raise TopologyError(
@@ -207,7 +207,7 @@ class _Writer:
 
     @contextmanager
     def block(self, head: str, node: Node) -> Iterator[None]:
-        """A head, and what is written meanwhile below it."""
+        """A head, with the lines written in this block below it."""
         self.line(head, node)
         with self.indented():
             yield

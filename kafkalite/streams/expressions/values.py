@@ -142,7 +142,7 @@ def _floordiv(a: Any, b: Any) -> Any:
 
 
 def _mod(a: Any, b: Any) -> Any:
-    """What is left after `//`."""
+    """The remainder after `//`."""
     a, b = _numbers(a, b)
     if not b:
         return None

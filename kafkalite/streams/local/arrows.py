@@ -188,7 +188,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Results:
-    """What an expression gave for a batch: Arrow's array, and the loop for those who want objects.
+    """The results of an expression for a batch: Arrow's array, and the loop for objects.
 
     Arrow has seen every record, so the loop fails on none.
     """
@@ -220,7 +220,7 @@ class Results:
 
 @dataclass(slots=True)
 class NativeResults:
-    """What native code gave for a batch; Arrow's array and the loop, for those who want these."""
+    """The results of native code for a batch; also as Arrow's array and as objects."""
 
     made: Table | Vector | Values
     loop: Compiled

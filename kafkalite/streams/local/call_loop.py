@@ -92,7 +92,7 @@ class RunningCalls:
         self._post(lambda: self._take(calls))
 
     def completed(self) -> Sequence[Done]:
-        """What is done so far."""
+        """The finished calls so far."""
         return [self._done.popleft() for _ in range(len(self._done))]
 
     @property

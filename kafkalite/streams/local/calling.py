@@ -60,7 +60,7 @@ def inputs(
 
 
 def applied(function: Function) -> Applied:
-    """What is applied to columns: the user's callable, or the expression's loop."""
+    """The function over columns: the user's callable, or the expression's loop."""
     if isinstance(function, ExpressionFunction):
         return compile_objects(function.tree, function.shape)
     return function.call
@@ -81,7 +81,7 @@ def caller(
     by_arrow: Callable[[OnArrow, Batch], Sequence[Any] | None] | None = None,
     own: Callable[[Batch], Batch] | None = None,
 ) -> Callable[[Batch], Results]:
-    """Calls `function` for each record: what is left of the batch, and the results.
+    """Calls `function` for each record: the records that did not fail, and their results.
 
     `by_arrow` gives the results of an expression over Arrow arrays, where it can. `wrap` goes
     around the user's function, so that what it checks counts as the function's failure. `own`
@@ -171,7 +171,7 @@ class Joiner(Protocol):
     """Calls the function of a join: see `joiner`."""
 
     def __call__(self, batch: Batch, left: Sequence[Any], right: Sequence[Any]) -> Results:
-        """What is left of the batch, and the results."""
+        """The records that did not fail, and their results."""
 
 
 def joiner(

@@ -93,10 +93,10 @@ class Committer(Protocol):
         """The offset behind what was last written to a changelog, as far as that is known."""
 
     async def abort(self) -> None:
-        """Drops what is not committed. It never fails; `start` is due before the next record."""
+        """Drops uncommitted work. It never fails; `start` is due before the next record."""
 
     async def close(self) -> None:
-        """Aborts what is not committed, and disconnects."""
+        """Aborts the open transaction, and disconnects."""
 
 
 class ExactlyOnce:

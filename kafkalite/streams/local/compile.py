@@ -64,7 +64,7 @@ def compile_topology(plan: p.Plan) -> tuple[SubTopology, ...]:
 
 
 def flows_of(sub_topologies: Iterable[SubTopology], tasks: Collection[TaskId]) -> dict[str, Flow]:
-    """Who writes each repartition topic, and how late its readers take records."""
+    """The writers of each repartition topic, and how late its readers take records."""
     subs = tuple(sub_topologies)
     writers = {
         topic: tuple(task for task in sorted(tasks) if task.sub_topology == sub.id)

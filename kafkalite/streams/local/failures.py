@@ -147,7 +147,7 @@ class Failures:
         batch: Batch,
         columns: Sequence[Sequence[Any]],
     ) -> tuple[Batch, list[Any]]:
-        """`function` over columns of `batch`: what is left of the batch, and the results."""
+        """`function` over columns of `batch`: the records that did not fail, and their results."""
         results, failed = self.call(node, function, batch, columns)
         return self.without(batch, results, failed) if failed else (batch, results)
 

@@ -108,7 +108,7 @@ class Follower:
         return had_some
 
     async def close(self) -> None:
-        """Disconnects. What is still followed was removed before."""
+        """Disconnects. All tasks that were followed have been removed before."""
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             await consumer.close()

@@ -133,7 +133,7 @@ class Ordering:
         return lambda batch: push(_in_arm(batch, shift, number))
 
     def counted(self, node: p.Node, push: Push) -> Push:
-        """Pushes of a node of which a later push comes after an earlier one."""
+        """Pushes of a node; records of a later push come after those of the earlier ones."""
         shift = self._shifts.get((node, "push"))
         if shift is None:
             return push

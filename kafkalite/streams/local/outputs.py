@@ -57,7 +57,7 @@ class Retention:
 
 
 class Outputs:
-    """What is known of the topics that one worker writes."""
+    """Facts about the topics that one worker writes."""
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ def place(
     sizes: Mapping[TaskId, int],
     rules: Rules = DEFAULT_RULES,
 ) -> Placement:
-    """The placement of all tasks on the members, of which there is at least one."""
+    """The placement of all tasks on the members; there is at least one member."""
     placing = Placing(members, sizes, rules)
     todo = sorted(set(tasks))
     target = {task: m for m, mine in balanced(todo, placing).items() for task in mine}
@@ -182,7 +182,7 @@ def _give_to_holders(
 def _hold_back(
     target: Mapping[TaskId, str], placing: Placing
 ) -> tuple[dict[TaskId, str], list[TaskId]]:
-    """Who runs each task for now, and the tasks whose targets are still too far behind."""
+    """The present owner of each task, and the tasks whose targets are still too far behind."""
     active, waiting = dict(target), []
     for task, member in target.items():
         if placing.is_caught_up(member, task):

@@ -35,7 +35,7 @@ class Lobby(Protocol):
         """Whether there is somebody."""
 
     def serve(self) -> bool:
-        """Serves whoever has asked; whether there was anybody."""
+        """Serves all questions; whether there was one."""
 
     def sleep(self) -> None:
         """Until somebody asks, or `wake`, or for a while."""

@@ -71,7 +71,7 @@ async def restore_tasks(
 
 
 async def look_up(client: Client, tasks: Iterable[Task], now_ms: int) -> list[Replay]:
-    """What is to be read for `tasks`, whose committed offsets must be known already."""
+    """The changelogs to read for `tasks`, whose committed offsets must be known already."""
     wanted = {
         TopicPartition(topic, task.partition): (task, store)
         for task in tasks

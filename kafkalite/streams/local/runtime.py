@@ -318,7 +318,7 @@ class Runtime:
         return arms.index(edge)
 
     def needs(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Needs:
-        """What is needed of an output of `node`."""
+        """The demand on an output of `node`."""
         return self._needs[node, port]
 
     def asked(self, node: p.Node, number: int = 0) -> Needs:
@@ -351,7 +351,7 @@ class Runtime:
         return min((idle for idle in idles if idle is not None), default=None)
 
     def is_told_time(self, node: p.Aggregate) -> bool:
-        """Whether an aggregate is told the stream time, and does not go by its records."""
+        """Whether an aggregate gets the stream time, instead of taking it from its records."""
         return self.is_timed or isinstance(node.parent, p.Cogroup)
 
     def forward(self, node: p.Node, port: p.Port = p.Port.RECORDS) -> Push:
@@ -439,7 +439,7 @@ class Runtime:
             return UNKNOWN
 
     def input_schema(self, node: p.Node) -> Schema:
-        """What is known of the input of `node`; of several inputs nothing."""
+        """The shape of the input of `node`; nothing for several inputs."""
         if len(node.parents) > 1 and not isinstance(node, p.Process):
             return Schema(None, None)
         return self.schema(node.parents[0] if node.parents else node)

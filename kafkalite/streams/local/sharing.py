@@ -46,7 +46,7 @@ def shared_inputs(nodes: Iterable[p.Node], owners: Collection[p.Node]) -> frozen
 
 
 def shared_streams(nodes: Iterable[p.Node], owners: Collection[p.Node]) -> frozenset[p.Node]:
-    """The joins with tables of which a store may hold the stream's values, too."""
+    """The joins with tables whose stream's values a store may hold, too."""
     listed = list(nodes)
     held, edges = _ways(listed, owners)
     joins = (node for node in listed if isinstance(node, p.StreamTableJoin))

@@ -194,7 +194,7 @@ class Task:
             raise
 
     def kept(self, name: str) -> Kept:
-        """The rows of a store as bytes, for those who restore it."""
+        """The rows of a store as bytes, for a restore."""
         return self._runtime.stores[name].kept
 
     # Restoring

@@ -125,7 +125,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Drop what is not committed, of all tasks."""
+    """Drop the uncommitted work of all tasks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,7 @@ class Worker:
         return True
 
     async def _let_go(self) -> None:
-        """Throws away what is left of a membership."""
+        """Throws away the rest of a membership."""
         await self._holdings.close()
         await self._starter.close()
         for life in list(self._rounds.tasks):
@@ -382,7 +382,7 @@ class Worker:
         worked, has_followed = 0, False
         while not self.is_stopping:
             try:
-                # Who waits for the end looks for it as soon as nothing is left to do.
+                # With `until_caught_up` the loop looks for the end at once where nothing is left.
                 goes_on = worked and (until_caught_up or self._rounds.has_records)
                 is_busy = goes_on or has_followed or self._starter.is_restoring
                 now = time.monotonic()

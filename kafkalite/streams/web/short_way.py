@@ -360,7 +360,7 @@ class Connection(RegistryConnection):
                 super().data_received(data)
 
     def _go_on(self) -> None:
-        """Asks what is held, writes what is answered, and leaves the rest to the usual way."""
+        """Asks the questions held, writes their answers, and leaves the rest to the usual way."""
         has_answered = False
         while True:
             if not self._is_usual:
@@ -390,7 +390,7 @@ class Connection(RegistryConnection):
             self.flow.pause_reading()
 
     def _take(self) -> None:
-        """Asks the questions that stand at the beginning of what is held, as many as may wait."""
+        """Asks the first of the questions held, as many as may wait."""
         while self._held and len(self._asked) < PIPELINED_MAX and not self.flow.write_paused:
             head = QUESTION.match(self._held)
             if head is None or (look := self.rows.look(head)) is None:

@@ -205,7 +205,7 @@ class InFlight:
         return iter(self._operators)
 
     def collect(self) -> None:
-        """Sends on what is done, down to where calls still run."""
+        """Sends finished records on, up to the first call that still runs."""
         for operator in self._operators:
             while operator.collect():
                 pass  # results may have come meanwhile: no more than records wait
@@ -226,7 +226,7 @@ class InFlight:
         return any(operator.has_results for operator in self._operators)
 
     def time_for(self, node: p.Node, reached: int) -> int:
-        """The stream time that `node` may be told: no record above it is older."""
+        """The stream time for `node`: no record above it is older."""
         held = (operator.time_held for operator in self._above[node])
         return min([reached, *(time for time in held if time is not None)])
 

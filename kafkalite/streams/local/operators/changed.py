@@ -46,7 +46,7 @@ def with_pairs(batch: Batch, pairs: Sequence[tuple[Any, Any]]) -> Batch:
 
 
 def without_values(batch: Batch) -> Batch:
-    """The batch for those who put new values in."""
+    """The batch that new values are put into."""
     return with_values(batch, None)
 
 

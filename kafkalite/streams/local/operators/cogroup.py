@@ -120,7 +120,7 @@ class Cogroup:
         """The wall clock changes nothing."""
 
     def advance(self, stream_time: int) -> None:
-        """Where the task has the time, the aggregate hears of it."""
+        """Passes the task's stream time to the aggregate."""
 
     def stream_time(self) -> None:
         """Times are in the store."""

@@ -209,7 +209,7 @@ class Expiry:
     # Between batches
 
     def advance(self, stream_time: int) -> None:
-        """Rows leave whose time is over, where the operator is told how far it has come."""
+        """Removes the rows whose time is over, at a new stream time."""
         self.time = max(self.time, stream_time)
         due = self._due(self.time - self.node.retention_ms)
         keys: list[bytes] = []

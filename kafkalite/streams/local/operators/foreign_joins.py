@@ -82,7 +82,7 @@ class Hashes:
         return hashes
 
     def of(self, keys: Sequence[bytes], rows: Column) -> list[bytes | None]:
-        """The same of rows that may have been noted; those that cannot be written were told of."""
+        """The same for rows that may have been noted; failures to write them were reported then."""
         found: list[bytes | None] = []
         unknown: list[int] = []
         known = self._known.get
@@ -190,7 +190,7 @@ class References:
         return lambda index, error: failures.at(self.node, error, batch, index)
 
 
-# Who refers to what
+# References of left rows
 
 
 @node_needs.register
@@ -206,7 +206,7 @@ def _(node: p.Match, runtime: Runtime) -> tuple[Push, ...]:
 
 
 class Matches:
-    """Answers those who refer to a row of the right table."""
+    """Answers the left rows that refer to a row of the right table."""
 
     def __init__(self, node: p.Match, runtime: Runtime) -> None:
         owned, schema = runtime.store_of(node), runtime.schema(node)
@@ -246,7 +246,7 @@ class Matches:
             self._answer_asked(batch, asked)
 
     def _answer_asked(self, batch: Batch, asked: list[bytes]) -> None:
-        """Answers those who want to hear of a row, now."""
+        """Answers the left rows that ask for a row, now."""
         rows, stamps = self._rows(batch)
         times = zip(rows, stamps, batch.timestamps, strict=True)
         timestamps = [own if row is None else max(own, stamp) for row, stamp, own in times]
@@ -348,7 +348,7 @@ def made_of(
 
 
 def checked_bytes(batch: Batch, node: p.Node, runtime: Runtime) -> tuple[Batch, Sequence[bytes]]:
-    """What goes between the steps, as bytes; what is none of it goes to the policy."""
+    """Messages between the steps, as bytes; other bytes go to the policy."""
     assert batch.raw_values is not None
     note = lambda index, error: runtime.failures.at(node, error, batch, index)  # noqa: E731
     values, bad = convert(checked, node.name, objects(batch.raw_values), note)
@@ -359,7 +359,7 @@ def checked_bytes(batch: Batch, node: p.Node, runtime: Runtime) -> tuple[Batch, 
 
 
 class ObjectsOf:
-    """Objects of what a step makes, for those who want some: an explanation shows them."""
+    """A step's messages as objects, for explanations."""
 
     def __init__(self, node: p.Reference | p.Match, runtime: Runtime) -> None:
         serde = runtime.schema(node).value

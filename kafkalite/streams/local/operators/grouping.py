@@ -182,7 +182,7 @@ def is_ascending(timestamps: Sequence[int]) -> bool:
         return timestamps.is_ascending
     if any(map(gt, timestamps, islice(timestamps, 1, LOOKED_AT))):
         return False
-    # Sorting what is sorted costs less than a comparison of each pair.
+    # Sorting a sorted list costs less than a comparison of each pair.
     return len(timestamps) <= LOOKED_AT or sorted(timestamps) == list(timestamps)
 
 

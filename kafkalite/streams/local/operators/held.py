@@ -23,7 +23,7 @@ BATCHES_MAX: Final = 16  # each may keep the bytes of a fetch
 
 
 class Part(NamedTuple):
-    """A batch that waits, and what is folded in of it."""
+    """A batch that waits, and its segment to fold in."""
 
     batch: Batch
     segment: Segment
@@ -57,7 +57,7 @@ class Held:
 
 
 def one_segment(parts: Sequence[Part]) -> Segment:
-    """What is folded in of all parts, one after the other."""
+    """The segments of all parts, one after the other."""
     if len(parts) == 1:
         return parts[0].segment
     segments = [part.segment for part in parts]

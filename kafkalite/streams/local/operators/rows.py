@@ -60,7 +60,7 @@ class Segment:
     indexes: Sequence[int]  # in the batch
 
     def as_lists(self) -> Segment:
-        """The same in lists, for those who look at each record several times."""
+        """The same in lists, for code that looks at each record several times."""
         return replace(
             self,
             keys=objects(self.keys),
@@ -214,11 +214,11 @@ class Rows:
                 self.add(bucket, segment.slice(at, at + 1), batch, ascending=True)
 
     def may_fold(self, segment: Segment) -> bool:
-        """Whether native code may be able to fold what is in `segment`, at first sight."""
+        """Whether native code may be able to fold the records of `segment`, at first sight."""
         return may_fold(self.kinds, segment.arguments)
 
     def fold_groups(self, groups: Groups, segment: Segment) -> bool:
-        """Whether native code could fold what is in `segment`; nothing has changed then."""
+        """Whether native code has folded `segment`; if not, nothing has changed."""
         assert self.kinds is not None
         columns = list(map(argument, segment.arguments))
         partials = [bucket.partials for bucket in self.buckets(groups)]
@@ -355,7 +355,7 @@ class Rows:
             bucket.changed[key] = row if has(bucket, key) else None
 
     def changed(self, bucket: Bucket, origin: Origin = MADE) -> Pick | None:
-        """The rows of `bucket` of which below was not told, as they are now; None for none."""
+        """The rows of `bucket` whose update was not sent on, as they are now; None for none."""
         keys = list(bucket.changed)
         if not keys:
             return None
@@ -422,7 +422,7 @@ def _distinct(batch: Batch) -> Iterator[int]:
 
 
 def _prepared(function: Function | None) -> tuple[Function | None, Applied | None, object]:
-    """An argument, what is applied for it, and what data says of it."""
+    """An argument: the function for it, and the type that data shows."""
     if function is None:
         return None, None, None
     return function, applied(function), function.known and (type(function), function.known)

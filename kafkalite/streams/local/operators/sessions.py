@@ -44,7 +44,7 @@ class SessionAggregate(SpanAggregate):
     def __init__(self, node: p.Aggregate, runtime: Runtime) -> None:
         super().__init__(node, runtime)
         self.gap_ms = self.window.length_ms
-        # A fold merges what is there into its init with each record; functions may delete rows.
+        # A fold merges the session into its init with each record; functions may delete rows.
         self._calls_users = any(isinstance(part, Fold) for part in node.aggregates)
         self._extends = [extending(each) for each in node.aggregates]
         self._scratch = Span(b"", 0, 0)

@@ -139,7 +139,7 @@ class SlidingAggregate(SpanAggregate):
     def _left(
         self, step: Step, key: bytes, before: Span | None, timestamp: int, limit: int
     ) -> None:
-        """The record's left window, with what is in the one before it."""
+        """The record's left window, with the records of the one before it."""
         start = timestamp - self.length_ms
         if step.made and step.made[-1].start == start:  # the right one of the record before
             step.told.append(step.made[-1])
@@ -285,7 +285,7 @@ class SlidingAggregate(SpanAggregate):
                 bucket.forget(span)
 
     def _tell(self, step: Step, olds: Sequence[Any], updates: Updates, index: int) -> None:
-        """What those below hear of a record."""
+        """Adds the updates that a record sends on."""
         bucket = self.bucket
         for at, (span, row) in enumerate(
             zip(step.told, self.rows.layout.rows(bucket, step.told), strict=True)
@@ -316,7 +316,7 @@ class SlidingAggregate(SpanAggregate):
         self._closed.append(span)
 
     def forget_closed(self) -> None:
-        """Windows of which no window can be made any more leave."""
+        """Removes windows from which no other window can be made any more."""
         oldest, closed = self._oldest(self.time - self.grace_ms), self._closed
         while closed and closed[0].start < oldest:
             if not (span := closed.popleft()).is_gone:

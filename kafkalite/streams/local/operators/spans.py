@@ -128,7 +128,7 @@ class SpanAggregate(SpanOperator):
         return self.rows.layout.rows(self.bucket, [span])[0]
 
     def drop(self, span: Span, time: int, old: Any) -> None:
-        """Removes a window, of which those below may have to hear; `old` is as in `change`."""
+        """Removes a window, and may tell operators below; `old` is as in `change`."""
         if self.rows.is_cached and span.told is not None:
             stamp = min(self.bucket.stamps[span], span.told[1])
             self._gone.add(span.key, span.told, None, old, stamp, 0)

@@ -51,7 +51,7 @@ Leaving = tuple[int, bytes, Row]  # the index of the update that let the row go,
 
 @dataclass(frozen=True, slots=True)
 class HeldSerde:
-    """Pairs (row that those below have, row that waits), either of which may be None."""
+    """Pairs (row that was sent on, row that waits); either may be None."""
 
     inner: Serde
 

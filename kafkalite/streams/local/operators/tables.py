@@ -248,7 +248,7 @@ def _(node: p.TableGroupBy, runtime: Runtime) -> Push:
     def grouped(
         batch: Batch, rows: Sequence[Any], *, are_olds: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Of each row its group and what is aggregated of it; None for one that fails."""
+        """Each row's group and its aggregated value; None for a row that fails."""
         groups, _ = group(batch, rows, are_olds=are_olds)
         if select is not None:
             pairs = zip(groups, rows, strict=True)

@@ -68,7 +68,7 @@ class SpanOperator(ABC):
     @property
     @abstractmethod
     def waiting(self) -> int:
-        """How many changes those below have yet to hear of."""
+        """How many changes are still to be sent on."""
 
     @abstractmethod
     def flush(self) -> None:

@@ -67,7 +67,7 @@ class PackedAggregate(SpanOperator):
 
     @property
     def waiting(self) -> int:
-        """How many changes those below have yet to hear of."""
+        """How many changes are still to be sent on."""
         return self.table.waiting
 
     def flush(self) -> None:
@@ -115,7 +115,7 @@ class PackedAggregate(SpanOperator):
         self._forget()
 
     def _tell_closing(self, first: int, stop: int, origin: Origin) -> None:
-        """What those below have yet to hear of some windows that close, then their final rows."""
+        """Unsent updates of some windows that close, then their final rows."""
         if self.rows.tells and self.rows.is_cached:
             self._tell(self.table.closing_changes(first, stop), origin)
         if self.forward_final is not None:

@@ -92,7 +92,7 @@ class Kept:
 
     @property
     def identity(self) -> bytes | None:
-        """What `identify` was told; None before."""
+        """The argument of `identify`; None before."""
         return self._backend.metadata("identity")
 
     def identify(self, identity: bytes) -> None:
@@ -165,7 +165,7 @@ class Kept:
     # As objects
 
     def starts(self) -> list[int]:
-        """The windows of which there are rows, ascending."""
+        """The windows that have rows, ascending."""
         assert self._has_windows
         starts = (START.unpack(prefix)[0] for prefix in self._backend.prefixes(START_BYTES))
         return [start for start in starts if start not in self._dropped | self._leaving]
@@ -240,7 +240,7 @@ class Kept:
         self._dropped = set()
 
     def write(self, columns: Columns, note: bytes | None) -> None:
-        """What the changelog hears in a commit; a row of a dropped window is dropped already."""
+        """Takes the changelog's records of a commit; rows of dropped windows are gone already."""
         if not self.is_durable:
             return
         self._note = self._note if note is None else note

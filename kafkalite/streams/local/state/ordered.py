@@ -194,7 +194,7 @@ class OrderedStore:
 
     @property
     def newest(self) -> int:
-        """The newest timestamp that the changelog has told of."""
+        """The newest timestamp in the changelog."""
         return self.kept.newest
 
     def changelog(self) -> Columns | None:

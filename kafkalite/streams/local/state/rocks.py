@@ -249,7 +249,7 @@ class RocksBackend:
 
     @property
     def cached_bytes(self) -> int:
-        """What is in the cache, of all stores that share it."""
+        """The bytes in the cache, of all stores that share it."""
         found: int = self._cache.get_usage()
         return found
 

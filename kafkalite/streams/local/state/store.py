@@ -65,7 +65,7 @@ class Layout:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the partials can be told from the row."""
+        """Whether the partials follow from the row."""
         return all(aggregate.is_plain for aggregate in self.aggregates)
 
     def rows(self, bucket: Bucket, keys: Sequence[Any]) -> Sequence[Any]:
@@ -236,7 +236,7 @@ class StateStore:
 
     @property
     def newest(self) -> int:
-        """The newest timestamp that the changelog has told of."""
+        """The newest timestamp in the changelog."""
         return self.kept.newest
 
     @property
@@ -314,7 +314,7 @@ class StateStore:
         self._measure(found.keys, found.values)
 
     def close(self, start: int, stream_time: int) -> None:
-        """Removes a window; the changelog hears of it if it knows it."""
+        """Removes a window, also from the changelog if it is there."""
         bucket = self.buckets.pop(start)
         if bucket.is_logged:
             suffix = START.pack(start)
@@ -363,7 +363,7 @@ class StateStore:
         return columns
 
     def _unlogged(self) -> Picks:
-        """The rows that the changelog was not told of, which it now is."""
+        """The rows that the changelog lacks; they count as written from now on."""
         picks: list[tuple[Bucket, list[bytes]]] = []
         for _, bucket in sorted(self.buckets.items()):
             if bucket.unlogged:
@@ -500,7 +500,7 @@ class StateStore:
         return data
 
     def _purge(self, bucket: Bucket, keys: Iterable[bytes]) -> None:
-        """Rows that are gone leave their timestamp behind until everyone was told."""
+        """Deleted rows keep their timestamp until the deletion has been sent everywhere."""
         if self.layout.deletes:
             for key in keys:
                 if key not in bucket.partials[0]:

@@ -203,7 +203,7 @@ class Windows(WindowView):
         return WindowView(self._rows, self._keys, self._retention_ms, self)
 
     def advance(self, newest: int) -> None:
-        """Goes on to a newer timestamp: segments of which nothing is to be seen are deleted."""
+        """Goes on to a newer timestamp: segments that nobody can see any more are deleted."""
         before = self._segment(self._oldest)
         self._newest = max(self._newest, newest)
         if (segment := self._segment(self._oldest)) > before:

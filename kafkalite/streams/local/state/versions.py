@@ -107,7 +107,7 @@ class VersionStore(OrderedStore):
         return Put(True, after is None, None if old is GONE else old)
 
     def expire(self) -> None:
-        """Deletes what is not seen any more."""
+        """Deletes the versions that nobody can see any more."""
         horizon = self.horizon
         if horizon < 0:
             return
