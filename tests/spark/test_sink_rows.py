@@ -168,6 +168,17 @@ class TestStaging:
         staging.remove_up_to(10)
         assert [path.name for path in (tmp_path / "name").iterdir()] == ["11"]
 
+    def test_batches_of_other_topics_stand_in_one_file(self, tmp_path: Path) -> None:
+        staging = Staging(str(tmp_path), "name")
+        rows: list[list[Row]] = [
+            [("a", None, None, b"1", NOW), ("b", 2, b"k", b"2", NOW)],
+            [("c", None, None, b"3", NOW), ("b", None, None, b"4", NOW)],
+        ]
+        batches = [records_of(batch_of(each), None, {}, NOW) for each in rows]
+        staged = staging.write(0, "task", iter(batches))
+        found = [row for batch in staging.read(staged) for row in sent(batch)]
+        assert sorted(found, key=lambda row: row[3] or b"") == [*rows[0], *rows[1]]
+
     def test_a_task_without_rows_leaves_no_file(self, tmp_path: Path) -> None:
         assert Staging(str(tmp_path), "name").write(0, "task", iter(())) == Staged("", 0)
         assert list(tmp_path.iterdir()) == []
