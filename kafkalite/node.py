@@ -17,13 +17,9 @@ import asyncio
 import base64
 import errno
 import logging
-import os
 import socket
 import threading
-import time
-import uuid
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,10 +29,10 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalite.compaction.runner import LogCleaner
 from kafkalite.core.broker.broker import COMPUTING_THREADS, Broker
-from kafkalite.core.broker.clock import Clock
 from kafkalite.core.cluster import image as images
+from kafkalite.core.cluster.coordination import Coordination
 from kafkalite.core.cluster.image import ClusterImage
-from kafkalite.core.cluster.local import JOURNAL, LocalCoordination
+from kafkalite.core.cluster.local import JOURNAL
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.keys import INT_MAX
 from kafkalite.core.config.listeners import Address, Listeners, parse_address, read_listeners
@@ -44,11 +40,11 @@ from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
 from kafkalite.core.log import checkpoints
-from kafkalite.core.log.port import WAITING_THREADS_MAX
-from kafkalite.core.log.storage import FileStorage
+from kafkalite.core.log.port import WAITING_THREADS_MAX, Storage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.server.server import Server, ServerLimits
 from kafkalite.errors import ConfigError, StorageError
+from kafkalite.ports import MACHINE, HeldStorage, Ports
 
 if TYPE_CHECKING:
     from kafkalite.monitoring.monitor import Monitor
@@ -81,8 +77,8 @@ class Node:
     data_dir: Path
     broker: Broker
     _server: Server
-    _storage: FileStorage
-    _coordination: LocalCoordination
+    _storage: HeldStorage
+    _coordination: Coordination
     _cleaner: LogCleaner
     _monitor: Monitor | None = None
     registry: RegistryServer | None = None
@@ -124,6 +120,7 @@ async def start_node(
     overrides: Mapping[str, str] | None = None,
     registry: str | None = None,
     http: str | None = None,
+    ports: Ports = MACHINE,
 ) -> Node:
     """Starts a broker on this event loop; clients can connect when it returns.
 
@@ -131,6 +128,7 @@ async def start_node(
     with commas between them; port 0 takes a free one. Without both it is 127.0.0.1:9092.
     `overrides` are Kafka's settings as text. With `registry`, also HOST:PORT, a schema registry is
     served there over HTTP, and the broker's /metrics and /health; with `http` these two alone.
+    `ports` is the world that the broker lives in.
     """
     settings = dict(overrides or {})
     if listen is not None:
@@ -140,13 +138,14 @@ async def start_node(
     check_security(config.static, listeners.wanted)
     for name in config.ignored:
         log.info("%s is accepted and has no effect", name)
-    storage = _open_storage(Path(data_dir))
-    server = Server(_limits(config))
+    data_dir = Path(data_dir)
+    storage = _open_storage(ports, data_dir)
+    server = ports.server(_limits(config))
     beside = _Beside()
     try:
         told = await _bind_all(server, listeners)
         beside.bind(registry, http)
-        node = await _start(config, listeners, told, server, storage)
+        node = await _start(config, listeners, told, server, storage, ports, data_dir)
     except BaseException:
         server.stop_accepting()
         storage.close()
@@ -240,15 +239,17 @@ async def _start(
     listeners: Listeners,
     told: Mapping[str, Address],
     server: Server,
-    storage: FileStorage,
+    storage: HeldStorage,
+    ports: Ports,
+    data_dir: Path,
 ) -> Node:
-    coordination = LocalCoordination(storage, in_thread=asyncio.to_thread)
+    coordination = ports.coordination(storage)
     store = ClusterStore(coordination)
     image = images.replay(ClusterImage(), await store.load())
-    logs, clock = LogStore(storage, report=_report), Clock(time.time_ns, time.monotonic_ns)
+    logs, clock = LogStore(storage, report=_report), ports.clock()
     try:
         if not image.cluster_id:
-            image = await _found_cluster(store, image, logs, storage)
+            image = await _found_cluster(store, image, storage, logs, ports)
         node_id = _claim(storage, image.cluster_id, config)
         config = _as_it_is(config, node_id, listeners, told, storage)
         broker = Broker(
@@ -257,10 +258,10 @@ async def _start(
             image=image,
             cluster_store=store,
             logs=logs,
-            random=Random(os.urandom(32)),
+            random=Random(ports.random_bytes(32)),
             clock=clock,
-            threads=ThreadPoolExecutor(WAITING_THREADS_MAX, "flush"),
-            computing=ThreadPoolExecutor(COMPUTING_THREADS, "compute"),
+            threads=ports.executor(WAITING_THREADS_MAX, "flush"),
+            computing=ports.executor(COMPUTING_THREADS, "compute"),
         )
         record = images.broker_record(node_id, told, config["broker.rack"])
         await store.append((record,), ephemeral=True)
@@ -274,29 +275,29 @@ async def _start(
         cleaner = LogCleaner(
             broker,
             # A pool makes a thread when all are busy: log.cleaner.threads bounds them.
-            threads=ThreadPoolExecutor(INT_MAX, "log-cleaner"),
-            checkpointing=ThreadPoolExecutor(1, "cleaner-checkpoint"),
-            random_bytes=os.urandom,
-            monotonic=time.monotonic,
+            threads=ports.executor(INT_MAX, "log-cleaner"),
+            checkpointing=ports.executor(1, "cleaner-checkpoint"),
+            random_bytes=ports.random_bytes,
+            monotonic=ports.seconds,
         )
         cleaner.start()
         await server.start(BrokerService(broker))
     except BaseException:
-        logs.close(
-            clock.monotonic_ms()
-        )  # so that the next start need not take this one for a crash
+        # So that the next start need not take this one for a crash.
+        logs.close(clock.monotonic_ms())
         raise
     address = told[listeners.inter_broker]
-    return Node(address, told, storage.root, broker, server, storage, coordination, cleaner)
+    return Node(address, told, data_dir, broker, server, storage, coordination, cleaner)
 
 
 async def _found_cluster(
-    store: ClusterStore, image: ClusterImage, logs: LogStore, storage: FileStorage
+    store: ClusterStore, image: ClusterImage, storage: Storage, logs: LogStore, ports: Ports
 ) -> ClusterImage:
     """Names a new cluster. Partitions without a journal are not taken for an empty one."""
     if logs.unopened():
-        raise StorageError(f"{storage.root}: there are partitions, but no {JOURNAL} to tell whose")
-    record = images.cluster_record(_new_cluster_id())
+        where = storage.location
+        raise StorageError(f"{where}: there are partitions, but no {JOURNAL} to tell whose")
+    record = images.cluster_record(_new_cluster_id(ports.random_bytes))
     await store.append((record,))
     return images.replay(image, (record,))
 
@@ -367,7 +368,7 @@ def _as_it_is(
     node_id: int,
     listeners: Listeners,
     told: Mapping[str, Address],
-    storage: FileStorage,
+    storage: Storage,
 ) -> BrokerConfig:
     """The settings with what was decided elsewhere, for whoever asks what this broker's are."""
     decided = {
@@ -386,33 +387,33 @@ def _entries(addresses: Mapping[str, Address]) -> str:
 # ---- the parts ---------------------------------------------------------------------------------
 
 
-def _open_storage(data_dir: Path) -> FileStorage:
+def _open_storage(ports: Ports, data_dir: Path) -> HeldStorage:
     """The data directory, locked."""
     try:
-        storage = FileStorage(data_dir)
+        storage = ports.storage(data_dir)
         storage.lock()
     except OSError as error:
         raise StorageError(f"{data_dir}: {error.strerror or error}") from error
     return storage
 
 
-def _claim(storage: FileStorage, cluster_id: str, config: BrokerConfig) -> int:
+def _claim(storage: Storage, cluster_id: str, config: BrokerConfig) -> int:
     """Writes whose data directory this is; ConfigError if it is another broker's."""
     known = checkpoints.read_meta_properties(storage)
     wanted = config.node_id if config.node_id >= 0 else int(known.get("node.id", DEFAULT_NODE_ID))
     mine = {"cluster.id": cluster_id, "node.id": str(wanted)}
     for name, value in mine.items():
         if known.get(name, value) != value:
-            where = f"{storage.root}/{checkpoints.META_PROPERTIES}"
+            where = f"{storage.location}/{checkpoints.META_PROPERTIES}"
             raise ConfigError(f"{where}: {name} is {known[name]}, this broker's is {value}")
     if not mine.keys() <= known.keys():
         checkpoints.write_meta_properties(storage, known | mine)
     return wanted
 
 
-def _new_cluster_id() -> str:
+def _new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
     """A random id in the form of Kafka's: 16 bytes, base64 for URLs."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    return base64.urlsafe_b64encode(random_bytes(16)).decode().rstrip("=")
 
 
 def _limits(config: BrokerConfig) -> ServerLimits:

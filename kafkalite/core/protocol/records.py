@@ -509,12 +509,13 @@ def decode(
     check_crc: bool = True,
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX,
     as_forms: bool = False,
+    few: int = FEW,
 ) -> Columns:
     """The records of the batch at `position`, with their offsets; CorruptBatchError.
 
     `headers` is None when no record has any. In a batch of log append time every record has the
-    batch's `max_timestamp`. With `as_forms` the columns of a large batch are forms, which keep
-    `buffer` alive. `header`: as `batches` gave it.
+    batch's `max_timestamp`. With `as_forms` the columns of a batch of `few` records or more are
+    forms, which keep `buffer` alive. `header`: as `batches` gave it.
     """
     header = read_header(buffer, position) if header is None else header
     if check_crc:
@@ -526,7 +527,7 @@ def decode(
             compression = header.compression
             if header.record_count:
                 data = decompress(data, compression, decompressed_bytes_max=decompressed_bytes_max)
-        read = decode_forms if as_forms and header.record_count >= FEW else decode_records
+        read = decode_forms if as_forms and header.record_count >= few else decode_records
         return read(
             data, header.record_count, header.base_offset, header.base_timestamp, log_append_time
         )

@@ -27,7 +27,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 from kafkalite.core.broker.metrics import ApiMetrics, BrokerMetrics
@@ -98,8 +97,10 @@ class ServerLimits:
 class Server:
     """Listens on some addresses and serves the connections."""
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, seconds: Callable[[], float]) -> None:
+        """`seconds` measures how long connections have worked."""
         self.limits = limits
+        self.seconds = seconds
         self.service: Service  # from `start` on
         self.metrics: BrokerMetrics  # the service's
         self.connections: set[_Connection] = set()
@@ -249,7 +250,7 @@ class Server:
         """Runs the connections that are due. Calls in quick succession share the time of one turn:
         the loop has reported several connections."""
         self._in_turn = True
-        began = perf_counter()
+        began = self.seconds()
         if self._goes_on_later or began - self._worked_until > PAUSE_SECONDS:
             self.turn_ends = began + TURN_SECONDS
         self._goes_on_later = False
@@ -262,12 +263,12 @@ class Server:
                 connection.work(is_last=not due)
                 if not due:
                     settle()  # may make others due
-                if perf_counter() > self.turn_ends:
+                if self.seconds() > self.turn_ends:
                     break
             settle()
         finally:
             self._in_turn = False
-            self._worked_until = perf_counter()
+            self._worked_until = self.seconds()
         self._goes_on_later = True
         self._loop.call_soon(self._take_turns)
 
@@ -285,6 +286,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._server = server
         self._loop = loop
         self._listener = listener
+        self._seconds = server.seconds
         self._frames = ServerConnection(server.limits.socket_request_max_bytes)
         self._pending: Pending[Any] | None = None
         self._is_reading = True
@@ -402,7 +404,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._end_reservation()
             if self._pending is not None or not self._can_go_on():
                 return None
-            if perf_counter() > self._server.turn_ends:
+            if self._seconds() > self._server.turn_ends:
                 return True
         return True
 
@@ -425,7 +427,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _serve(self, request: RequestReceived | UnknownApi) -> None:
         if isinstance(request, UnknownApi):
             raise UnanswerableError(f"API key {request.api_key} is unknown")
-        began, header = perf_counter(), request.header
+        began, header = self._seconds(), request.header
         counters = self._metrics.api.get(header.api_key) or self._metrics.of(header.api_key)
         counters.requests += 1
         counters.request_bytes += len(request.body)
@@ -472,7 +474,7 @@ class _Connection(asyncio.BufferedProtocol):
     ) -> None:
         if type(response) is Framed:
             self._outbox.send(response.parts)
-            counters.sent(response.size_bytes, perf_counter() - began)
+            counters.sent(response.size_bytes, self._seconds() - began)
             return
         data = None
         if type(response) is Encoded:
@@ -480,7 +482,7 @@ class _Connection(asyncio.BufferedProtocol):
             response = message if errors is None else errors
         parts, size = self._frames.send(header, response if data is None else data)
         self._outbox.send(cast(Any, parts))
-        counters.answered(response, size, perf_counter() - began)
+        counters.answered(response, size, self._seconds() - began)
 
     def _on_sent(self) -> None:
         """There is room again for the next answer."""

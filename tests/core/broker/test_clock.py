@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kafkalite import node as composition
-from kafkalite.core.broker.clock import JUMP_MS, LOOK_MS, SETTLE_MS
+from kafkalite.core.broker.clock import JUMP_MS, LOOK_MS, SETTLE_MS, Clock
 from kafkalite.core.broker.purgatory import DelayedFetch
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kafkalite.core.replicas.replication import ACKS_ALL
 from kafkalite.core.types import Columns, Now, TopicPartition
 from kafkalite.node import Node, start_node
+from kafkalite.ports import MACHINE, Ports
 from kafkalite.testing.clock import Machine
 
 MS = 1_000_000
@@ -82,11 +82,12 @@ def test_a_clock_that_is_set_right_in_time_deletes_nothing() -> None:
 class Set:
     """The clocks of this machine, as far as `shift_ms` has set and `passed_ms` moved them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, shift_ms: int = 0) -> None:
+    def __init__(self, shift_ms: int = 0) -> None:
         self.shift_ms, self.passed_ms = shift_ms, 0
-        own = {"time_ns": self.time_ns, "monotonic_ns": self.monotonic_ns}
-        clocks = SimpleNamespace(**{**vars(time), **own})
-        monkeypatch.setattr(composition, "time", clocks)
+
+    def ports(self) -> Ports:
+        """A broker's world with these clocks."""
+        return replace(MACHINE, clock=lambda: Clock(self.time_ns, self.monotonic_ns))
 
     def time_ns(self) -> int:
         return time.time_ns() + (self.shift_ms + self.passed_ms) * MS
@@ -116,14 +117,14 @@ async def looks(node: Node, count: int) -> None:
 
 @pytest.mark.parametrize("shift_ms", [YEARS_MS, -YEARS_MS])
 def test_records_stay_though_the_clock_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift_ms: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, shift_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was wrong by years when the broker started, and is set right while it runs."""
 
     async def story() -> None:
-        machine = Set(monkeypatch, shift_ms)
+        machine = Set(shift_ms)
         settings = {"log.retention.check.interval.ms": "5", "log.initial.task.delay.ms": "0"}
-        node = await start_node(tmp_path, "127.0.0.1:0", settings)
+        node = await start_node(tmp_path, "127.0.0.1:0", settings, ports=machine.ports())
         configs = (("retention.ms", str(RETENTION_MS)), ("segment.bytes", "200"))
         topic = CreatableTopic("t", 1, 1, (), tuple(CreatableTopicConfig(*c) for c in configs))
         created = asyncio.get_running_loop().create_future()
@@ -151,11 +152,11 @@ def test_records_stay_though_the_clock_was_set(
 
 @pytest.mark.parametrize("shift_ms", [YEARS_MS, -YEARS_MS])
 def test_who_waits_is_answered_in_time_though_the_clock_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift_ms: int
+    tmp_path: Path, shift_ms: int
 ) -> None:
     async def story() -> None:
-        machine = Set(monkeypatch)
-        node = await start_node(tmp_path, "127.0.0.1:0")
+        machine = Set()
+        node = await start_node(tmp_path, "127.0.0.1:0", ports=machine.ports())
         broker, done = node.broker, [asyncio.Event(), asyncio.Event()]
         for wait_ms, event in zip((100, 3_600_000), done, strict=True):
             operation: DelayedFetch[TopicPartition] = DelayedFetch(event.set, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ Connect = Callable[[], Awaitable[Peer]]
 
 @asynccontextmanager
 async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Server, Connect]]:
-    server = Server(ServerLimits(**limits))
+    server = Server(ServerLimits(**limits), time.perf_counter)
     host, port = await server.bind("127.0.0.1", 0)
     await server.start(service)
     peers: list[Peer] = []

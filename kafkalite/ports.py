@@ -1,0 +1,71 @@
+"""What one broker takes from the world: its disk, its cluster, its sockets, time and chance.  [IO]
+
+    storage        the data directory
+    coordination   the state that brokers share, here the journal of one that stands alone
+    server         the listening sockets
+    clock, seconds the time, of a broker and of short measurements
+    random_bytes   chance
+    executor       threads, for whatever waits or computes for long
+
+`MACHINE` is the world as it is. A simulation hands in another: `kafkalite.testing.simulation`.
+
+Owns   the choice; the parts are made by whoever composes a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from kafkalite.core.broker.clock import Clock
+from kafkalite.core.cluster.coordination import Coordination
+from kafkalite.core.cluster.local import LocalCoordination
+from kafkalite.core.log.port import Storage
+from kafkalite.core.log.storage import FileStorage
+from kafkalite.core.server.server import Server, ServerLimits
+
+
+class HeldStorage(Storage, Protocol):
+    """A storage that one broker has for itself."""
+
+    def lock(self) -> None:
+        """Takes it; DataDirectoryInUse where another has it."""
+        ...
+
+    def close(self) -> None:
+        """Gives it back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The world of a broker. `executor` takes the greatest number of threads and their name."""
+
+    storage: Callable[[Path], HeldStorage]
+    coordination: Callable[[Storage], Coordination]
+    server: Callable[[ServerLimits], Server]
+    clock: Callable[[], Clock]
+    seconds: Callable[[], float]
+    random_bytes: Callable[[int], bytes]
+    executor: Callable[[int, str], Executor]
+
+
+def _journal(storage: Storage) -> Coordination:
+    return LocalCoordination(storage, in_thread=asyncio.to_thread)
+
+
+MACHINE: Final = Ports(
+    storage=FileStorage,
+    coordination=_journal,
+    server=lambda limits: Server(limits, time.perf_counter),
+    clock=lambda: Clock(time.time_ns, time.monotonic_ns),
+    seconds=time.monotonic,
+    random_bytes=os.urandom,
+    executor=ThreadPoolExecutor,
+)
