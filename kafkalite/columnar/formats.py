@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from kafkalite.columnar.column_types import TIMESTAMP, Convert, column_type
-from kafkalite.columnar.json_columns import row_reader
+from kafkalite.columnar.json_columns import row_reader, unframed
 from kafkalite.core.arrow import binary
 from kafkalite.errors import ConfigError, SerdeError
 from kafkalite.serde.arrow_form import ArrowForm
@@ -150,7 +150,8 @@ class AvroValues:
 
 class JsonValues:
     """JSON objects as the fields of a struct, or as some of them. A field that is missing is null;
-    one without a column is an error, unless some fields were named.
+    one without a column is an error, unless some fields were named. The header of Confluent's wire
+    format is passed over.
     """
 
     def __init__(self, columns: pa.StructType, fields: Sequence[str] | None = None) -> None:
@@ -167,6 +168,14 @@ class JsonValues:
 
     def arrow(self, topic: str, column: Sequence[bytes | None]) -> pa.Array:
         """A struct of each object."""
+        try:
+            return self._arrow(topic, column)
+        except SerdeError:
+            if not any(value and value[0] == 0 for value in column):
+                raise
+            return self._arrow(topic, [unframed(value) for value in column])
+
+    def _arrow(self, topic: str, column: Sequence[bytes | None]) -> pa.Array:
         values = self._forms.deserialize(topic, column)
         if isinstance(values, ArrowForm):
             found = with_fields(values.arrow(), self.type)

@@ -33,6 +33,7 @@ from kafkalite.serde.glimpse import glimpse
 
 DEPTH_MAX: Final = 50
 FIELDS_MAX: Final = 2_000  # of all objects of a load together
+HEADER_BYTES: Final = 5  # a zero and the schema's id, of Confluent's wire format
 INT64: Final = range(-(1 << 63), 1 << 63)
 NUMBERS: Final = frozenset({"bigint", "double"})
 SCALARS: Final[Mapping[str, pa.DataType]] = {
@@ -41,6 +42,9 @@ SCALARS: Final[Mapping[str, pa.DataType]] = {
     "double": pa.float64(),
     "string": pa.string(),
 }
+# Columns of given schemas; none is inferred.
+NARROW_INTEGERS: Final = frozenset({pa.int8(), pa.int16(), pa.int32()})
+FLOAT: Final = pa.float32()
 
 # What was seen in one place: nothing, a scalar's name, {"struct": {name: …}} or {"array": …}.
 Shape: TypeAlias = str | dict[str, Any] | None
@@ -176,6 +180,11 @@ def _struct(shape: Shape, known: pa.StructType) -> pa.StructType:
     return pa.struct([(name, type_) for name, type_ in types.items() if type_ is not None])
 
 
+def unframed(data: bytes | None) -> bytes | None:
+    """The JSON of a value, which Confluent's serializer puts after a header."""
+    return data[HEADER_BYTES:] if data and data[0] == 0 else data
+
+
 # ---- rows --------------------------------------------------------------------------------------
 
 
@@ -213,9 +222,12 @@ def _reader(column: pa.DataType, path: str) -> Read:
             return [None if each is None else item(each, f"{path}[]") for each in value]
 
         return array
-    kind = next((name for name, type_ in SCALARS.items() if type_ == column), None)
+    if column in NARROW_INTEGERS:
+        return _narrow_reader(column)
+    wide = pa.float64() if column == FLOAT else column
+    kind = next((name for name, type_ in SCALARS.items() if type_ == wide), None)
     if kind is None:
-        raise ConfigError(f"the table's column '{path}' is a {column}; JSON has no such values")
+        raise ConfigError(f"the column '{path}' is a {column}; JSON has no such values")
     fits = {kind, "bigint"} if kind == "double" else {kind}
     into = float if kind == "double" else lambda value: value
 
@@ -227,6 +239,19 @@ def _reader(column: pa.DataType, path: str) -> Read:
         return into(value)
 
     return scalar
+
+
+def _narrow_reader(column: pa.DataType) -> Read:
+    """Whole numbers of few bits: others do not fit."""
+    most = 1 << (column.bit_width - 1)
+
+    def number(value: Any, path: str) -> Any:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (is_whole and -most <= value < most):
+            raise _misfit(value, path, str(column))
+        return value
+
+    return number
 
 
 def _object_reader(column: pa.StructType, path: str) -> Read:

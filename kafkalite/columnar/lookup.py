@@ -14,10 +14,11 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Self, TypeVar
 
-from kafkalite.clients.admin.client import Admin
+from kafkalite.clients.admin.client import MAX_TIMESTAMP, Admin
 from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.member import OffsetAndMetadata
 from kafkalite.clients.consumer.positions import EARLIEST, LATEST
+from kafkalite.columnar.connecting import connected
 from kafkalite.columnar.settings import COMMITTED, ReadSettings
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import TopologyError
@@ -91,6 +92,12 @@ class Lookup:
         found = self._ask(lambda admin: admin.list_offsets(times))
         return {tp: None if there is None else there.offset for tp, there in found.items()}
 
+    def newest_time(self, partitions: Iterable[TopicPartition]) -> int:
+        """The greatest timestamp (epoch ms) of any record; -1 where there is none."""
+        asked = dict.fromkeys(partitions, MAX_TIMESTAMP)
+        found = self._ask(lambda admin: admin.list_offsets(asked))
+        return max((there.timestamp for there in found.values() if there is not None), default=-1)
+
     def _list_offsets(self, partitions: Iterable[TopicPartition], which: int) -> Offsets:
         asked = dict.fromkeys(partitions, which)
         level = self._settings.read_committed
@@ -106,19 +113,15 @@ class Lookup:
         committed = {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
         self._ask(lambda admin: admin.alter_group_offsets(group_id, committed))
 
+    def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Deletes the records before these offsets."""
+        self._ask(lambda admin: admin.delete_records(offsets))
+
     def _ask(self, question: Callable[[Admin], Awaitable[R]]) -> R:
         return self._loop.run_until_complete(self._answer(question))
 
     async def _answer(self, question: Callable[[Admin], Awaitable[R]]) -> R:
         if self._client is None:
-            settings = self._settings
-            client = Client(
-                settings.bootstrap_servers,
-                client_id=settings.client_id,
-                request_timeout_ms=settings.request_timeout_ms,
-                metadata_max_age_ms=settings.metadata_max_age_ms,
-            )
-            await client.start()
-            self._client = client
+            self._client = await connected(self._settings)
         async with Admin(self._client) as admin:
             return await question(admin)

@@ -27,6 +27,7 @@ from kafkalite.clients.consumer.positions import (
     SESSIONLESS_EPOCH,
     Fetched,
 )
+from kafkalite.columnar.connecting import connected
 from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.columnar.rows import Rows, rows_of
 from kafkalite.columnar.settings import ReadSettings
@@ -142,15 +143,7 @@ class _RangeReader:
 
     async def _connected(self) -> Client:
         if self._client is None:
-            settings = self._settings
-            client = Client(
-                settings.bootstrap_servers,
-                client_id=settings.client_id,
-                request_timeout_ms=settings.request_timeout_ms,
-                metadata_max_age_ms=settings.metadata_max_age_ms,
-            )
-            await client.start()
-            self._client = client
+            self._client = await connected(self._settings)
         return self._client
 
     async def _fetch(self, client: Client) -> PartitionData:

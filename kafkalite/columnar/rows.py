@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS_MAX: Final = 65_536
 BYTES_MAX: Final = 8 << 20  # of keys and values
+FORMS_FROM: Final = 16  # records of a batch: Arrow takes forms as a whole, lists object by object
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _runs(
     run: list[Columns] = []
     kind, size = TimestampType.CREATE_TIME, 0
     while fetched:
-        header, columns = fetched.read(check_crcs, as_forms=True)
+        header, columns = fetched.read(check_crcs, as_forms=True, few=FORMS_FROM)
         if columns is None or header.next_offset <= start:
             continue
         columns = within(columns, start, end)

@@ -61,6 +61,30 @@ class TableSource(Source, Protocol):
         """All values that have no fields."""
 
 
+@dataclass(frozen=True, slots=True)
+class ArraySource:
+    """Values that are an Arrow array already."""
+
+    array: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def null_count(self) -> int:
+        """How many values are null."""
+        count: int = self.array.null_count
+        return count
+
+    def arrow(self) -> pa.Array:
+        """The array."""
+        return self.array
+
+    def objects(self, indexes: Sequence[int]) -> list[Any]:
+        """Some values as Arrow's Python objects; maps are dicts, as Avro's are."""
+        return list(taken(self.array.to_pylist(maps_as_pydicts="strict"), indexes))
+
+
 class Pick(Protocol):
     """Some records of a column, whatever it is made of."""
 

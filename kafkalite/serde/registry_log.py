@@ -46,7 +46,7 @@ from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
+from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError, SchemaError
 from kafkalite.serde.compatibility import Compatibility
 from kafkalite.serde.registry import (
     SCHEMAS_TOPIC,
@@ -254,6 +254,19 @@ class LogRegistry:
     def version(self, subject: str, version: int) -> RegisteredSchema:
         """One version of a subject, also a deleted one, as `latest` has it."""
         return self._fresh(lambda r: r.without_references(r.version(subject, version)))
+
+    def stored(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """A version as it is stored, of any schema type; the newest without a number."""
+        return self._fresh(
+            lambda r: r.latest(subject) if version is None else r.version(subject, version)
+        )
+
+    def stored_id(self, id: int) -> RegisteredSchema:  # noqa: A002
+        """A version that has this id, as it is stored, of any schema type."""
+        found = self._fresh(lambda registry: registry.find_id(id))
+        if found is None:
+            raise SchemaError(f"schema id {id} is not known to the schema registry")
+        return found
 
     def versions(self, subject: str) -> tuple[int, ...]:
         """The subject's versions as of now; none for an unknown subject."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from json import dumps
 from typing import Any
 from uuid import UUID
 
@@ -11,18 +12,11 @@ import pyarrow as pa
 import pytest
 
 from kafkalite.columnar.column_types import column_type
-from kafkalite.columnar.rows import Rows
-from kafkalite.core.types import Columns
+from kafkalite.columnar.formats import AvroValues
 from kafkalite.errors import SchemaError
-from kafkalite.serde import MemoryRegistry, SerdeContext, avro, bytes_
+from kafkalite.serde import MemoryRegistry, SerdeContext, avro
 from kafkalite.serde.avro_schema import parse_schema
-from kafkalite.spark.arrow import arrow_schema, to_record_batch
-from kafkalite.spark.options import parse_options
 
-OPTIONS = parse_options(
-    {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "t", "value.format": "avro"},
-    streaming=False,
-)
 ID = UUID("0188f1de-70c4-7c0e-8a3b-3f6d1c2b4a59")
 COLOR = {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}
 
@@ -44,20 +38,12 @@ def row_of(schema: Any) -> dict[str, Any]:
 
 def column_of(schema: Any, *values: Any, written: Any = None) -> pa.Array:
     """What records of `values` become, which may have been `written` with another schema."""
-    context = SerdeContext(MemoryRegistry(), as_dicts=True)
+    registry = MemoryRegistry()
+    context = SerdeContext(registry)
     writer = avro(schema=row_of(schema if written is None else written)).open(context)
     records = writer.serialize("t", [{"field": value} for value in values])
-    codec = avro(schema=row_of(schema)).open(context)
-    avro_type = column_type(parse_schema(row_of(schema)))
-    n = len(values)
-    columns = Columns([None] * n, records, [0] * n, offsets=range(n))
-    batch = to_record_batch(
-        Rows("t", 0, columns),
-        arrow_schema(OPTIONS, avro_type.arrow),
-        (bytes_().open(SerdeContext(is_key=True)), codec),
-        avro_type.convert,
-    )
-    return batch.column("value").field("field")
+    values_of = AvroValues(dumps(row_of(schema)), registry)
+    return values_of.arrow("t", records).field("field")
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
         (struct(a=INT), {"a": 1.5}, "the field 'a' is 1.5, and its column is bigint"),
         (struct(a=INT), {"a": True}, "the field 'a' is True, and its column is bigint"),
         (struct(a=INT), {"a": 1 << 63}, "and its column is bigint"),
+        (struct(a=pa.int8()), {"a": 128}, "the field 'a' is 128, and its column is int8"),
+        (struct(a=pa.int32()), {"a": 1.0}, "and its column is int32"),
+        (struct(a=pa.int32()), {"a": True}, "and its column is int32"),
         (struct(a=DOUBLE), {"a": False}, "and its column is double"),
         (struct(a=TEXT), {"a": {"b": 1}}, "and its column is string"),
         (struct(a=pa.list_(TEXT)), {"a": "xy"}, "and its column is array"),
@@ -80,6 +83,12 @@ def test_a_table_keeps_its_columns_and_their_types() -> None:
 def test_what_does_not_fit_is_named(made: pa.StructType, value: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         row_reader(made)(orjson.dumps(value))
+
+
+def test_a_given_schema_may_have_narrow_numbers() -> None:
+    made = struct(a=pa.int16(), b=pa.float32())
+    row = row_reader(made)(b'{"a": -32768, "b": 1}')
+    assert pa.array([row], made).to_pylist() == [{"a": -32768, "b": 1.0}]
 
 
 def test_a_column_that_json_has_no_values_for() -> None:

@@ -73,11 +73,14 @@ def test_parts_are_bounded_in_records_and_in_bytes(
     assert offsets(parts) == list(range(3_000))
 
 
-def test_the_columns_are_spans_of_what_was_fetched(bootstrap: str, fill: Fill) -> None:
-    """No object a record: batches as large as a producer's stay what native code made of them."""
-    fill("range-forms", 1_000)
-    (rows,) = read_range(ReadSettings(bootstrap), OffsetRange("range-forms", 0, 0, 1_000))
+@pytest.mark.parametrize("batch", [1_000, 128, 16])
+def test_the_columns_are_spans_of_what_was_fetched(bootstrap: str, fill: Fill, batch: int) -> None:
+    """No object a record: 16 KB and more of a producer's batch stay what native code made."""
+    topic = f"range-forms-{batch}"
+    fill(topic, 1_000, batch)
+    (rows,) = read_range(ReadSettings(bootstrap), OffsetRange(topic, 0, 0, 992))
     assert type(rows.columns.values).__name__ == "Spans"
+    assert rows.to_arrow().column("value").to_pylist() == [b"%d" % i for i in range(992)]
     assert isinstance(rows.offsets, range)
 
 

@@ -31,6 +31,7 @@ from random import Random
 from typing import Final
 
 from kafkalite.clients.retry import delay_ms
+from kafkalite.core.columns import FEW
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.fetch import (
     AbortedTransaction,
@@ -97,14 +98,15 @@ class Fetched:
         return bool(self._batches)
 
     def read(
-        self, check_crc: bool, as_forms: bool = False
+        self, check_crc: bool, as_forms: bool = False, few: int = FEW
     ) -> tuple[records.BatchHeader, Columns | None]:
-        """The next batch: its header, and its records if the user is to see them."""
+        """The next batch: its header, and its records if the user is to see them. They are forms
+        where that is wanted and there are `few` or more."""
         position, header = self._batches[0]
         columns = None
         if self._is_visible(position, header, check_crc):
             columns = records.decode(
-                self._view, position, header=header, check_crc=check_crc, as_forms=as_forms
+                self._view, position, header=header, check_crc=check_crc, as_forms=as_forms, few=few
             )
         self._batches.popleft()
         return header, columns
