@@ -5,11 +5,15 @@
 
 A commit carries transaction identifiers: `kafkalite/orders/2` with version 84213 says that the
 table holds partition 2 up to that offset, and `kafkalite/orders` how many partitions it knows. Two
-loads that commit the same ranges conflict in Delta's log, so only one of them succeeds.
+loads that commit the same ranges conflict in Delta's log, so only one of them succeeds. A table
+whose rows are updated has `kafkalite/orders/updates` besides; its commits also remove files.
+
+Where a column gets another name or a wider type, one commit replaces all files by what they
+become. Older versions stay readable until somebody vacuums the table.
 
 Owns   the table; its name in Delta's metadata is the topic's.
-Fails  with StorageError if another writer committed the same ranges, with ConfigError if the table
-       was not made by a load, or has a column of another type.
+Fails  with TableHeld if another writer committed the same ranges, with ConfigError if the table
+       was not made by a load.
 """
 
 from __future__ import annotations
@@ -24,16 +28,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ConfigError, StorageError
+from kafkalite.errors import ConfigError
+from kafkalite.warehouse.evolution import Evolution, evolved
 from kafkalite.warehouse.files import move, sync
-from kafkalite.warehouse.partitioning import TIMES, Partitioning
-from kafkalite.warehouse.target import Epoch, StagedFile
+from kafkalite.warehouse.partitioning import FOLDER_TYPES, TIMES, Partitioning, partition_value
+from kafkalite.warehouse.rewriting import anew
+from kafkalite.warehouse.target import Epoch, NewColumns, StagedFile, Stored
+from kafkalite.warehouse.workspace import TableHeld
 
 APP: Final = "kafkalite"
-FOLDER_TYPES: Final = {"day": pa.date32()}  # hour, month: text
+UPDATES: Final = "updates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,61 @@ class DeltaTarget:
         found = self._open()
         return [] if found is None else [path.removeprefix("file://") for path in found.file_uris()]
 
+    def has_updates(self) -> bool | None:
+        """Whether rows of the table are updated by their keys; None while there is no table."""
+        found = self._open()
+        return None if found is None else self._has_updates(found)
+
+    def _has_updates(self, found: DeltaTable) -> bool:
+        return found.transaction_version(f"{APP}/{found.metadata().name}/{UPDATES}") is not None
+
+    def stored(self) -> list[Stored]:
+        """The data files of the newest version."""
+        found = self._open()
+        return [] if found is None else self._stored(found)
+
+    def _stored(self, found: DeltaTable) -> list[Stored]:
+        begin, by = f"{self.table}/", self._partitioning(found).by
+        paths = [uri.removeprefix("file://").removeprefix(begin) for uri in found.file_uris()]
+        return [Stored(path, None if by is None else partition_value(path)) for path in paths]
+
+    def old_files(self, evolution: Evolution) -> list[tuple[Stored, str]]:
+        """All files: Delta's log knows a column by its name."""
+        found = self._open() if evolution.changes_files else None
+        if found is None:
+            return []
+        return [(old, anew(old.path, found.version())) for old in self._stored(found)]
+
+    def evolve(self, change: NewColumns, staging: Path) -> Iterator[str]:
+        """One commit takes all files away and adds what they became, with the new columns."""
+        found = self._open()
+        if found is None or set(self._stored(found)) != {made.old for made in change.rewritten}:
+            raise TableHeld(f"table {self.table}: another writer was first")
+        files, held = tuple(made.file for made in change.rewritten), self._offsets(found)
+        yield from self._place(files, staging)
+        # The offsets that the table has: the commit of another load is a conflict.
+        topic = found.metadata().name
+        same = [Transaction(f"{APP}/{topic}/{tp.partition}", end) for tp, end in held.items()]
+        epoch = Epoch((), files, change.evolution.columns, change.partitioning)
+        try:
+            found.create_write_transaction(
+                [self._add(file, epoch) for file in files],
+                "overwrite",
+                Schema.from_arrow(_with_folder(epoch)),
+                commit_properties=CommitProperties(app_transactions=same),
+            )
+        except DeltaError as error:
+            raise TableHeld(f"table {self.table}: another writer was first: {error}") from error
+        yield "committed"
+
+    def _place(self, files: Sequence[StagedFile], staging: Path) -> Iterator[str]:
+        """Gives files their names."""
+        for file in files:
+            move(staging / file.staged, self.table / file.path)
+            yield f"published {file.path}"
+        for folder in {self.table, *((self.table / file.path).parent for file in files)}:
+            sync(folder)
+
     def recover(self) -> Iterator[str]:
         """Nothing: a commit that is in Delta's log is complete."""
         yield from ()
@@ -89,24 +151,22 @@ class DeltaTarget:
         held = {} if found is None else self._offsets(found)
         if epoch.is_in(held):
             return
-        for file in epoch.files:
-            move(staging / file.staged, self.table / file.path)
-            yield f"published {file.path}"
-        for folder in {self.table, *((self.table / file.path).parent for file in epoch.files)}:
-            sync(folder)
+        if epoch.overlaps(held) or (found and not set(epoch.removed) <= set(self._stored(found))):
+            raise TableHeld(f"table {self.table}: another writer was first")
+        yield from self._place(epoch.files, staging)
         try:
             if found is None:
                 self._create(epoch, held)
             else:
                 columns = _with_folder(epoch)
-                if self._lacks(found, columns):
+                if evolved(pa.schema(found.schema().to_arrow()), columns, {}).added:
                     empty = columns.empty_table()
                     write_deltalake(found, empty, mode="append", schema_mode="merge")
                     found.update_incremental()
                     yield "columns added"
                 self._append(found, epoch, held)
         except DeltaError as error:
-            raise StorageError(f"table {self.table}: another writer was first: {error}") from error
+            raise TableHeld(f"table {self.table}: another writer was first: {error}") from error
         yield "committed"
 
     def _open(self) -> DeltaTable | None:
@@ -130,24 +190,14 @@ class DeltaTarget:
     def _append(self, found: DeltaTable, epoch: Epoch, held: dict[TopicPartition, int]) -> None:
         if self._offsets(found) != held:
             raise CommitFailedError("it committed while columns were added")
+        now = int(self.table.stat().st_mtime * 1000)  # it got the files of this commit
+        removed = [self._remove(stored, epoch, now) for stored in epoch.removed]
         found.create_write_transaction(
-            [self._add(file, epoch) for file in epoch.files],
+            [*removed, *(self._add(file, epoch) for file in epoch.files)],
             "append",
             found.schema(),
             commit_properties=CommitProperties(app_transactions=_transactions(epoch, held)),
         )
-
-    def _lacks(self, found: DeltaTable, columns: pa.Schema) -> bool:
-        """Whether rows have fields that the table lacks. ConfigError for fields of other types."""
-        there = pa.struct(list(pa.schema(found.schema().to_arrow())))
-        wanted = pa.struct(list(columns))
-        if other := _other_type(there, wanted, ""):
-            name, old, new = other
-            raise ConfigError(
-                f"table {self.table}: column {name} is {old} and cannot become {new}: Delta's log "
-                "has no change of types; load into a new warehouse"
-            )
-        return not _covers(there, wanted)
 
     def _add(self, file: StagedFile, epoch: Epoch) -> AddAction:
         path = self.table / file.path
@@ -157,36 +207,10 @@ class DeltaTarget:
         statistics = json.dumps(statistics_of(pq.read_metadata(path)))
         return AddAction(file.path, file.size, values, changed, True, statistics)
 
-
-def _below(there: pa.DataType, wanted: pa.DataType) -> list[tuple[str, pa.DataType, pa.DataType]]:
-    """The types within two types of one kind, by the names that both have."""
-    if pa.types.is_struct(there) and pa.types.is_struct(wanted):
-        both = {field.name for field in there} & {field.name for field in wanted}
-        return [(f".{name}", there.field(name).type, wanted.field(name).type) for name in both]
-    if pa.types.is_map(there) and pa.types.is_map(wanted):
-        return [("{}", there.item_type, wanted.item_type)]
-    if pa.types.is_list(there) and pa.types.is_list(wanted):
-        return [("[]", there.value_type, wanted.value_type)]
-    return []
-
-
-def _other_type(
-    there: pa.DataType, wanted: pa.DataType, path: str
-) -> tuple[str, pa.DataType, pa.DataType] | None:
-    """The first place where two types differ in more than the fields of a struct."""
-    if not pa.types.is_nested(there) or there.id != wanted.id:
-        return None if there == wanted else (path.lstrip("."), there, wanted)
-    found = (_other_type(old, new, path + step) for step, old, new in _below(there, wanted))
-    return next(filter(None, found), None)
-
-
-def _covers(there: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a type has all fields of another."""
-    if pa.types.is_struct(wanted):
-        there_names = {field.name for field in there}
-        if any(field.name not in there_names for field in wanted):
-            return False
-    return all(_covers(old, new) for _, old, new in _below(there, wanted))
+    def _remove(self, stored: Stored, epoch: Epoch, now: int) -> RemoveAction:
+        by, size = epoch.partitioning.by, (self.table / stored.path).stat().st_size
+        values = {} if by is None else {by: stored.partition}
+        return RemoveAction(stored.path, True, now, size, values)
 
 
 def _transactions(epoch: Epoch, held: dict[TopicPartition, int]) -> list[Transaction]:
@@ -196,7 +220,8 @@ def _transactions(epoch: Epoch, held: dict[TopicPartition, int]) -> list[Transac
         ends[wanted.partition] = max(ends.get(wanted.partition, 0), wanted.end)
     count = max([*ends, *(tp.partition for tp in held)]) + 1
     versions = [Transaction(f"{APP}/{topic}/{p}", end) for p, end in sorted(ends.items())]
-    return [Transaction(f"{APP}/{topic}", count), *versions]
+    kind = [Transaction(f"{APP}/{topic}/{UPDATES}", 1)] if epoch.has_updates else []
+    return [Transaction(f"{APP}/{topic}", count), *versions, *kind]
 
 
 def _with_folder(epoch: Epoch) -> pa.Schema:

@@ -1,15 +1,22 @@
 """The local engine: workers of a load are processes of this machine, or this process itself.  [IO]
 
+A worker ends with the process that started it, however that process ends: the system sends SIGIO
+when the other end of a pipe between them is closed. Ctrl-C is the business of that process alone.
+
 Owns   the processes, for the duration of a run.
 Fails  with the first error of a worker.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import select
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -34,12 +41,30 @@ class LocalEngine:
         if self.processes == 1 or len(items) < 2:
             yield from map(task, items)
             return
-        workers = min(self.processes, len(items))
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        workers, others = min(self.processes, len(items)), set(active_children())
+        context = get_context("spawn")
+        with ProcessPoolExecutor(workers, context, end_with_parent) as pool:
             running = [pool.submit(task, item) for item in items]
             try:
                 for done in as_completed(running):
                     yield done.result()
+            except BaseException:
+                for worker in set(active_children()) - others:
+                    worker.terminate()  # a range may take minutes; another load stages it anew
+                raise
             finally:
                 for future in running:
                     future.cancel()
+
+
+def end_with_parent() -> None:
+    """Called in a worker when it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = parent_process()
+    assert parent is not None, "a worker has a parent"
+    pipe = parent.sentinel
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # it ended before the system was asked
+        os._exit(1)

@@ -6,17 +6,23 @@
 
 A commit adds the files, evolves the columns and sets the property `kafkalite.offsets`, all in one
 transaction of the catalog. The property survives the expiry of snapshots; each snapshot has the
-ranges that it added in its summary, too.
+ranges that it added in its summary, too. A table whose rows are updated has the property
+`kafkalite.updates` besides; one snapshot of a commit removes files and adds others.
+
+Where a column gets another name or a wider type, one commit replaces all files by what they
+become. A column keeps its number, so older snapshots stay readable. Where Iceberg has no such
+change of types (int to double, text to bytes), the column gets a new number, and is null in them.
 
 Owns   the table.
-Fails  with StorageError if another writer committed first, with ConfigError if the table was not
+Fails  with TableHeld if another writer committed first, with ConfigError if the table was not
        made by a load or a column cannot change its type.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,18 +37,31 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.table import Table, TableProperties
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import (
+    Table,
+    TableProperties,
+    Transaction,
+    _parquet_files_to_data_files,
+)
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform
 
 from kafkalite.core.types import TopicPartition
-from kafkalite.errors import ConfigError, StorageError
+from kafkalite.errors import ConfigError
+from kafkalite.warehouse.evolution import Evolution
 from kafkalite.warehouse.files import move, sync
 from kafkalite.warehouse.partitioning import TIMES, TIMESTAMP, Partitioning
-from kafkalite.warehouse.target import Epoch
+from kafkalite.warehouse.rewriting import anew
+from kafkalite.warehouse.target import Epoch, NewColumns, StagedFile, Stored
+from kafkalite.warehouse.workspace import TableHeld
 
 NAMESPACE: Final = "kafkalite"
 OFFSETS: Final = "kafkalite.offsets"
 PARTITION_BY: Final = "kafkalite.partition-by"
+UPDATES: Final = "kafkalite.updates"
+PROMOTED: Final = frozenset({(pa.int32(), pa.int64()), (pa.float32(), pa.float64())})
+STEP: Final = re.compile(r"\.?\w+|\[\]|\{\}")
+STEPS: Final = {"[]": ".element", "{}": ".value"}
 TRANSFORMS: Final[dict[str, Any]] = {
     "day": DayTransform(),
     "hour": HourTransform(),
@@ -108,11 +127,62 @@ class IcebergTarget:
         found = self._open()
         return None if found is None else Partitioning(found.properties.get(PARTITION_BY))
 
+    def has_updates(self) -> bool | None:
+        """Whether rows of the table are updated by their keys; None while there is no table."""
+        found = self._open()
+        return None if found is None else UPDATES in found.properties
+
+    def stored(self) -> list[Stored]:
+        """The data files of the newest snapshot."""
+        found = self._open()
+        return [] if found is None else list(self._stored(found))
+
+    def _stored(self, found: Table) -> dict[Stored, DataFile]:
+        begin = f"file://{self.table}/"
+        files = [task.file for task in found.scan().plan_files()]
+        return {Stored(file.file_path.removeprefix(begin)): file for file in files}
+
     def files(self) -> list[str]:
         """The files of the newest snapshot."""
         found = self._open()
         tasks = () if found is None else found.scan().plan_files()
         return [task.file.file_path.removeprefix("file://") for task in tasks]
+
+    def old_files(self, evolution: Evolution) -> list[tuple[Stored, str]]:
+        """All files. Iceberg itself could read them: it knows a column by a number, which it finds
+        by all names that the column had. But what reads files as Parquet could not.
+        """
+        found = self._open() if evolution.changes_files else None
+        if found is None:
+            return []
+        version = found.metadata.last_updated_ms
+        return [(old, anew(old.path, version)) for old in self._stored(found)]
+
+    def evolve(self, change: NewColumns, staging: Path) -> Iterator[str]:
+        """One transaction changes the columns and replaces all files by what they became."""
+        found = self._open()
+        if found is None or set(self._stored(found)) != {made.old for made in change.rewritten}:
+            raise TableHeld(f"table {self.table}: another writer was first")
+        files = tuple(made.file for made in change.rewritten)
+        yield from self._publish(files, staging)
+        try:
+            with found.transaction() as transaction:
+                _evolve(transaction, change.evolution)
+                if files:
+                    paths = [f"file://{self.table / file.path}" for file in files]
+                    olds = tuple(self._stored(found))
+                    self._replace(found, transaction, olds, paths, {"kafkalite.ranges": ""})
+        except CommitFailedException as error:
+            raise TableHeld(f"table {self.table}: another writer was first: {error}") from error
+        yield "committed"
+
+    def _publish(self, files: Sequence[StagedFile], staging: Path) -> Iterator[str]:
+        """Gives files their names."""
+        for file in files:
+            move(staging / file.staged, self.table / file.path)
+            yield f"published {file.path}"
+        for folder in {self.table, *((self.table / file.path).parent for file in files)}:
+            sync(folder)
 
     def recover(self) -> Iterator[str]:
         """Nothing: a commit that is in the catalog is complete."""
@@ -124,18 +194,16 @@ class IcebergTarget:
         held = {} if found is None else self._offsets(found)
         if epoch.is_in(held):
             return
-        for file in epoch.files:
-            move(staging / file.staged, self.table / file.path)
-            yield f"published {file.path}"
-        for folder in {self.table, *((self.table / file.path).parent for file in epoch.files)}:
-            sync(folder)
+        if epoch.overlaps(held) or (found and not set(epoch.removed) <= set(self._stored(found))):
+            raise TableHeld(f"table {self.table}: another writer was first")
+        yield from self._publish(epoch.files, staging)
         try:
             if found is None:
                 found = self._create(epoch)
                 yield "created"
             self._append(found, epoch, held)
         except (CommitFailedException, TableAlreadyExistsError) as error:
-            raise StorageError(f"table {self.table}: another writer was first: {error}") from error
+            raise TableHeld(f"table {self.table}: another writer was first: {error}") from error
         except ValidationError as error:
             raise ConfigError(f"table {self.table}: {error}") from error
         yield "committed"
@@ -144,9 +212,9 @@ class IcebergTarget:
         by = epoch.partitioning.by
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
         # A retry on top of another writer's commit would add the same ranges a second time.
-        properties = {OFFSETS: "{}", TableProperties.COMMIT_NUM_RETRIES: "0"} | (
-            {} if by is None else {PARTITION_BY: by}
-        )
+        properties = {OFFSETS: "{}", TableProperties.COMMIT_NUM_RETRIES: "0"}
+        properties |= {} if by is None else {PARTITION_BY: by}
+        properties |= {UPDATES: "true"} if epoch.has_updates else {}
         with self._catalog.create_table_transaction(
             (NAMESPACE, self.table.name),
             epoch.columns,
@@ -165,10 +233,65 @@ class IcebergTarget:
         with found.transaction() as transaction:
             with transaction.update_schema() as update:
                 update.union_by_name(epoch.columns)
-            if epoch.files:
-                paths = [f"file://{self.table / file.path}" for file in epoch.files]
-                transaction.add_files(paths, snapshot_properties={"kafkalite.ranges": ranges})
+            paths = [f"file://{self.table / file.path}" for file in epoch.files]
+            summary = {"kafkalite.ranges": ranges}
+            if epoch.removed:
+                self._replace(found, transaction, epoch.removed, paths, summary)
+            elif paths:
+                transaction.add_files(paths, snapshot_properties=summary)
             transaction.set_properties({OFFSETS: json.dumps(_offsets_after(epoch, held))})
+
+    def _replace(
+        self,
+        found: Table,
+        transaction: Transaction,
+        removed: Sequence[Stored],
+        paths: list[str],
+        summary: dict[str, str],
+    ) -> None:
+        """Takes files out and adds others, in one snapshot."""
+        stored = self._stored(found)
+        with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
+            for old in removed:
+                snapshot.delete_data_file(stored[old])
+            added = _parquet_files_to_data_files(transaction.table_metadata, paths, found.io)
+            for new in added:
+                snapshot.append_data_file(new)
+
+
+def _evolve(transaction: Transaction, evolution: Evolution) -> None:
+    if evolution.renamed:
+        with transaction.update_schema() as update:
+            for place, old in evolution.renamed.items():
+                update.rename_column(_old_path(place, old, evolution), place.rpartition(".")[2])
+    if beyond := _beyond_iceberg(evolution):
+        with transaction.update_schema(allow_incompatible_changes=True) as update:
+            for name in sorted(beyond):
+                update.delete_column(name)  # it comes back with the new type, and a new number
+    with transaction.update_schema() as update:
+        update.union_by_name(evolution.columns)
+
+
+def _old_path(place: str, old: str, evolution: Evolution) -> str:
+    """The path of a field before it gets its name, as Iceberg writes it."""
+    steps = STEP.findall(place)
+    places = ["".join(steps[: number + 1]) for number in range(len(steps))]
+    old_of = {**evolution.renamed, place: old}
+    names = (
+        f".{old_of[at]}" if at in old_of else STEPS.get(step, f".{step.lstrip('.')}")
+        for at, step in zip(places, steps, strict=True)
+    )
+    return "".join(names).lstrip(".")
+
+
+def _beyond_iceberg(evolution: Evolution) -> frozenset[str]:
+    """The columns with a change of types that Iceberg does not know."""
+    places = (
+        place
+        for place, types in evolution.widened.items()
+        if (types.old, types.new) not in PROMOTED and not pa.types.is_decimal(types.old)
+    )
+    return frozenset(STEP.findall(place)[0] for place in places)
 
 
 def _usual_field(field: pa.Field) -> pa.Field:

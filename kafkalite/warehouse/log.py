@@ -10,10 +10,10 @@ import asyncio
 from dataclasses import dataclass
 
 from kafkalite.clients.admin.client import Admin
-from kafkalite.clients.consumer.consumer import Consumer
+from kafkalite.columnar.lookup import Lookup
+from kafkalite.columnar.settings import ReadSettings
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError
-from kafkalite.spark.log import offsets_of, partitions_of
 
 Offsets = dict[TopicPartition, int]
 
@@ -31,18 +31,14 @@ def bounds(bootstrap_servers: str, topic: str, until_ms: int | None = None) -> B
     """The bounds of the topic's partitions now. A log ends at its first open transaction; a load
     ends at the first record of `until_ms` or later.
     """
-    partitions = partitions_of(bootstrap_servers, [topic])
-    first, end = offsets_of(bootstrap_servers, partitions)
-    if until_ms is None:
-        return Bounds(first, end, end)
+    with Lookup(ReadSettings(bootstrap_servers)) as lookup:
+        first, end = lookup.bounds(lookup.partitions_of([topic]))
+        before = {} if until_ms is None else lookup.at_times(dict.fromkeys(end, until_ms))
+    return Bounds(first, end, {tp: _earlier(at, before.get(tp)) for tp, at in end.items()})
 
-    async def ask() -> Offsets:
-        async with Consumer(bootstrap_servers) as consumer:
-            found = await consumer.offsets_for_times(dict.fromkeys(partitions, until_ms))
-        return {tp: at.offset for tp, at in found.items() if at is not None}
 
-    before = asyncio.run(ask())
-    return Bounds(first, end, {tp: min(at, before.get(tp, at)) for tp, at in end.items()})
+def _earlier(end: int, found: int | None) -> int:
+    return end if found is None else min(end, found)
 
 
 def record_bytes(bootstrap_servers: str, topic: str) -> dict[TopicPartition, float]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,15 +25,26 @@ from kafkalite.errors import ConfigError
 HIDDEN: Final = "._"  # readers of Parquet ignore names that begin with one of these
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 TIMES: Final = {"day": "%Y-%m-%d", "hour": "%Y-%m-%d-%H", "month": "%Y-%m"}
+FOLDER_TYPES: Final = {"day": pa.date32()}  # of the folders' column; hour, month: text
 KEY: Final = "__partition"
 TIMESTAMP: Final = "_timestamp"
 
 
+def visible(topic: str) -> str:
+    """A topic's name as the beginning of a file's."""
+    return topic if topic[0] not in HIDDEN else f"topic{topic}"
+
+
 def file_name(wanted: OffsetRange, part: int = 0) -> str:
     """The name of a range's file, the same in each folder; a second part has a number."""
-    topic = wanted.topic if wanted.topic[0] not in HIDDEN else f"topic{wanted.topic}"
     number = f".{part}" if part else ""
-    return f"{topic}-{wanted.partition}-{wanted.start}-{wanted.end}{number}.parquet"
+    return f"{visible(wanted.topic)}-{wanted.partition}-{wanted.start}-{wanted.end}{number}.parquet"
+
+
+def partition_value(path: str) -> str | None:
+    """The text of the value that a file's folder has in its name."""
+    text = path.partition("/")[0].partition("=")[2]
+    return None if text == NULL else unquote(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kafkalite.columnar.format_names import check_key_format, check_value_format
 from kafkalite.errors import ConfigError
-from kafkalite.spark.options import check_formats
 from kafkalite.warehouse.engines import Engine
 from kafkalite.warehouse.load import Layout, Load
 from kafkalite.warehouse.parquet_table import ParquetTable
@@ -58,8 +58,8 @@ def table_at(table: Path, wanted: str | None = None, catalog: str | None = None)
 
 @dataclass(frozen=True, slots=True)
 class TopicLoad:
-    """A topic, and how its bytes are read: see `kafkalite.spark.options`. ConfigError where that
-    is no format.
+    """A topic, and how its bytes are read: see `kafkalite.columnar.format_names`. ConfigError
+    where that is no format.
     """
 
     topic: str
@@ -68,9 +68,12 @@ class TopicLoad:
     on_error: str = "fail"
     table_format: str | None = None
     catalog: str | None = None  # of Iceberg, by its name in pyiceberg's configuration
+    upsert: bool = False  # a row for each key; a table keeps its way
 
     def __post_init__(self) -> None:
-        check_formats(self.key_format, self.value_format)
+        if self.key_format not in ("avro", "json"):
+            check_key_format(self.key_format)
+        check_value_format(self.value_format)
         if self.on_error not in ON_ERROR:
             raise ConfigError(f"on-error: {self.on_error!r} is not one of {', '.join(ON_ERROR)}")
         if self.table_format not in (None, *FORMATS):
@@ -101,5 +104,11 @@ class TopicLoad:
         table = warehouse.resolve() / self.table
         dead = table.with_name(f"{table.name}_dead_letters")
         kind = self.table_format or format_of(table)
+        if self.upsert and kind in (None, "parquet"):
+            raise ConfigError(
+                f"table {table} is of format parquet, which cannot replace rows: --upsert needs "
+                "--format delta or iceberg"
+            )
         target, letters = (table_at(place, kind, self.catalog) for place in (table, dead))
-        return Load(TopicSource(reading, until_ms), target, letters, engine, layout)
+        source = TopicSource(reading, until_ms)
+        return Load(source, target, letters, engine, layout, self.upsert)

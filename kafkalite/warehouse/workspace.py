@@ -2,6 +2,7 @@
 
     TABLE/_kafkalite/lock                              held by the loading process, which it names
     TABLE/_kafkalite/plan.json                         what the load under way is about
+    TABLE/_kafkalite/merge.json                        see `kafkalite.warehouse.updating`
     TABLE/_kafkalite/staging/orders-2-0-500.json       a range is staged: its files and counts
     TABLE/_kafkalite/staging/orders-2-0-500.….tmp      such a file
 
@@ -10,7 +11,8 @@ that are not staged yet. A worker whose load was killed may go on for a while: i
 names of its own and touches nothing else.
 
 Owns   these files. Readers of tables ignore the folder, since its name begins with `_`.
-Fails  with StorageError if another load holds the table or a file cannot be read.
+Fails  with TableHeld if another process writes the table; with StorageError if a file cannot be
+       read.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,10 @@ from kafkalite.warehouse.partitioning import file_name
 from kafkalite.warehouse.target import StagedFile
 
 FOLDER = "_kafkalite"
+
+
+class TableHeld(StorageError):
+    """Another process is writing the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +83,27 @@ class Workspace:
         return self.folder / "staging"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keeps other loads away from the table. StorageError names the process that holds it."""
+    def locked(self, work: str = "load") -> Iterator[None]:
+        """Keeps other loads and compactions away from the table. TableHeld names the process that
+        holds it.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holder = os.pread(descriptor, 1_000, 0).decode(errors="replace").strip()
-                raise StorageError(
-                    f"table {self.table}: another load is writing it: {holder or 'unnamed'}"
-                ) from None
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+                raise TableHeld(f"table {self.table} is held by {_holder(descriptor)}") from None
+            name = f"a {work}: process {os.getpid()} on {socket.gethostname()}".encode()
+            os.pwrite(descriptor, name, 0)
+            os.ftruncate(descriptor, len(name))
             yield
         finally:
             os.close(descriptor)
 
     def plan(self) -> Plan | None:
         """The plan of a load that broke off."""
-        found = _read(self.folder / "plan.json")
+        found = noted(self.folder / "plan.json")
         if found is None:
             return None
         ranges = tuple(OffsetRange(**wanted) for wanted in found["ranges"])
@@ -112,10 +119,25 @@ class Workspace:
         """What is staged of a range; None while it is not complete."""
         return read_staged(self.staging, wanted)
 
+    def noted(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """The ranges that are staged, by the names of the workers' notes alone."""
+        try:
+            names = {entry.name for entry in os.scandir(self.staging)}
+        except FileNotFoundError:
+            return []
+        return [r for r in ranges if _result(self.staging, r).name in names]
+
     def clear(self) -> None:
         """Forgets the plan and what was staged for it."""
         (self.folder / "plan.json").unlink(missing_ok=True)
         shutil.rmtree(self.staging, ignore_errors=True)
+
+
+def _holder(lock: int) -> str:
+    """Who holds the lock, and since when: its file was written at that time."""
+    name = os.pread(lock, 1_000, 0).decode(errors="replace").strip()
+    since = datetime.fromtimestamp(os.fstat(lock).st_mtime, UTC)
+    return f"{name or 'another process'}, since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _result(staging: Path, wanted: OffsetRange) -> Path:
@@ -129,14 +151,15 @@ def note_staged(staging: Path, staged: Staged) -> None:
 
 def read_staged(staging: Path, wanted: OffsetRange) -> Staged | None:
     """What a worker said of a range."""
-    found = _read(_result(staging, wanted))
+    found = noted(_result(staging, wanted))
     if found is None:
         return None
     files, dead = (tuple(StagedFile(**f) for f in found[kind]) for kind in ("files", "dead"))
     return Staged(wanted, files, dead, found["skipped"])
 
 
-def _read(path: Path) -> Any:
+def noted(path: Path) -> Any:
+    """The content of a JSON file; None where there is none."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:

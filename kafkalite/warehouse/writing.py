@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,6 +39,9 @@ class Read:
 
 
 ReadRange: TypeAlias = Callable[[OffsetRange], Iterator[Read]]  # picklable: workers are processes
+WriteRows: TypeAlias = Callable[
+    [OffsetRange, Sequence[pa.RecordBatch], int], Iterable[StagedFile]
+]  # a range, some of its rows, and the number of that part
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +56,7 @@ class StageRange:
 
     def __call__(self, wanted: OffsetRange) -> Staged:
         """What was staged, or what an earlier attempt has staged already."""
-        done = read_staged(self.staging, wanted)
-        if done is not None:
-            return done
-        waiting: list[pa.RecordBatch] = []
-        dead: list[pa.RecordBatch] = []
-        files: list[StagedFile] = []
-        size, skipped, part = 0, 0, 0
-        for read in self.rows(wanted):
-            skipped += read.skipped
-            if read.dead is not None:
-                dead.append(read.dead)
-            if read.rows.num_rows:
-                waiting.append(read.rows)
-                size += read.rows.nbytes
-            if size >= ROWS_BYTES_MAX:
-                files += self._write(wanted, waiting, part)
-                waiting, size, part = [], 0, part + 1
-        if waiting:
-            files += self._write(wanted, waiting, part)
-        letters = self._write_dead(wanted, dead) if dead else ()
-        staged = Staged(wanted, tuple(files), letters, skipped)
-        sync(self.staging)
-        note_staged(self.staging, staged)
-        return staged
+        return stage(self.rows, self.staging, wanted, self._write)
 
     def _write(
         self, wanted: OffsetRange, batches: Sequence[pa.RecordBatch], part: int
@@ -89,20 +69,57 @@ class StageRange:
         for number, (value, own) in enumerate(parts):
             own = own.drop_columns([by]) if drops else own
             path = f"{self.partitioning.folder(value)}{name}"
-            yield self._write_file(own, f"{name}.{number}", path, value)
+            yield write_file(self.staging, own, f"{name}.{number}", path, value)
 
-    def _write_dead(
-        self, wanted: OffsetRange, batches: Sequence[pa.RecordBatch]
-    ) -> tuple[StagedFile, ...]:
-        name = file_name(wanted)
-        return (self._write_file(pa.Table.from_batches(batches), f"{name}.dead", name, None),)
 
-    def _write_file(
-        self, rows: pa.Table, name: str, path: str, partition: str | None
-    ) -> StagedFile:
-        staged = f"{name}.{os.getpid()}.{socket.gethostname()}.tmp"
-        target = self.staging / staged
-        texts = [f.name for f in rows.schema if not pa.types.is_primitive(f.type)]
-        pq.write_table(rows, target, row_group_size=ROW_GROUP_ROWS, use_dictionary=texts)
-        sync(target)
-        return StagedFile(staged, path, rows.num_rows, target.stat().st_size, partition)
+def stage(rows: ReadRange, staging: Path, wanted: OffsetRange, write: WriteRows) -> Staged:
+    """Stages a range, unless an earlier attempt has; `write` gets rows that fit in memory."""
+    done = read_staged(staging, wanted)
+    if done is not None:
+        return done
+    waiting: list[pa.RecordBatch] = []
+    dead: list[pa.RecordBatch] = []
+    files: list[StagedFile] = []
+    size, skipped, part = 0, 0, 0
+    for read in rows(wanted):
+        skipped += read.skipped
+        if read.dead is not None:
+            dead.append(read.dead)
+        if read.rows.num_rows:
+            waiting.append(read.rows)
+            size += read.rows.nbytes
+        if size >= ROWS_BYTES_MAX:
+            files += write(wanted, waiting, part)
+            waiting, size, part = [], 0, part + 1
+    if waiting:
+        files += write(wanted, waiting, part)
+    letters = (_write_dead(staging, wanted, dead),) if dead else ()
+    staged = Staged(wanted, tuple(files), letters, skipped)
+    sync(staging)
+    note_staged(staging, staged)
+    return staged
+
+
+def _write_dead(
+    staging: Path, wanted: OffsetRange, batches: Sequence[pa.RecordBatch]
+) -> StagedFile:
+    name = file_name(wanted)
+    return write_file(staging, pa.Table.from_batches(batches), f"{name}.dead", name, None)
+
+
+def write_file(
+    staging: Path, rows: pa.Table, name: str, path: str, partition: str | None
+) -> StagedFile:
+    """Writes rows into the staging folder, under a name that no other attempt has."""
+    staged = f"{name}.{os.getpid()}.{socket.gethostname()}.tmp"
+    target = staging / staged
+    with open_writer(target, rows.schema) as writer:
+        writer.write_table(rows, ROW_GROUP_ROWS)
+    sync(target)
+    return StagedFile(staged, path, rows.num_rows, target.stat().st_size, partition)
+
+
+def open_writer(target: Path, columns: pa.Schema) -> Any:
+    """A writer of a data file: numbers do not gain from a dictionary."""
+    texts = [each.name for each in columns if not pa.types.is_primitive(each.type)]
+    return pq.ParquetWriter(target, columns, use_dictionary=texts)

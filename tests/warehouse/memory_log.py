@@ -11,6 +11,7 @@ from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import SerdeError
 from kafkalite.warehouse.engines import Engine
+from kafkalite.warehouse.evolution import Aliases
 from kafkalite.warehouse.log import Bounds
 from kafkalite.warehouse.reading import DEAD_LETTERS, Reading
 from kafkalite.warehouse.writing import Read, ReadRange
@@ -80,6 +81,7 @@ class MemoryTopic:
     staged: frozenset[OffsetRange] = frozenset()
     topic: str = TOPIC
     kind: pa.DataType = INT64
+    older_names: Aliases = field(default_factory=dict)
 
     @property
     def reading(self) -> Reading:
@@ -101,5 +103,11 @@ class MemoryTopic:
     def columns(self, reading: Reading) -> pa.Schema:
         return rows(OffsetRange(self.topic, 0, 0, 0), [], self.fields, self.kind).schema
 
+    def aliases(self, reading: Reading) -> Aliases:
+        return self.older_names
+
     def rows(self, reading: Reading) -> ReadRange:
         return NumberRows(self.fields, self.bad, reading.on_error, self.staged, self.kind)
+
+    def changes(self, reading: Reading) -> ReadRange:
+        raise AssertionError("no load updates these rows")

@@ -18,6 +18,7 @@ from memory_log import MemoryTopic
 from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError, SerdeError, StorageError
+from kafkalite.warehouse.compaction import Compaction
 from kafkalite.warehouse.delta_table import DeltaTarget
 from kafkalite.warehouse.engines import LocalEngine
 from kafkalite.warehouse.iceberg_table import IcebergTarget
@@ -90,7 +91,7 @@ def test_each_load_adds_what_is_new(load: LoadOf, table: Path) -> None:
     assert not Workspace(table).staging.exists()
 
 
-def broken_off_after(load: Load, steps: int) -> str | None:
+def broken_off_after(load: Load | Compaction, steps: int) -> str | None:
     """Runs that many steps; None if the load has fewer."""
     running = load.steps()
     name = None
@@ -130,7 +131,7 @@ def test_a_load_that_breaks_off_after_any_step_is_finished_by_the_next(
         topic.ends = {0: 22, 1: 4}
         load().run()
         assert ids(folder / "orders") == expected(topic.ends), f"broken off after {name}"
-    assert {"locked", "planned", "staged", "committed", "published", "cleared"} <= names
+    assert {"locked", "planned", "staged", "committed", "cleared"} <= names
 
 
 def test_a_range_that_is_staged_is_not_read_again(load: LoadOf, table: Path) -> None:
@@ -171,9 +172,8 @@ def test_a_second_load_says_who_holds_the_table(load: LoadOf, table: Path) -> No
     topic = MemoryTopic({0: 5})
     running = load(topic).steps()
     assert next(running) == "locked"
-    with pytest.raises(
-        StorageError, match=rf"another load is writing it: process {os.getpid()} on"
-    ):
+    holder = rf"is held by a load: process {os.getpid()} on \S+, since \d{{4}}-.* UTC$"
+    with pytest.raises(StorageError, match=holder):
         load(topic).run()
     assert list(running)[-1] == "cleared"
     assert ids(table) == expected(topic.ends)
@@ -333,10 +333,6 @@ def test_a_column_becomes_wider(make: Make, load: LoadOf, table: Path) -> None:
     topic = MemoryTopic({0: 3}, kind=pa.int32())
     load(topic).run()
     topic.ends, topic.kind = {0: 5}, pa.int64()
-    if isinstance(make(table), DeltaTarget):
-        with pytest.raises(ConfigError, match="column id is int32 and cannot become int64"):
-            load(topic).run()
-        return
     load(topic).run()
     rows = by_newest_columns(make(table))
     assert sorted(row["id"] for row in rows) == list(range(5))

@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
+from readers import by_every_reader
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
@@ -100,11 +101,11 @@ def test_avro_fields_are_columns_of_the_newest_schema(address: str, tmp_path: Pa
     columns = load_of.target.columns()
     assert columns is not None
     assert columns.field("id").type == pa.int64()
-    assert "gone" not in columns.names
     rows = ds.dataset(tmp_path / wanted.table, schema=columns, format="parquet").to_table()
     rows = rows.sort_by("_offset")
     assert rows["id"].to_pylist() == [1, 2**40]
     assert rows["celsius"].to_pylist() == [None, 21.5]
+    assert rows["gone"].to_pylist() == ["x", None], "a load takes no data away"
     assert rows["key"].to_pylist() == ["k", "k"]
 
 
@@ -123,24 +124,74 @@ def test_json_columns_are_inferred_and_stay(address: str, tmp_path: Path, kind: 
         load(address, wanted, tmp_path)
 
 
-def test_records_that_cannot_be_decoded_become_dead_letters(address: str, tmp_path: Path) -> None:
-    schema = record(id="int")
-    send_avro(address, "spoilt", schema, [{"id": n} for n in range(40)])
-    send(address, "spoilt", [b"no Avro", b""])
-    send_avro(address, "spoilt", schema, [{"id": n} for n in range(40, 50)])
-    with pytest.raises(SerdeError, match="^spoilt-0 offset 40: "):
-        load(address, TopicLoad("spoilt"), tmp_path)
-    wanted = TopicLoad("spoilt", on_error="dlq")
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_records_that_cannot_be_decoded_become_dead_letters(
+    address: str, tmp_path: Path, kind: str
+) -> None:
+    schema, topic = record(id="int"), f"spoilt_{kind}"
+    send_avro(address, topic, schema, [{"id": n} for n in range(40)])
+    send(address, topic, [b"no Avro", b""])
+    send_avro(address, topic, schema, [{"id": n} for n in range(40, 50)])
+    with pytest.raises(SerdeError, match=f"^{topic}-0 offset 40: "):
+        load(address, TopicLoad(topic, table_format=kind), tmp_path)
+    wanted = TopicLoad(topic, on_error="dlq", table_format=kind)
     done = load(address, wanted, tmp_path)
     assert (done.records, done.dead) == (50, 2)
     assert table(tmp_path, wanted)["id"].to_pylist() == list(range(50))
-    dead = table(tmp_path, TopicLoad("spoilt_dead_letters")).to_pylist()
+    letters = TopicLoad(f"{topic}_dead_letters")
+    assert format_of(tmp_path / letters.table) == kind
+    dead = table(tmp_path, letters).to_pylist()
     assert [(row["_offset"], row["key"], row["value"]) for row in dead] == [
         (40, b"k", b"no Avro"), (41, b"k", b""),
     ]  # fmt: skip
     assert "not Confluent's wire format" in dead[0]["reason"]
     with pytest.raises(ConfigError, match="on-error: 'drop' is not one of fail, skip, dlq"):
-        TopicLoad("spoilt", on_error="drop")
+        TopicLoad(topic, on_error="drop")
+
+
+def place(city: str, zip_: Any, *aliases: str) -> dict[str, Any]:
+    fields = [{"name": city, "type": "string", "aliases": list(aliases)}]
+    return {
+        "type": "record",
+        "name": "Place",
+        "fields": [*fields, {"name": "zip", "type": zip_}],
+    }
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_fields_of_fields_are_renamed_and_widened(address: str, tmp_path: Path, kind: str) -> None:
+    wanted = TopicLoad(f"nested-{kind}", table_format=kind)
+    older = record(home=place("town", "int"), stops={"type": "array", "items": "Place"})
+    old = {"town": "a", "zip": 1}
+    send_avro(address, wanted.topic, older, [{"home": old, "stops": [old, old]}])
+    load(address, wanted, tmp_path)
+    at = place("city", "double", "town")
+    newer = record(house=at, stops={"type": "array", "items": "Place"})
+    newer["fields"][0]["aliases"] = ["home"]
+    new = {"city": "b", "zip": 2.5}
+    send_avro(address, wanted.topic, newer, [{"house": new, "stops": [new]}])
+    done = load(address, wanted, tmp_path)
+    assert [line for line in done.changes if "column home is now house" in line]
+    rows = by_every_reader(tmp_path / wanted.table)
+    was = {"city": "a", "zip": 1.0}
+    assert [(row["house"], row["stops"]) for row in rows] == [(was, [was, was]), (new, [new])]
+    assert not {"home", "town"} & set(rows[0])
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_that_are_updated_have_the_newest_columns(
+    address: str, tmp_path: Path, kind: str
+) -> None:
+    wanted = TopicLoad(f"updated-{kind}", table_format=kind, upsert=True)
+    send_avro(address, wanted.topic, record(town="string", n="int"), [{"town": "a", "n": 1}])
+    load(address, wanted, tmp_path)
+    newer = record(city="string", n="long")
+    newer["fields"][0]["aliases"] = ["town"]
+    send_avro(address, wanted.topic, newer, [{"city": "b", "n": 2**40}])
+    assert load(address, wanted, tmp_path).updated == 1
+    (row,) = by_every_reader(tmp_path / wanted.table)
+    assert (row["city"], row["n"]) == ("b", 2**40)
+    assert "town" not in row
 
 
 def test_a_load_ends_at_a_time(address: str, tmp_path: Path) -> None:
@@ -174,7 +225,7 @@ def test_a_table_of_dates_is_none_for_json(address: str, tmp_path: Path) -> None
     source = wanted.into(tmp_path, address, LocalEngine(), Layout()).source
     dates = pa.schema([("a", pa.date32()), ("_offset", pa.int64())])
     ranges = [OffsetRange(wanted.topic, 0, 0, 1)]
-    with pytest.raises(ConfigError, match=r"the table's column 'a' is a date32\[day\]"):
+    with pytest.raises(ConfigError, match=r"the column 'a' is a date32\[day\]"):
         source.resolved(LocalEngine(), ranges, dates)
 
 
