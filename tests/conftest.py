@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import hypothesis
@@ -22,6 +23,9 @@ import pytest
 from kafkalite.core.broker.turns import MeasuredLoop, Turns, turns_of
 from kafkalite.embedded import READY, EmbeddedBroker
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 # An empty group waits three seconds for more members by default; no test has the time.
 QUICK_GROUPS = {"group.initial.rebalance.delay.ms": "0"}
 # Tests write records of years past; five minutes after its start a broker would look for such.
@@ -29,6 +33,7 @@ NOTHING_IS_OLD = {"log.retention.check.interval.ms": str(24 * 3_600_000)}
 # Of DumpLogSegments, which returns 0 all the same.
 COMPLAINTS = ("ismatch", "out of order", "corrupt", "Exception", "did not find", "isvalid: false")
 EXIT_SECONDS_MAX = 60
+PYSPARK_LOGGERS = {"DataFrameQueryContextLogger", "SQLQueryContextLogger"}
 SETTLE_SECONDS = 1.0
 TESTS = Path(__file__).parent
 ELSEWHERE = os.environ.get("KAFKALITE_TEST_BOOTSTRAP")  # another broker to run the tests against
@@ -37,7 +42,15 @@ Settings = Mapping[str, str] | None
 # The fast tier is what runs in the test's own process or asks one broker, commands included; these
 # begin processes of their own for nearly every test, or wait for the clocks of clients.
 SLOW_ROOMS = {"clients", "examples", "jvm", "other_clients"}
-SHARING_ROOMS = {"jvm", "spark"}
+SHARING_ROOMS = {"jvm"}
+SPARK_SECONDS_MAX = 400
+# Spark's JVM for programs of seconds: without its second compiler it takes half the work. Spark's
+# own scripts read these two, in processes that tests start as well.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK_CLASSES = Path(sys.prefix) / "spark-classes.jsa"  # `make test` has it made
+if SPARK_CLASSES.exists() and SPARK_CLASSES.stat().st_size:
+    QUICK_JVM += f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable"
+os.environ |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"), QUICK_JVM)
 SLOW_FILE = re.compile(rb"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
 
 EXAMPLES_SHARE = 10  # in the fast tier a property is tried on one in so many of its examples
@@ -90,12 +103,19 @@ def pytest_collection() -> Iterator[object]:
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):  # one process has one Spark
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS_MAX))
         if is_slow_room(item.path):
             item.add_marker(pytest.mark.slow)
         if is_fast_tier(config):
             try_fewer_examples(item)
         elif item.get_closest_marker("slow") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+    if hasattr(config, "workerinput") and not is_fast_tier(config):
+        # Several processes: what is long comes first, so that all end with what is short.
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def group_of(path: Path) -> str:
@@ -115,6 +135,22 @@ def try_fewer_examples(item: pytest.Item) -> None:
         if isinstance(wanted, hypothesis.settings):
             few = min(wanted.max_examples, max(EXAMPLES_MIN, wanted.max_examples // EXAMPLES_SHARE))
             setattr(owner, name, hypothesis.settings(wanted, max_examples=few))
+
+
+@pytest.fixture(autouse=True)
+def plain_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What is logged in a test stays text. Each error of PySpark makes a logger that keeps its
+    records from the root; pytest would add its handlers to such a logger, which has them write
+    JSON from then on, whatever logger they get a record from.
+    """
+    yield
+    if "pyspark" in sys.modules:
+        for name in PYSPARK_LOGGERS & logging.root.manager.loggerDict.keys():
+            logging.getLogger(name).propagate = True
+        plugin = request.config.pluginmanager.get_plugin("logging-plugin")
+        if plugin is not None:
+            for handler in (plugin.caplog_handler, plugin.report_handler):
+                handler.setFormatter(plugin.formatter)
 
 
 @pytest.fixture(scope="session")
@@ -149,6 +185,33 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
         return ELSEWHERE
     broker: EmbeddedBroker = request.getfixturevalue("broker")
     return broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one Spark session of a process: its tests share a JVM and the processes of its tasks.
+
+    A test that needs other settings, or kills its Spark, starts a process of its own.
+    """
+    from kafkalite.spark.sessions import session
+
+    running = session("kafkalite-tests", master="local[2]")
+    yield running
+    running.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of the shared session ends its queries: they would work beside the next test."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    yield
+    running = session.streams.active
+    for query in running:
+        query.stop()
+    assert not running, f"{len(running)} queries were left running"
 
 
 @pytest.fixture(scope="session")

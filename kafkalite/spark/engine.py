@@ -35,12 +35,26 @@ class SparkEngine:
     @cached_property
     def session(self) -> SparkSession:
         """The session, started when it is first needed."""
-        return self._start()
+        from kafkalite.spark.failures import our_failures  # imports pyspark
+
+        with our_failures(self._place):
+            return self._start()
 
     @property
     def is_started(self) -> bool:
         """Whether there is a session."""
         return "session" in self.__dict__
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Ends the session. With `at_once` the JVM ends too, whatever it is doing: the thread that
+        was broken off may have an answer of the JVM to read, so no question can be asked.
+        """
+        if at_once:
+            from kafkalite.spark.jvm import end_jvm
+
+            end_jvm()
+        elif self.is_started:
+            self.session.stop()
 
     def run(self, task: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         """The results, once all tasks are done."""

@@ -4,7 +4,7 @@ Spark runs our source and our writer in other processes. If one of them fails, S
 exception of its own, whose message is the traceback. This module makes our error of it again.
 
 Owns   nothing.
-Fails  with the original error if it was ours, else with Spark's exception.
+Fails  with the original error if it was ours, else with the first line of Spark's exception.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from kafkalite import errors
@@ -26,15 +27,13 @@ OF_THE_SYSTEM: Final = re.compile(r"^\w+Error: \[Errno \d+\] (.*)$", re.MULTILIN
 @contextmanager
 def our_failures(place: str) -> Iterator[None]:
     """Raises what our code raised in Spark's workers as it was raised there; `place` is where the
-    system may refuse to write.
+    system may refuse to write. A failure of Spark itself becomes one line.
     """
     try:
         yield
-    except PySparkException as error:
-        found = failure_in(str(error), place)
-        if found is None:
-            raise
-        raise found from error
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        raise failure_in(text, place) or KafkaliteError(f"Spark: {_first_line(text)}") from error
 
 
 def failure_in(text: str, place: str) -> KafkaliteError | None:
@@ -46,3 +45,10 @@ def failure_in(text: str, place: str) -> KafkaliteError | None:
     if told := OF_THE_SYSTEM.findall(text):
         return StorageError(f"{place}: {told[-1]}")
     return None
+
+
+def _first_line(text: str) -> str:
+    """What failed. The first line of a Java exception says only which call of ours met it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no message"]
+    is_java = lines[0].startswith("An error occurred while calling")
+    return lines[1].removeprefix(": ") if is_java and len(lines) > 1 else lines[0]

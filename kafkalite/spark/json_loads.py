@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 
-import orjson
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from kafkalite.columnar.json_columns import row_reader
 from kafkalite.errors import ConfigError
-from kafkalite.serde.serde import Codec, EachRecord
 
 
 def json_struct(schema: str) -> pa.StructType:
@@ -27,8 +24,3 @@ def json_struct(schema: str) -> pa.StructType:
             f"value.schema {schema!r} is not the JSON of a struct: {error}"
         ) from error
     return pa.struct(list(to_arrow_schema(parsed)))
-
-
-def json_rows(columns: pa.StructType) -> Codec:
-    """Reads values as rows of these columns."""
-    return EachRecord("json", orjson.dumps, row_reader(columns))

@@ -16,9 +16,15 @@
     includeHeaders                          adds the column headers
     key.format                              binary (default), string, windowed, windowed:SIZE
     value.format                            binary (default), string, avro, json
-    value.schema                            json: required, a Spark type as `schema.json()`; avro:
-                                            the reader's schema instead of the newest
+    value.schema                            the reader's schema; json: a Spark type as
+                                            `schema.json()`; avro: an Avro schema
+    value.schema.version, value.schema.id   the reader's schema from the registry: a version of
+                                            TOPIC-value (latest, 3), or a schema's id
+    inferSchema, inferSchema.records        json: the columns of a sample of so many records
     value.columns                           avro, json: only these fields are decoded: id,price
+    pushFilters                             once: filters on partition, offset and timestamp read
+                                            less, those on the value send fewer rows to the JVM;
+                                            for a DataFrame that runs in one query
     mode                                    failfast, dropmalformed, permissive: what becomes of a
                                             record that cannot be decoded
 
@@ -32,8 +38,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from kafkalite.columnar.format_names import (
+    KEY_FORMATS,
+    VALUE_FORMATS,
+    check_key_format,
+    check_value_format,
+)
 from kafkalite.columnar.settings import ReadSettings, settings_of
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
@@ -44,21 +57,32 @@ if TYPE_CHECKING:
 EARLIEST: Final = -2
 LATEST: Final = -1
 KAFKA: Final = "kafka."
-KNOWN: Final = frozenset(
-    {
-        "subscribe", "subscribepattern", "assign", "bootstrap.servers", "groupidprefix",
-        "startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp",
-        "startingoffsetsbytimestampstrategy", "endingoffsets", "endingoffsetsbytimestamp",
-        "endingtimestamp", "maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay",
-        "minpartitions", "maxrecordsperpartition", "failondataloss", "includeheaders",
-        "key.format", "value.format", "value.schema", "value.columns", "mode", "path",
-    }
+NAMES: Final = (
+    "subscribe", "subscribePattern", "assign", "bootstrap.servers", "groupIdPrefix",
+    "startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp",
+    "startingOffsetsByTimestampStrategy", "endingOffsets", "endingOffsetsByTimestamp",
+    "endingTimestamp", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders",
+    "key.format", "value.format", "value.schema", "value.schema.version", "value.schema.id",
+    "value.columns", "inferSchema", "inferSchema.records", "pushFilters", "mode", "path",
 )  # fmt: skip
-OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+KNOWN: Final = {name.lower(): name for name in NAMES}
+RETRIES: Final = "requests are sent again until kafka.request.timeout.ms has passed"
+NOT_OURS: Final = {
+    "fetchoffset.numretries": RETRIES,
+    "fetchoffset.retryintervalms": RETRIES,
+    "kafkaconsumer.polltimeoutms": RETRIES,
+}
+OF_BATCHES: Final = {
+    "endingOffsets": "a stream has no end",
+    "endingOffsetsByTimestamp": "a stream has no end",
+    "endingTimestamp": "a stream has no end",
+    "pushFilters": "Spark pushes no filters into streams",
+}
 OF_STREAMS: Final = ("minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix")
+SCHEMA_SOURCES: Final = ("value.schema", "value.schema.version", "value.schema.id", "inferSchema")
+INFER_RECORDS: Final = 10_000
 CHOOSING: Final = ("subscribe", "subscribePattern", "assign")
-VALUE_FORMATS: Final = ("binary", "string", "avro", "json")
-KEY_FORMATS: Final = ("binary", "string", "windowed", "windowed:SIZE")
 MODES: Final[Mapping[str, OnError]] = {
     "failfast": "fail",
     "dropmalformed": "skip",
@@ -106,7 +130,11 @@ class SourceOptions:
     key_format: str
     value_format: str
     value_schema: str | None
+    schema_version: int | None  # of the registry; the latest where it is None
+    schema_id: int | None
+    infer_records: int | None  # None: the columns are not inferred
     value_columns: tuple[str, ...] | None
+    push_filters: bool
     on_error: OnError
     group_id: str | None
 
@@ -121,15 +149,13 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     given = {name.lower(): value for name, value in options.items()}
     _check_names(given, streaming)
     topics, pattern, partitions = _topics(given)
-    value_format = _one_of(given, "value.format", VALUE_FORMATS)
+    key_format = given.get("key.format", KEY_FORMATS[0])
+    check_key_format(key_format)
+    value_format = given.get("value.format", VALUE_FORMATS[0])
+    check_value_format(value_format)
     if value_format == "avro" and len(topics) != 1:
         raise ConfigError(f"value.format avro reads one topic, not {len(topics)}: {topics}")
-    value_schema = given.get("value.schema")
-    if value_format == "json" and value_schema is None:
-        raise ConfigError("value.format json needs the option value.schema, as schema.json()")
-    for name in ("value.schema", "value.columns"):
-        if name in given and value_format not in ("avro", "json"):
-            raise ConfigError(f"{name} is for value.format avro and json")
+    infer_records = _infer_records(given, value_format)
     starting_name, starting = _place(given, "starting", "latest" if streaming else "earliest")
     ending_name, ending = _place(given, "ending", "latest")
     settings, group_id = _settings(given)
@@ -152,23 +178,59 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
         include_headers=_boolean(given, "includeHeaders", default=False),
-        key_format=_key_format(given),
+        key_format=key_format,
         value_format=value_format,
-        value_schema=value_schema,
+        value_schema=given.get("value.schema"),
+        schema_version=_version(given),
+        schema_id=_positive(given, "value.schema.id"),
+        infer_records=infer_records,
         value_columns=_names(given, "value.columns"),
+        push_filters=_push_filters(given),
         on_error=_mode(given),
         group_id=group_id or (prefix and f"{prefix}-{'-'.join(topics) or pattern}"),
     )
 
 
 def _check_names(given: Mapping[str, str], streaming: bool) -> None:
-    for name in given:
+    for name, text in given.items():
         if name not in KNOWN and not name.startswith(KAFKA):
-            raise ConfigError(f"option {name!r} is not one of format('kafkalite')")
-    for name in OF_BATCHES if streaming else OF_STREAMS:
+            raise ConfigError(f"{name}: {text!r}: {_unknown(name)}")
+    others = OF_BATCHES if streaming else dict.fromkeys(OF_STREAMS, "it is for streams")
+    for name, why in others.items():
         if name.lower() in given:
-            why = "a stream has no end" if streaming else "it is for streams"
-            raise ConfigError(f"{name}: {why}")
+            raise ConfigError(f"{name}: {given[name.lower()]!r}: {why}")
+
+
+def _unknown(name: str) -> str:
+    if name in NOT_OURS:
+        return NOT_OURS[name]
+    alike = [KNOWN[each] for each in get_close_matches(name, KNOWN, n=1)]
+    hint = f", perhaps {alike[0]}" if alike else ""
+    return f"format('kafkalite') has no option of this name{hint}"
+
+
+def _infer_records(given: Mapping[str, str], value_format: str) -> int | None:
+    """The size of the sample, if there is one; ConfigError for options of the schema that do not
+    fit.
+    """
+    infers = _boolean(given, "inferSchema", default=False)
+    for name in ("value.schema", "value.schema.version", "value.schema.id", "value.columns"):
+        if name in given and value_format not in ("avro", "json"):
+            raise ConfigError(
+                f"{name} is for value.format avro and json, value.format is {value_format!r}"
+            )
+    if infers and value_format != "json":
+        raise ConfigError(f"inferSchema is for value.format json, value.format is {value_format!r}")
+    named = [n for n in SCHEMA_SOURCES if (infers if n == "inferSchema" else n in given)]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)} both name the schema: give one of them")
+    records = _positive(given, "inferSchema.records") or INFER_RECORDS
+    return records if infers else None
+
+
+def _version(given: Mapping[str, str]) -> int | None:
+    name = "value.schema.version"
+    return None if given.get(name, "").lower() == "latest" else _positive(given, name)
 
 
 def _settings(given: Mapping[str, str]) -> tuple[ReadSettings, str | None]:
@@ -180,13 +242,6 @@ def _settings(given: Mapping[str, str]) -> tuple[ReadSettings, str | None]:
         return settings_of(ours), group_id
     except ConfigError as error:
         raise ConfigError(f"option {KAFKA}{str(error).removeprefix('the setting ')}") from error
-
-
-def check_formats(key_format: str, value_format: str) -> None:
-    """ConfigError unless these are a `key.format` and a `value.format`."""
-    given = {"key.format": key_format, "value.format": value_format}
-    _key_format(given)
-    _one_of(given, "value.format", VALUE_FORMATS)
 
 
 def _topics(
@@ -289,6 +344,18 @@ def _mode(given: Mapping[str, str]) -> OnError:
     return MODES[_one_of(lower, "mode", tuple(MODES))]
 
 
+def _push_filters(given: Mapping[str, str]) -> bool:
+    """Whether filters are pushed down. Spark 4.3 keeps the read of a DataFrame's last filters for
+    all its queries, those without filters included, so a user must know.
+    """
+    if given.get("pushfilters") == "true":
+        raise ConfigError(
+            "pushFilters: 'true': Spark would give the filters of one query to all others of the "
+            "DataFrame; pushFilters=once is for a DataFrame that runs in one query"
+        )
+    return _one_of(given, "pushFilters", ("false", "once")) == "once"
+
+
 def _names(given: Mapping[str, str], option: str) -> tuple[str, ...] | None:
     text = given.get(option)
     if text is None:
@@ -324,20 +391,6 @@ def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise ConfigError(f"{name}: {text!r} is neither true nor false")
     return text == "true"
-
-
-def _key_format(given: Mapping[str, str]) -> str:
-    text = given.get("key.format", KEY_FORMATS[0])
-    if text in ("binary", "string"):
-        return text
-    from kafkalite.serde.primitives import string  # with it comes all of serde
-    from kafkalite.serde.windowed import named_windowed
-
-    try:
-        is_windowed = named_windowed(text, string()) is not None
-    except ConfigError as error:
-        raise ConfigError(f"key.format: {text!r}: {error}") from error
-    return text if is_windowed else _one_of(given, "key.format", KEY_FORMATS)
 
 
 def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +25,28 @@ ARTIFACTS = [
 ]
 TEST_DRIVER = [f"org.apache.kafka:kafka-streams-test-utils:{KAFKA}"]
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 SECONDS_MAX = 100
 # Java programs of a second or two: no time to optimise, little memory.
 QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-Xshare:auto"]
+BROKER = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={folder}/data
+log.retention.ms=-1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.min.session.timeout.ms=1000
+group.initial.rebalance.delay.ms=0
+"""
 LOGGING = """status = error
 rootLogger.level = info
 rootLogger.appenderRef.out.ref = err
@@ -70,10 +92,13 @@ def require_java() -> None:
             pytest.skip(f"{program} is not in PATH")
 
 
+def cache_dir() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
+
+
 def jars_of(name: str, artifacts: list[str]) -> Path:
     """A folder with these artifacts and what they need, fetched once with Maven."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "kafkalite" / name
+    place = cache_dir() / name
     if not place.exists():
         if shutil.which("mvn") is None:
             pytest.skip(f"neither KAFKALITE_KAFKA_JARS nor {place} nor mvn is there")
@@ -98,13 +123,15 @@ def fetch(place: Path, artifacts: list[str]) -> None:
 class Jvm:
     """Java programs with Apache Kafka's jars on their class path."""
 
-    def __init__(self, jars: Path, folder: Path, sources: Path) -> None:
+    def __init__(
+        self, jars: Path, folder: Path, sources: Path, options: Iterable[str] = ()
+    ) -> None:
         """Compiles `sources` into `folder`."""
         javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(folder)]
         subprocess.run([*javac, *map(str, sorted(sources.glob("*.java")))], check=True)
         (folder / "log4j2.properties").write_text(LOGGING)
         logs = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
-        self._command = ["java", *QUICK, logs, "-cp", f"{folder}:{jars}/*"]
+        self._command = ["java", *QUICK, *options, logs, "-cp", f"{jars}/*:{folder}"]
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """The command that runs a class."""
@@ -133,8 +160,27 @@ class Jvm:
 
 
 @pytest.fixture(scope="session")
-def jvm(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Jvm:
-    return Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"), Path(__file__).parent)
+def archive(kafka_jars: Path, bootstrap: str) -> Path:
+    """The classes of a client of Apache Kafka, read and verified once: the next JVMs start with
+    half the work. A JVM for which it was not made passes it over.
+    """
+    place = cache_dir() / f"{kafka_jars.name}.jsa"
+    if not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = place.with_suffix(f".{os.getpid()}")
+        command = ["java", *QUICK, f"-XX:ArchiveClassesAtExit={unfinished}"]
+        command += ["-cp", f"{kafka_jars}/*", CONSUMER, "--bootstrap-server", bootstrap]
+        command += ["--topic", f"archive-{uuid.uuid4().hex}", "--timeout-ms", "500"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX)
+        assert unfinished.exists(), f"{done.stdout[-1000:]}{done.stderr[-1000:]}"
+        unfinished.rename(place)
+    return place
+
+
+@pytest.fixture(scope="session")
+def jvm(kafka_jars: Path, archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Jvm:
+    options = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
+    return Jvm(kafka_jars, tmp_path_factory.mktemp("jvm"), Path(__file__).parent, options)
 
 
 @pytest.fixture(scope="session")
@@ -145,3 +191,41 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Jvm:
     is_given = any(given.glob("kafka-streams-test-utils-*.jar"))
     jars = given if is_given else jars_of(f"streams-test-utils-{KAFKA}", TEST_DRIVER)
     return Jvm(jars, tmp_path_factory.mktemp("oracle"), Path(__file__).parent / "streams")
+
+
+@pytest.fixture(scope="session")
+def kafka(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Apache Kafka broker of one node, which all tests of the room share."""
+    folder = tmp_path_factory.mktemp("kafka")
+    port, controller = free_ports(2)
+    settings = folder / "server.properties"
+    settings.write_text(BROKER.format(port=port, controller=controller, folder=folder))
+    cluster = uuid.uuid4().hex[:22]
+    jvm.run("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings))
+    with (folder / "log").open("w") as log:
+        command = jvm.command("kafka.Kafka", str(settings))
+        broker = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + SECONDS_MAX
+            while not answers(port) and broker.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert answers(port), (folder / "log").read_text()[-3000:]
+            yield f"127.0.0.1:{port}"
+        finally:
+            broker.kill()
+            broker.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

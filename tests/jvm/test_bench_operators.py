@@ -16,6 +16,7 @@ RECORDS = 2_000
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_every_record_of_a_join_is_read_and_has_its_partner(
     kafka_jars: Path, tmp_path: Path
 ) -> None:

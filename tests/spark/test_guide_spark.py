@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "guide" / "spark.md").read_text()
 APP = re.compile(r"^```python\n# app\.py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHOWN = re.compile(r"^\$ venv/bin/python app\.py\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.timeout(300)

@@ -49,8 +49,14 @@ def test_offsets_survive_the_round_trip() -> None:
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger: '0'"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe'"),
         ({"value.format": "xml"}, "value.format: 'xml'"),
-        ({"value.format": "json"}, "value.format json needs the option value.schema"),
-        ({"value.schema": "{}"}, "value.schema is for value.format avro and json"),
+        ({"value.schema": "{}"}, "value.schema is for value.format avro and json, value.format is"),
+        ({"inferSchema": "true"}, "inferSchema is for value.format json, value.format is 'binary'"),
+        (
+            {"value.format": "json", "value.schema": "{}", "value.schema.id": "5"},
+            r"value\.schema and value\.schema\.id both name the schema",
+        ),
+        ({"value.format": "json", "value.schema.version": "0"}, r"value\.schema\.version: '0'"),
+        ({"value.format": "json", "inferSchema": "1"}, "inferSchema: '1' is neither true nor"),
         ({"value.columns": "id"}, "value.columns is for value.format avro and json"),
         ({"value.format": "avro", "value.columns": " ,"}, "value.columns names no field"),
         ({"mode": "lenient"}, "mode: 'lenient' is not one of failfast, dropmalformed"),
@@ -70,8 +76,14 @@ def test_offsets_survive_the_round_trip() -> None:
         ({"startingOffsetsByTimestampStrategy": "guess"}, "Strategy: 'guess' is not one of"),
         ({"minPartitions": "none"}, "minPartitions: 'none' is not a positive number"),
         ({"maxRecordsPerPartition": "0"}, "maxRecordsPerPartition: '0'"),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: it is for streams"),
-        ({"subscribeTo": "x"}, "'subscribeto' is not one of"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: 'soon': it is for streams"),
+        ({"pushFilters": "true"}, "pushFilters: 'true': Spark would give the filters of one query"),
+        ({"pushFilters": "on"}, "pushFilters: 'on' is not one of false, once"),
+        (
+            {"endOffsets": "x"},
+            r"endoffsets: 'x': format\('kafkalite'\) has no option of this name, perhaps endingOff",
+        ),
+        ({"fetchOffset.numRetries": "3"}, "fetchoffset.numretries: '3': requests are sent again"),
     ],
 )
 def test_a_wrong_option_is_named(wrong: dict[str, str], complaint: str) -> None:
@@ -123,7 +135,7 @@ def test_a_stream_has_options_of_its_own() -> None:
     assert options.max_trigger_delay_seconds == 120
     assert options.group_id == "spark-orders"
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-        with pytest.raises(ConfigError, match=f"{name}: a stream has no end"):
+        with pytest.raises(ConfigError, match=f"{name}: 'latest': a stream has no end"):
             parse_options(GOOD | {name: "latest"}, streaming=True)
     with pytest.raises(ConfigError, match="maxTriggerDelay: 'soon' is not a duration"):
         parse_options(GOOD | {"maxTriggerDelay": "soon"}, streaming=True)

@@ -7,18 +7,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
-from kafkalite.core.types import Columns, TopicPartition
-from kafkalite.errors import ConfigError, SerdeError, StorageError
+from kafkalite.core.types import Columns
+from kafkalite.errors import ConfigError, SchemaError, SerdeError, StorageError
 from kafkalite.serde import SerdeContext, avro
+from kafkalite.serde.compatibility import Compatibility
+from kafkalite.serde.registry import Draft
 from kafkalite.serde.registry_log import LogRegistry
-from kafkalite.spark.source import BatchReader, StreamReader
+from kafkalite.spark.source import BatchReader, KafkaliteSource, PruningReader, StreamReader
+from kafkalite.spark.source.reading import RangePartition
+from kafkalite.spark.source.schemas import as_text
 
 ALL = ReadAllAvailable()
 Send = Callable[..., None]
@@ -134,16 +141,15 @@ def test_a_batch_waits_for_enough_records(send: Send, stream: Make) -> None:
 
 def test_offsets_are_committed_to_a_group(send: Send, stream: Make, bootstrap: str) -> None:
     send("reads-lag", range(7))
+    """`kafkalite groups describe` shows how far the query is."""
     reader = stream("reads-lag", startingOffsets="earliest", groupIdPrefix="spark")
-    reader.commit(reader.latestOffset(reader.initialOffset(), ALL))
-
-    async def committed() -> dict[TopicPartition, int]:
-        async with Admin(bootstrap) as admin:
-            found = await admin.list_group_offsets("spark-reads-lag")
-        return {tp: at.offset for tp, at in found.items()}
-
-    tp = TopicPartition("reads-lag", 0)
-    assert asyncio.run(committed())[tp] == 7
+    reader.commit(reader.latestOffset(reader.initialOffset(), ReadMaxRows(5)))
+    describe = ["groups", "describe", "spark-reads-lag", "--json", "-b", bootstrap]
+    command = [sys.executable, "-m", "kafkalite.cli", *describe]
+    (told,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (told["state"], told["lag"]) == ("Empty", 2)
+    first = told["partitions"][0]
+    assert (first["topic"], first["committed"], first["end"]) == ("reads-lag", 5, 7)
     assert "7" in str(reader.reportLatestOffset())
 
 
@@ -212,8 +218,109 @@ def test_some_fields_are_decoded_as_a_pinned_schema_and_bad_records_dropped(boot
     assert read(mode="permissive") == [None, *whole]
     some = {"mode": "dropmalformed", "value.columns": "more"}
     assert read(**some) == [None, {"more": 5}, {"more": 8}]
-    pinned = {"mode": "dropmalformed", "value.schema": json.dumps(old)}
-    assert read(**pinned) == [None, {"id": 7}, {"id": 7}]
+    for pin in ({"value.schema": json.dumps(old)}, {"value.schema.version": "1"}):
+        assert read(mode="dropmalformed", **pin) == [None, {"id": 7}, {"id": 7}]
+
+
+def send_json(bootstrap: str, topic: str, values: list[bytes | None]) -> None:
+    """To the only partition of a new topic; the moment of each record is its offset."""
+
+    async def go() -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, 1)])
+        async with Producer(bootstrap) as producer:
+            columns = Columns([None] * len(values), values, list(range(len(values))))
+            await producer.send_columns(topic, columns, 0)
+            await producer.flush()
+
+    asyncio.run(go())
+
+
+def rows(bootstrap: str, topic: str, **options: str) -> list[Any]:
+    """The values that a batch query reads, with the schema of its definition."""
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic} | options
+    schema = KafkaliteSource(given).schema()
+    reader = KafkaliteSource(given).reader(schema)
+    assert isinstance(reader, BatchReader)
+    batches = [b for planned in reader.partitions() for b in reader.read(planned)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_columns_of_json_are_inferred_from_heads_and_tails(bootstrap: str) -> None:
+    """A sample sees old and new objects; one in between that has a field of its own is an error
+    that names the field."""
+    old, new = [b'{"id": 1}'] * 50, [b'{"id": 2.5, "tag": "t"}'] * 50
+    send_json(bootstrap, "infer-json", [*old, *new])
+    found = rows(bootstrap, "infer-json", **{"value.format": "json", "inferSchema": "true"})
+    assert found == [{"id": 1.0, "tag": None}] * 50 + [{"id": 2.5, "tag": "t"}] * 50
+    send_json(bootstrap, "infer-odd", [*old, b'{"odd": 1}', *old])
+    options = {"value.format": "json", "inferSchema": "true"}
+    assert rows(bootstrap, "infer-odd", **options)[50] == {"id": None, "odd": 1}
+    with pytest.raises(SerdeError, match="infer-odd-0 offset 50: .*'odd' has no column"):
+        rows(bootstrap, "infer-odd", **options, **{"inferSchema.records": "10"})
+    send_json(bootstrap, "infer-none", [None, b"[]"])
+    with pytest.raises(SchemaError, match="a sample of infer-none has no JSON object"):
+        rows(bootstrap, "infer-none", **options)
+
+
+def test_columns_of_json_are_those_of_the_registry(bootstrap: str) -> None:
+    """Values with and without Confluent's header; the latest version, or one by its number."""
+    topic, subject = "registry-json", "registry-json-value"
+    one = '{"type": "object", "properties": {"id": {"type": "integer"}}}'
+    two = '{"type": "object", "properties": {"id": {"type": "integer"}, "tag": {"type": "string"}}}'
+    as_json = {"value.format": "json"}
+    send_json(bootstrap, topic, [b'{"id": 1}', b'\0\0\0\0\7{"id": 2}', None])
+    with pytest.raises(
+        ConfigError, match=r"value\.format json needs columns: the option value.sch"
+    ):
+        rows(bootstrap, topic, **as_json)
+    with LogRegistry(bootstrap) as registry:
+        registry.set_compatibility(Compatibility.NONE, subject)
+        number = registry.register(subject, Draft(one, "JSON"))
+        registry.register(subject, Draft(two, "JSON"))
+    newest = [{"id": 1, "tag": None}, {"id": 2, "tag": None}, None]
+    assert rows(bootstrap, topic, **as_json) == newest
+    assert rows(bootstrap, topic, **as_json, **{"value.schema.version": "latest"}) == newest
+    by_version = rows(bootstrap, topic, **as_json, **{"value.schema.version": "1"})
+    assert by_version == [{"id": 1}, {"id": 2}, None]
+    assert rows(bootstrap, topic, **as_json, **{"value.schema.id": str(number)}) == by_version
+    with pytest.raises(SchemaError, match="value.format avro: version 2 of registry-json-value is"):
+        rows(bootstrap, topic, **{"value.format": "avro"})
+
+
+def test_a_query_keeps_the_schema_of_its_definition(bootstrap: str) -> None:
+    send_json(bootstrap, "kept-json", [b'{"id": 1}'])
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": "kept-json"}
+    given |= {"value.format": "json", "inferSchema": "true", "inferSchema.records": "1"}
+    source = KafkaliteSource(given)
+    schema = source.schema()
+    reader = source.streamReader(schema)
+    assert isinstance(reader, StreamReader)
+    assert reader.reading.columns().field("value").type == pa.struct([("id", pa.int64())])
+
+
+def test_filters_save_fetches_and_rows(bootstrap: str) -> None:
+    send_json(bootstrap, "pruned", [b'{"id": %d}' % number for number in range(100)])
+    given = {"kafka.bootstrap.servers": bootstrap, "subscribe": "pruned", "value.format": "json"}
+    given |= {"value.schema": as_text(pa.struct([("id", pa.int64())])), "pushFilters": "once"}
+
+    def read(*filters: Filter) -> tuple[list[Any], list[int]]:
+        """The ranges that are fetched, and the rows that go to Spark."""
+        reader = KafkaliteSource(given).reader(KafkaliteSource(given).schema())
+        assert isinstance(reader, PruningReader)
+        list(reader.pushFilters(list(filters)))
+        planned = reader.partitions()
+        ranges = [(p.wanted.start, p.wanted.end) for p in planned if isinstance(p, RangePartition)]
+        batches = [batch for part in planned for batch in reader.read(part)]
+        return ranges, [v["id"] for batch in batches for v in batch.column("value").to_pylist()]
+
+    at = datetime(1970, 1, 1, microsecond=90_000, tzinfo=UTC)
+    assert read() == ([(0, 100)], list(range(100)))
+    assert read(GreaterThanOrEqual(("offset",), 97)) == ([(97, 100)], [97, 98, 99])
+    assert read(EqualTo(("partition",), 1)) == ([], [])
+    assert read(GreaterThan(("timestamp",), at)) == ([(91, 100)], list(range(91, 100)))
+    assert read(GreaterThan(("timestamp",), at.replace(year=2000)))[0] == []
+    assert read(EqualTo(("value", "id"), 7)) == ([(0, 100)], [7])
 
 
 def test_what_every_application_of_spark_imports_is_light() -> None:

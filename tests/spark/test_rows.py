@@ -5,26 +5,24 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kafkalite.columnar.column_types import TIMESTAMP
+from kafkalite.columnar.decoding import Decoder
+from kafkalite.columnar.formats import Binary
 from kafkalite.columnar.ranges import OffsetRange
 from kafkalite.columnar.rows import Rows
+from kafkalite.columnar.source_rows import _repeated, arrow_schema, flattened, source_batch
 from kafkalite.core.types import Columns
 from kafkalite.errors import ApiError, ConfigError, KafkaliteError, SchemaError, StorageError
-from kafkalite.serde import SerdeContext, bytes_
-from kafkalite.spark.arrow import TIMESTAMP, arrow_schema, flattened, to_record_batch
 from kafkalite.spark.failures import failure_in
-from kafkalite.spark.options import parse_options
 from kafkalite.warehouse.partitioning import file_name
 from kafkalite.warehouse.tables import TopicLoad
 
 
 def test_a_timestamp_that_is_no_column_value_is_named_by_its_offset() -> None:
-    options = parse_options({"subscribe": "t", "bootstrap.servers": "x"}, streaming=False)
-    codec = bytes_().open(SerdeContext())
     columns = Columns([None] * 3, [b"v"] * 3, [0, 1_700_000_000_000_000_000, 0], [7, 8, 9])
+    decoded = Decoder(Binary(), Binary()).decode(Rows("t", 2, columns))
     with pytest.raises(KafkaliteError, match=r"t-2 offset 8: timestamp 17\d+ is no timestamp"):
-        to_record_batch(
-            Rows("t", 2, columns), arrow_schema(options, pa.binary()), (codec, codec), None
-        )
+        source_batch(decoded, arrow_schema("binary", pa.binary()))
 
 
 def value_with(*names: str) -> pa.RecordBatch:
@@ -105,3 +103,11 @@ def test_what_a_worker_failed_with_is_found_in_its_traceback(
 
 def test_a_fault_of_our_own_keeps_its_traceback() -> None:
     assert failure_in("Traceback (most recent call last):\nTypeError: no", "wh/t") is None
+
+
+def test_columns_of_one_value_are_kept_for_the_next_batch() -> None:
+    first, again = (_repeated("topic", pa.string(), count) for count in (600, 1_000))
+    assert again.to_pylist() == ["topic"] * 1_000
+    assert first.buffers()[2].address == again.buffers()[2].address
+    assert _repeated("topic", pa.string(), 0).to_pylist() == []
+    assert _repeated(-1, pa.int32(), 1).to_pylist() == [-1]

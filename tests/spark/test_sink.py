@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,25 +22,24 @@ from kafkalite.clients.sync import Producer
 from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError
 from kafkalite.spark.failures import our_failures
-from kafkalite.spark.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+KILLS = int(os.environ.get("KAFKALITE_SINK_KILLS", "2"))
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(400),  # a JVM takes most of it
+    pytest.mark.timeout(400 + 60 * KILLS),  # a JVM takes most of it
 ]
 
-KILLS = int(os.environ.get("KAFKALITE_SINK_KILLS", "1"))
-RECORDS = 30_000
-BATCHES = 4  # each takes Spark seconds
+OF_TASKS = 4  # of five kills: the next one is the driver's
+PER_BATCH = 1_000
+BATCHES = 8  # for each driver; each takes Spark a second or so
 APP = """
 import sys
-from kafkalite.spark.session import local_session
+from kafkalite.spark.sessions import session
 address, source, sink, checkpoint, per_batch = sys.argv[1:]
-spark = local_session("sink", cores=2)
+spark = session("sink", master="local[2,8]")  # a task may fail seven times
 servers = {"kafka.bootstrap.servers": address}
 read = spark.readStream.format("kafkalite").options(**servers, subscribe=source)
 rows = read.options(startingOffsets="earliest", maxOffsetsPerTrigger=per_batch).load()
@@ -48,13 +48,6 @@ write = write.options(deliveryGuarantee="exactly-once", checkpointLocation=check
 query = write.trigger(availableNow=True).start()
 query.awaitTermination()
 """
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session("kafkalite-tests", cores=2)
-    yield session
-    session.stop()
 
 
 def append(frame: DataFrame, address: str, **options: str) -> None:
@@ -130,34 +123,82 @@ def commits(checkpoint: Path) -> int:
     return sum(path.name.isdigit() for path in (checkpoint / "commits").glob("*"))
 
 
+def task_processes(driver: int) -> list[int]:
+    """The Python processes below a driver's JVM, the one that it talks to left out."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+    found: list[int] = []
+    for pid in parents:
+        with suppress(OSError):
+            above, line = pid, Path(f"/proc/{pid}/cmdline").read_bytes()
+            while above in parents and above != driver:
+                above = parents[above]
+            if above == driver and line.endswith(b"pyspark.daemon\0pyspark.worker\0"):
+                found.append(pid)
+    return found
+
+
+class Killed:
+    """A query that is killed at random moments, and started again."""
+
+    def __init__(self, command: list[str], folder: Path, checkpoint: Path) -> None:
+        self._command, self._folder, self._checkpoint = command, folder, checkpoint
+        self.of_tasks = self.of_drivers = self.starts = 0
+        self.finished = False
+
+    @property
+    def kills(self) -> int:
+        return self.of_tasks + self.of_drivers
+
+    def run(self) -> None:
+        """One driver, up to its end or its kill."""
+        log = (self._folder / f"{self.starts}.log").open("w+b")
+        self.starts += 1
+        at_start, kills, self.finished = commits(self._checkpoint), self.kills, False
+        process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            while process.poll() is None and commits(self._checkpoint) == at_start:
+                time.sleep(0.05)
+            while self.kills < KILLS and process.poll() is None:
+                time.sleep(random.uniform(0, 1.5))  # somewhere in one of the next batches
+                if self.kills - kills == min(OF_TASKS, KILLS - 1):
+                    self.of_drivers += 1
+                    return
+                victims = task_processes(process.pid)
+                if victims:
+                    os.kill(random.choice(victims), signal.SIGKILL)
+                    self.of_tasks += 1
+            process.wait(300)
+            self.finished = process.returncode == 0
+            if self.kills == kills:  # nobody has killed it
+                log.seek(0)
+                assert self.finished, log.read().decode()
+        finally:
+            with suppress(ProcessLookupError):  # it may have ended
+                os.killpg(process.pid, signal.SIGKILL)  # driver, JVM and the processes of tasks
+            process.wait()
+
+
+@pytest.mark.deep
 def test_every_row_is_there_once_though_driver_and_tasks_are_killed(
     bootstrap: str, topic: str, make_topic: Callable[[int], str], tmp_path: Path
 ) -> None:
     source, sink = make_topic(2), f"{topic}-out"
-    numbers = [b"%d" % number for number in range(RECORDS)]
-    with Producer(bootstrap) as producer:
-        producer.send_columns(source, Columns(numbers, numbers, [1_700_000_000_000] * RECORDS))
-    checkpoint = tmp_path / "checkpoint"
-    command = [sys.executable, "-c", APP, bootstrap, source, sink, str(checkpoint)]
-    for run in range(KILLS + 1):
-        log = (tmp_path / f"{run}.log").open("w+b")
-        at_start = commits(checkpoint)
-        process = subprocess.Popen(
-            [*command, str(RECORDS // BATCHES // KILLS)],
-            stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
-        try:
-            while run < KILLS and process.poll() is None and commits(checkpoint) == at_start:
-                time.sleep(0.05)
-            if run < KILLS:
-                time.sleep(random.uniform(0, 1.5))  # somewhere in one of the next batches
-            else:
-                process.wait(300)
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # driver, JVM and the processes of tasks
-            process.wait()
-        log.seek(0)
-        assert run < KILLS or process.returncode == 0, log.read().decode()
-    times = Counter(map(int, asyncio.run(read_topic(bootstrap, sink, 1)).values))
-    assert sorted(times) == list(range(RECORDS))
-    assert set(times.values()) == {1}
+    command = [sys.executable, "-c", APP, bootstrap, source, sink, str(tmp_path / "checkpoint")]
+    query = Killed([*command, str(PER_BATCH)], tmp_path, tmp_path / "checkpoint")
+    records = 0
+    while True:
+        numbers = [b"%d" % (records + number) for number in range(BATCHES * PER_BATCH)]
+        records += len(numbers)
+        with Producer(bootstrap) as producer:
+            times = [1_700_000_000_000] * len(numbers)
+            producer.send_columns(source, Columns(numbers, numbers, times))
+        query.run()
+        if query.kills == KILLS and query.finished:
+            break
+    found = Counter(map(int, asyncio.run(read_topic(bootstrap, sink, 1)).values))
+    print(f"{query.of_tasks} tasks and {query.of_drivers} drivers were killed; {records:,} rows")
+    assert sorted(found) == list(range(records))
+    assert set(found.values()) == {1}

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from whole_topics import read_topic
 
+from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.errors import KafkaliteError
 from kafkalite.spark.sink import epochs
 from kafkalite.spark.sink.epochs import Epoch, commit
@@ -32,7 +33,8 @@ def options_at(address: str) -> SinkOptions:
 def rows(topic: str, first: int, count: int) -> pa.RecordBatch:
     numbers = [str(n) for n in range(first, first + count)]
     batch = pa.RecordBatch.from_pydict({"key": numbers, "value": numbers})
-    return records_of(batch, topic, {}, 1_700_000_000_000)
+    (records,) = records_of(batch, topic, {}, 1_700_000_000_000)
+    return records
 
 
 def values_in(address: str, topic: str, partitions: int) -> list[int]:
@@ -96,7 +98,8 @@ COMMIT = """
 import sys
 from kafkalite.spark.sink.epochs import Epoch, commit
 from kafkalite.spark.sink.options import parse_sink_options
-from kafkalite.spark.sink.staging import Staged, Staging
+from kafkalite.spark.sink.messages import Staged
+from kafkalite.spark.sink.staging import Staging
 address, place, name, path, number = sys.argv[1:]
 given = {"kafka.bootstrap.servers": address, "deliveryGuarantee": "exactly-once"}
 options = parse_sink_options(given | {"stagingLocation": place})
@@ -127,6 +130,25 @@ def test_a_driver_may_die_at_any_moment_of_a_commit(
                 process.kill()
                 killed += 1
             number += process.stdout.read() == b"committed\n"
+    # The last one may have been killed after it had said that it was done.
+    staged = staging.write(number, "last", iter([rows(three, number * ROWS, ROWS)]))
     commit(options_at(bootstrap), name, staging.read(staged), Epoch("query", number))
     expected = list(range(ROWS * (number + 1)))
     assert values_in(bootstrap, three, 3) == expected
+
+
+def test_a_check_has_the_transactional_id_and_may_refuse(bootstrap: str, three: str) -> None:
+    options, name = options_at(bootstrap), f"name-{three}"
+
+    async def refuses() -> None:
+        raise KafkaliteError("the state was moved away")
+
+    async def is_overtaken() -> None:
+        async with TransactionalProducer(bootstrap, name):
+            pass
+
+    with pytest.raises(KafkaliteError, match="moved away"):
+        commit(options, name, [rows(three, 0, 10)], Epoch("query", 0), refuses)
+    with pytest.raises(KafkaliteError, match=r"FENCED|INVALID_PRODUCER_EPOCH"):
+        commit(options, name, [rows(three, 0, 10)], Epoch("query", 0), is_overtaken)
+    assert values_in(bootstrap, three, 3) == []

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json as json_text
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.errors import ConfigError, StorageError
-from kafkalite.serde import SerdeContext, json
+from kafkalite.serde import MemoryRegistry, SerdeContext, avro, json
+from kafkalite.serde.arrow_form import ArraySource, ArrowForm
+from kafkalite.spark.sink.avro_types import avro_schema
+from kafkalite.spark.sink.columns import HEADERS, RECORDS, check_columns
+from kafkalite.spark.sink.messages import Staged
 from kafkalite.spark.sink.options import parse_sink_options
-from kafkalite.spark.sink.rows import HEADERS, RECORDS, by_topic, check_columns, records_of
-from kafkalite.spark.sink.staging import Staged, Staging
+from kafkalite.spark.sink.rows import by_topic, records_of
+from kafkalite.spark.sink.staging import Staging
 
 NOW = 1_700_000_000_000
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -57,6 +66,12 @@ def sent(records: pa.RecordBatch) -> list[Row]:
     return made
 
 
+def records(batch: pa.RecordBatch, topic: str | None, codecs: Mapping[str, Any]) -> pa.RecordBatch:
+    """Rows that become one batch."""
+    (made,) = records_of(batch, topic, codecs, NOW)
+    return made
+
+
 def in_order(rows: list[Row]) -> list[Row]:
     """By topic and whether a partition was chosen; within them as they came."""
     return sorted(rows, key=lambda row: (row[0], row[1] is None))
@@ -66,12 +81,12 @@ class TestRecords:
     @given(rows=ROWS, skipped=st.integers(0, 9))
     def test_every_row_becomes_its_record(self, rows: list[Row], skipped: int) -> None:
         batch = batch_of(rows).slice(skipped)  # arrays that begin within their buffers
-        made = sent(records_of(batch, None, {}, NOW))
+        made = sent(records(batch, None, {}))
         assert in_order(made) == in_order(rows[skipped:])
 
     def test_a_batch_of_values_alone(self) -> None:
         batch = pa.RecordBatch.from_pydict({"value": ["x", None, "z"]})
-        ((topic, columns, partitions),) = by_topic(records_of(batch, "t", {}, NOW))
+        ((topic, columns, partitions),) = by_topic(records(batch, "t", {}))
         assert (topic, partitions) == ("t", None)
         assert list(columns.values) == [b"x", None, b"z"]
         assert list(columns.keys) == [None] * 3
@@ -80,7 +95,7 @@ class TestRecords:
 
     def test_the_option_goes_before_the_column(self) -> None:
         batch = pa.RecordBatch.from_pydict({"value": ["x"], "topic": ["column"]})
-        assert [row[0] for row in sent(records_of(batch, "option", {}, NOW))] == ["option"]
+        assert [row[0] for row in sent(records(batch, "option", {}))] == ["option"]
 
     def test_headers_and_timestamps_with_nulls(self) -> None:
         headers = pa.array([[("a", b"1"), ("a", None)], None], HEADERS)
@@ -88,7 +103,7 @@ class TestRecords:
         batch = pa.RecordBatch.from_arrays(
             [pa.array(["x", "y"]), headers, times], ["value", "headers", "timestamp"]
         )
-        ((_, columns, _),) = by_topic(records_of(batch, "t", {}, NOW))
+        ((_, columns, _),) = by_topic(records(batch, "t", {}))
         assert columns.headers == [(("a", b"1"), ("a", None)), ()]
         assert list(columns.timestamps) == [1_577_836_800_000, NOW]
 
@@ -96,13 +111,80 @@ class TestRecords:
         values = pa.array([{"id": number} for number in range(300)])
         batch = pa.RecordBatch.from_arrays([values], ["value"])
         codecs = {"value": json().open(SerdeContext())}
-        ((_, columns, _),) = by_topic(records_of(batch, "t", codecs, NOW))
+        ((_, columns, _),) = by_topic(records(batch, "t", codecs))
         assert list(columns.values) == [b'{"id":%d}' % number for number in range(300)]
+
+    def test_each_topic_of_a_column_has_its_own_schema(self) -> None:
+        registry = MemoryRegistry()
+        values = pa.array([{"id": number} for number in range(6)])
+        topics = pa.array(["a", "b", "b", "a", "a", "b"])
+        batch = pa.RecordBatch.from_arrays([values, topics], ["value", "topic"])
+        schema = avro_schema(values.type, "value", "Value")
+        codecs = {"value": avro(schema=schema).open(SerdeContext(registry))}
+        made = [row for part in records_of(batch, None, codecs, NOW) for row in sent(part)]
+        assert [len(registry.versions(f"{topic}-value")) for topic in "ab"] == [1, 1]
+        reader = avro().open(SerdeContext(registry))
+        found = {topic: [] for topic in "ab"}
+        for topic, _, _, value, _ in made:
+            found[topic] += [record["id"] for record in reader.deserialize(topic, [value])]
+        assert found == {"a": [0, 3, 4], "b": [1, 2, 5]}
 
     def test_a_row_without_a_topic(self) -> None:
         batch = pa.RecordBatch.from_pydict({"value": ["x", "y"], "topic": ["a", None]})
         with pytest.raises(ConfigError, match="its column 'topic' is null"):
-            records_of(batch, None, {}, NOW)
+            records(batch, None, {})
+
+
+class TestAvroTypes:
+    def test_every_type_of_spark_is_written_and_read_again(self) -> None:
+        inner = pa.struct([("x", pa.int32())])
+        kind = pa.struct(
+            [
+                ("flag", pa.bool_()), ("byte", pa.int8()), ("short", pa.int16()),
+                ("whole", pa.int32()), ("long", pa.int64()), ("float", pa.float32()),
+                ("double", pa.float64()), ("text", pa.string()), ("bytes", pa.binary()),
+                ("day", pa.date32()), ("at", pa.timestamp("us", "UTC")),
+                ("local", pa.timestamp("us")), ("price", pa.decimal128(10, 2)),
+                ("list", pa.list_(inner)), ("map", pa.map_(pa.string(), inner)), ("row", inner),
+            ]
+        )  # fmt: skip
+        row = {
+            "flag": True, "byte": 1, "short": 2, "whole": 3, "long": 2**40, "float": 1.5,
+            "double": 0.1, "text": "é", "bytes": b"y", "day": date(2020, 1, 1),
+            "at": datetime(2020, 1, 1, tzinfo=UTC), "local": datetime(2020, 1, 1),
+            "price": Decimal("1.25"), "list": [{"x": 1}, None], "map": {"k": {"x": 2}},
+            "row": {"x": None},
+        }  # fmt: skip
+        registry, nothing = MemoryRegistry(), dict.fromkeys(row)
+        codec = avro(schema=avro_schema(kind, "value", "V")).open(SerdeContext(registry))
+        for rows in ([row], [nothing, None, row] * 100):
+            written = codec.serialize("t", ArrowForm(ArraySource(pa.array(rows, kind))))
+            read = avro().open(SerdeContext(registry)).deserialize("t", list(written))
+            assert [each and dict(each) for each in read] == rows
+        assert list(registry.versions("t-value")) == [1]
+
+    def test_a_schema_does_not_depend_on_values(self) -> None:
+        kind = pa.struct([("id", pa.int64()), pa.field("kind", pa.int32(), nullable=False)])
+        assert json_text.loads(avro_schema(kind, "value", "Order")) == {
+            "type": "record",
+            "name": "Order",
+            "fields": [
+                {"name": "id", "type": ["null", "long"], "default": None},
+                {"name": "kind", "type": "int"},
+            ],
+        }
+
+    @pytest.mark.parametrize(
+        ("kind", "message"),
+        [
+            (pa.struct([("a", pa.duration("us"))]), "column 'value.a' is duration.us., for which"),
+            (pa.struct([("a b", pa.int32())]), "column 'value.a b' has no name of Avro's"),
+            (pa.map_(pa.int32(), pa.int32()), "for which there is no Avro type: cast it"),
+        ],
+    )
+    def test_types_that_avro_does_not_have(self, kind: pa.DataType, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            avro_schema(kind, "value", "Value")
 
 
 COLUMNS = [
@@ -152,16 +234,15 @@ def test_options_by_any_case_and_their_defaults() -> None:
 
 
 class TestStaging:
-    def records(self, count: int) -> pa.RecordBatch:
+    def numbered(self, count: int) -> pa.RecordBatch:
         batch = pa.RecordBatch.from_pydict({"value": [str(n) for n in range(count)]})
-        return records_of(batch, "t", {}, NOW)
+        return records(batch, "t", {})
 
     @pytest.mark.parametrize("prefix", ["", "file:", "file://"])
     def test_what_is_staged_is_read_and_removed(self, tmp_path: Path, prefix: str) -> None:
         staging = Staging(f"{prefix}{tmp_path}", "name")
-        staged = [
-            staging.write(n, "task", iter([self.records(2), self.records(3)])) for n in (9, 10, 11)
-        ]
+        batches = [self.numbered(2), self.numbered(3)]
+        staged = [staging.write(n, "task", iter(batches)) for n in (9, 10, 11)]
         assert [each.rows for each in staged] == [5, 5, 5]
         assert [batch.num_rows for batch in staging.read(staged[0])] == [2, 3]
         assert all(batch.schema == RECORDS for batch in staging.read(staged[0]))
@@ -174,7 +255,7 @@ class TestStaging:
             [("a", None, None, b"1", NOW), ("b", 2, b"k", b"2", NOW)],
             [("c", None, None, b"3", NOW), ("b", None, None, b"4", NOW)],
         ]
-        batches = [records_of(batch_of(each), None, {}, NOW) for each in rows]
+        batches = [records(batch_of(each), None, {}) for each in rows]
         staged = staging.write(0, "task", iter(batches))
         found = [row for batch in staging.read(staged) for row in sent(batch)]
         assert sorted(found, key=lambda row: row[3] or b"") == [*rows[0], *rows[1]]
@@ -186,4 +267,22 @@ class TestStaging:
     def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(StorageError, match=f"stagingLocation {tmp_path}/file: "):
-            Staging(f"{tmp_path}/file", "name").write(0, "task", iter([self.records(1)]))
+            Staging(f"{tmp_path}/file", "name").write(0, "task", iter([self.numbered(1)]))
+
+
+LIGHT = """
+import sys
+from pyspark.sql.types import StringType, StructField, StructType
+from kafkalite.spark.sink.writers import StreamWriter
+options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "value.format": "json"}
+StreamWriter(options, StructType([StructField("value", StringType())]))
+print([name for name in sys.argv[1:] if name in sys.modules])
+"""
+HEAVY = ["asyncio", "pandas", "pyarrow.compute", "pyarrow.fs", "kafkalite.serde"]
+
+
+def test_a_writer_imports_what_writes_when_there_are_rows() -> None:
+    """Spark makes writers in processes of the driver, too, where a query waits for each."""
+    command = [sys.executable, "-c", LIGHT, *HEAVY]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

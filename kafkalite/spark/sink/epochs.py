@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -28,6 +28,8 @@ from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.types import TopicPartition
 from kafkalite.spark.sink.options import SinkOptions
 from kafkalite.spark.sink.rows import by_topic
+
+Check = Callable[[], Awaitable[None]]
 
 TAIL: Final = 16  # offsets that are read to find the last record; more where it is not among them
 POLL_MS: Final = 1_000
@@ -41,15 +43,24 @@ class Epoch(NamedTuple):
 
 
 def commit(
-    options: SinkOptions, name: str, batches: Iterable[pa.RecordBatch], epoch: Epoch | None
+    options: SinkOptions,
+    name: str,
+    batches: Iterable[pa.RecordBatch],
+    epoch: Epoch | None,
+    check: Check | None = None,
 ) -> bool:
     """Writes the records in one transaction of the transactional id `name`; False where `epoch` was
-    committed before. Without an epoch, nothing is remembered."""
-    return asyncio.run(_commit(options, name, batches, epoch))
+    committed before. Without an epoch, nothing is remembered. `check` is called once the
+    transactional id is this process's: its error ends the commit."""
+    return asyncio.run(_commit(options, name, batches, epoch, check))
 
 
 async def _commit(
-    options: SinkOptions, name: str, batches: Iterable[pa.RecordBatch], epoch: Epoch | None
+    options: SinkOptions,
+    name: str,
+    batches: Iterable[pa.RecordBatch],
+    epoch: Epoch | None,
+    check: Check | None,
 ) -> bool:
     servers, topic = options.bootstrap_servers, f"{name}-epochs"
     if epoch is not None:
@@ -59,6 +70,8 @@ async def _commit(
     async with TransactionalProducer(
         servers, name, transaction_timeout_ms=options.transaction_timeout_ms, **options.producer
     ) as producer:
+        if check is not None:
+            await check()
         if epoch is not None:
             last = await last_epoch(servers, TopicPartition(topic, 0))
             if last is not None and last.query == epoch.query and last.number >= epoch.number:

@@ -24,7 +24,8 @@ from typing import Any, Final
 from kafkalite.errors import ConfigError
 
 BINARY: Final = "binary"
-FORMATS: Final = (BINARY, "json", "avro")
+AVRO: Final = "avro"
+FORMATS: Final = (BINARY, "json", AVRO)
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
 CHECKPOINT: Final = "checkpointlocation"
@@ -128,6 +129,8 @@ def _producer_settings(given: Mapping[str, str]) -> dict[str, Any]:
         name = option.removeprefix("kafka.")
         if name == option or name == "bootstrap.servers":
             continue
+        if name == "security.protocol" and text == "PLAINTEXT":
+            continue
         if name not in PRODUCER:
             raise ConfigError(f"{option} is no setting of the producer: {', '.join(PRODUCER)}")
         parameter, read = PRODUCER[name]
@@ -147,7 +150,7 @@ def _format(given: Mapping[str, str], part: str) -> str:
 
 def _schema(given: Mapping[str, str], part: str) -> str | None:
     schema = given.get(f"{part}.schema")
-    if schema is not None and given.get(f"{part}.format") != "avro":
+    if schema is not None and given.get(f"{part}.format") != AVRO:
         raise ConfigError(f"{part}.schema is for {part}.format avro")
     return schema
 

@@ -1,4 +1,4 @@
-"""Rows of Spark as records: which columns count, and their bytes.                           [P]
+"""Rows of Spark as records, by `columns.RECORDS`.                                           [P]
 
     key, value    binary or string; with a format also structs, lists, numbers
     topic         string, unless an option names the topic
@@ -10,15 +10,13 @@ Other columns are ignored, as by the official connector. No object is made of a 
 is bytes already, or where native code writes the format.
 
 Owns   nothing.
-Fails  with ConfigError for columns that make no records, SerdeError for values without a form.
-Source the official connector's `KafkaWriter`, for columns and types.
+Fails  with ConfigError for a row without a topic, SerdeError for values without a form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,111 +24,47 @@ import pyarrow.compute as pc
 from kafkalite.core.protocol.record_codec import Int64s, Spans
 from kafkalite.core.types import Columns
 from kafkalite.errors import ConfigError
-from kafkalite.serde.arrow_form import ArrowForm
-from kafkalite.serde.serde import Codec
+from kafkalite.spark.sink.columns import MILLISECONDS, RECORDS
 
-MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-# What a staged file has, and what is sent.
-RECORDS: Final = pa.schema(
-    [
-        ("topic", pa.dictionary(pa.int32(), pa.string())),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("timestamp", MILLISECONDS),
-        ("headers", HEADERS),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """All values of a column, for a codec: Arrow's, or objects."""
-
-    array: pa.Array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    @property
-    def null_count(self) -> int:
-        """How many are null."""
-        count: int = self.array.null_count
-        return count
-
-    def arrow(self) -> pa.Array:
-        """The array."""
-        return self.array
-
-    def objects(self, indexes: Sequence[int]) -> list[Any]:
-        """Some values as Python objects."""
-        return list(self.array.take(pa.array(indexes, pa.int64())).to_pylist())
-
-
-def check_columns(schema: pa.Schema, topic: str | None, formats: Mapping[str, str]) -> None:
-    """ConfigError unless such rows are records; `formats` are those of key and value."""
-    names = set(schema.names)
-    if "value" not in names:
-        raise ConfigError("the column 'value' is missing")
-    if topic is None and "topic" not in names:
-        raise ConfigError("give the option 'topic' or a column 'topic'")
-    for name, form in formats.items():
-        if name in names and form == "binary" and not _is_bytes(schema.field(name).type):
-            raise ConfigError(
-                f"column {name!r} is {schema.field(name).type}: give {name}.format json or avro"
-            )
-    wanted = {
-        "topic": pa.types.is_string,
-        "partition": pa.types.is_integer,
-        "timestamp": pa.types.is_timestamp,
-        "headers": _is_headers,
-    }
-    for name, fits in wanted.items():
-        if name in names and not fits(schema.field(name).type):
-            kind = (
-                "an array of (key, value)" if name == "headers" else str(RECORDS.field(name).type)
-            )
-            raise ConfigError(f"column {name!r} is {schema.field(name).type}, not {kind}")
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    types = pa.types
-    return any(
-        fits(kind)
-        for fits in (types.is_string, types.is_binary, types.is_large_string,
-                     types.is_large_binary, types.is_null)
-    )  # fmt: skip
-
-
-def _is_headers(kind: pa.DataType) -> bool:
-    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
-        return False
-    return [field.name for field in kind.value_type] == ["key", "value"]
+if TYPE_CHECKING:
+    from kafkalite.serde.serde import Codec
 
 
 def records_of(
     batch: pa.RecordBatch, topic: str | None, codecs: Mapping[str, Codec[Any]], now_ms: int
-) -> pa.RecordBatch:
+) -> Iterator[pa.RecordBatch]:
     """The rows as records, by RECORDS. ConfigError for a row without a topic.
 
     `topic` is None where a column has each row's; `codecs` write the columns `key` and `value` that
-    are no bytes yet; `now_ms` is the timestamp of rows without one.
+    are no bytes yet, each topic's with a schema of its own; `now_ms` is the timestamp of rows
+    without one.
     """
+    if topic is not None:
+        indices = pa.py_buffer(bytes(4 * batch.num_rows))
+        places = pa.Array.from_buffers(pa.int32(), batch.num_rows, [None, indices])
+        topics = pa.DictionaryArray.from_arrays(places, pa.array([topic], pa.string()))
+    elif batch.column("topic").null_count:
+        raise ConfigError("a row has no topic: its column 'topic' is null")
+    else:
+        topics = batch.column("topic").dictionary_encode()
+    if not codecs or len(topics.dictionary) == 1:
+        yield _records(batch, topics, codecs, now_ms)
+        return
+    for number in range(len(topics.dictionary)):
+        rows = batch.filter(pc.equal(topics.indices, number))
+        yield _records(rows, rows.column("topic").dictionary_encode(), codecs, now_ms)
+
+
+def _records(
+    batch: pa.RecordBatch, topics: pa.DictionaryArray, codecs: Mapping[str, Codec[Any]], now_ms: int
+) -> pa.RecordBatch:
+    """Rows as records; of one topic where there are codecs."""
     count = batch.num_rows
     columns = {name: batch.column(name) for name in batch.schema.names if name in RECORDS.names}
-    topics = pa.array([topic], pa.string()) if topic is not None else columns["topic"]
-    if topic is None and topics.null_count:
-        raise ConfigError("a row has no topic: its column 'topic' is null")
-    if topic is not None:
-        indices = pa.array(memoryview(bytes(4 * count)).cast("i"), pa.int32())
-        columns["topic"] = pa.DictionaryArray.from_arrays(indices, topics)
-    else:
-        columns["topic"] = topics.dictionary_encode()
-    name = topic or ""
+    columns["topic"] = topics
     for part, codec in codecs.items():
         if part in columns:
-            columns[part] = _encoded(columns[part], name, codec)
+            columns[part] = _encoded(columns[part], topics.dictionary[0].as_py(), codec)
     now = pa.scalar(now_ms, pa.int64()).cast(MILLISECONDS)
     if "timestamp" in columns:  # Spark's are microseconds
         times = columns["timestamp"].cast(MILLISECONDS, safe=False)
@@ -148,8 +82,9 @@ def records_of(
 def _encoded(column: pa.Array, topic: str, codec: Codec[Any]) -> pa.Array:
     """A column as the bytes that a codec writes."""
     from kafkalite.core.arrow import binary
+    from kafkalite.serde.arrow_form import ArraySource, ArrowForm
 
-    return binary(codec.serialize(topic, ArrowForm(Values(column))))
+    return binary(codec.serialize(topic, ArrowForm(ArraySource(column))))
 
 
 def by_topic(records: pa.RecordBatch) -> Iterator[tuple[str, Columns, list[int] | None]]:
@@ -158,11 +93,23 @@ def by_topic(records: pa.RecordBatch) -> Iterator[tuple[str, Columns, list[int] 
     names = topics.dictionary.to_pylist()
     for number, name in enumerate(names):
         of_topic = records if len(names) == 1 else records.filter(pc.equal(topics.indices, number))
-        is_chosen = of_topic.column("partition").is_valid()
-        for part in (of_topic.filter(is_chosen), of_topic.filter(pc.invert(is_chosen))):
-            if part.num_rows:
-                numbers = part.column("partition")
-                yield name, _columns(part), None if numbers.null_count else numbers.to_pylist()
+        for part in _by_choice(of_topic):
+            numbers = part.column("partition")
+            yield name, _columns(part), None if numbers.null_count else numbers.to_pylist()
+
+
+def _by_choice(records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The records whose partition is chosen, and then the others; neither without any. A batch that
+    has one kind is not copied.
+    """
+    numbers = records.column("partition")
+    if numbers.null_count in (0, len(numbers)):
+        if len(numbers):
+            yield records
+        return
+    is_chosen = numbers.is_valid()
+    yield records.filter(is_chosen)
+    yield records.filter(pc.invert(is_chosen))
 
 
 def _columns(records: pa.RecordBatch) -> Columns:

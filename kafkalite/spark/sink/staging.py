@@ -14,23 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from kafkalite.errors import StorageError
+from kafkalite.spark.sink.messages import Staged
 
 LOCAL: Final = "file:"
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """The rows of one task: a file, or nothing where it had none."""
-
-    path: str
-    rows: int
 
 
 class Staging:

@@ -4,7 +4,8 @@
     exactly once     each task stages its rows in a file; the driver sends the files of all tasks in
                      one transaction, with a record of the epoch (epochs.py)
 
-Spark pickles the writers, and makes them several times for one batch: they hold options alone.
+Spark pickles the writers, and makes them several times for one batch, in processes that write
+nothing: they hold options alone, and import what writes when rows are there.
 
 Owns   nothing between calls.
 Fails  with ConfigError for options and columns, with the error of a task's rows otherwise.
@@ -16,11 +17,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -30,20 +29,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkalite.errors import ConfigError
-from kafkalite.spark.sink.options import SinkOptions, parse_sink_options
-from kafkalite.spark.sink.rows import by_topic, check_columns, records_of
-from kafkalite.spark.sink.staging import Staged, Staging
+from kafkalite.spark.processes import freeze_modules
+from kafkalite.spark.sink.columns import check_columns
+from kafkalite.spark.sink.messages import Staged, Written
+from kafkalite.spark.sink.options import AVRO, BINARY, SinkOptions, parse_sink_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kafkalite.spark.sink.staging import Staging
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
-
-
-@dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
-    """What a task did: the rows that it sent or staged, and the query that it belongs to."""
-
-    staged: Staged
-    query: str
 
 
 class Sink:
@@ -54,39 +51,61 @@ class Sink:
 
         self.options: SinkOptions = parse_sink_options(options)
         formats = {"key": self.options.key_format, "value": self.options.value_format}
-        check_columns(to_arrow_schema(columns, timezone="UTC"), self.options.topic, formats)
+        rows = to_arrow_schema(columns, timezone="UTC")
+        check_columns(rows, self.options.topic, formats)
+        self._schemas = {
+            part: given or self._schema_of(rows, part)
+            for part, given in (
+                ("key", self.options.key_schema),
+                ("value", self.options.value_schema),
+            )
+            if formats[part] == AVRO and part in rows.names
+        }
         if self.options.exactly_once and self.options.staging is None:
             raise ConfigError("deliveryGuarantee exactly-once needs the option stagingLocation")
+        freeze_modules()
 
     def records(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rows as records."""
+        from kafkalite.spark.sink.rows import records_of
+
         codecs = self._codecs()
+        freeze_modules()
         for batch in batches:
             if batch.num_rows:
                 now_ms = time.time_ns() // 1_000_000
-                yield records_of(batch, self.options.topic, codecs, now_ms)
+                yield from records_of(batch, self.options.topic, codecs, now_ms)
+
+    def _schema_of(self, rows: pa.Schema, part: str) -> str:
+        """The Avro schema of a column, so that it does not depend on the values of a task."""
+        from kafkalite.serde.avro_infer import record_name
+        from kafkalite.spark.sink.avro_types import avro_schema
+
+        topic = self.options.topic
+        name = part.capitalize() if topic is None else record_name(topic)
+        return avro_schema(rows.field(part).type, part, name)
 
     def _codecs(self) -> dict[str, Any]:
         """The codecs of columns that are no bytes yet."""
+        codecs: dict[str, Any] = {}
+        options = self.options
+        if options.key_format == options.value_format == BINARY:
+            return codecs
         from kafkalite.serde import Serde, SerdeContext, avro, json
         from kafkalite.serde.registry_log import registry_at
 
-        codecs: dict[str, Any] = {}
-        options = self.options
-        for part, form, schema in (
-            ("key", options.key_format, options.key_schema),
-            ("value", options.value_format, options.value_schema),
-        ):
-            if form == "binary":
+        for part, form in (("key", options.key_format), ("value", options.value_format)):
+            if form == BINARY:
                 continue
-            serde: Serde[Any] = json() if form == "json" else avro(schema=schema)
-            registry = registry_at(options.bootstrap_servers) if form == "avro" else None
+            serde: Serde[Any] = json() if form != AVRO else avro(schema=self._schemas.get(part))
+            registry = registry_at(options.bootstrap_servers) if form == AVRO else None
             codecs[part] = serde.open(SerdeContext(registry, is_key=part == "key"))
         return codecs
 
     def send(self, batches: Iterator[pa.RecordBatch]) -> int:
         """Sends rows and waits until all are acknowledged; how many they are."""
         from kafkalite.clients.sync import Producer
+        from kafkalite.spark.sink.rows import by_topic
 
         rows = 0
         with Producer(self.options.bootstrap_servers, **self.options.producer) as producer:
@@ -96,8 +115,13 @@ class Sink:
                 rows += records.num_rows
         return rows
 
+    async def check(self) -> None:
+        """Raises where these rows must not be written any more; a sink of a topology knows when."""
+
     def staging(self, name: str) -> Staging:
         """The staged rows of a transactional id."""
+        from kafkalite.spark.sink.staging import Staging
+
         assert self.options.staging is not None, "checked when the sink was made"
         return Staging(self.options.staging, name)
 
@@ -170,10 +194,11 @@ def _commit(
     """Sends staged rows in one transaction and removes them."""
     from kafkalite.spark.sink.epochs import Epoch, commit
 
+    freeze_modules()
     written = [each for each in messages if isinstance(each, Written)]
     staging = sink.staging(name)
     files = [each.staged for each in written if each.staged.rows]
     batches = chain.from_iterable(map(staging.read, files))
     epoch = None if is_batch else Epoch(written[0].query, number)
-    commit(sink.options, name, batches, epoch)
+    commit(sink.options, name, batches, epoch, sink.check)
     staging.remove_up_to(number)

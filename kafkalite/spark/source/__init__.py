@@ -3,6 +3,8 @@
 The sink of this name is made here, too, and has a room of its own.
 
     planning   where a query begins, the next batch, Spark's partitions         pure
+    schemas    the schema of the values, and the columns it makes
+    pruning    filters of Spark, as offsets and rows that are left out          pure
     reading    what batch and stream share: columns, and a range as Arrow
     batch      a reader of what lies between two places of the log
     stream     a reader of micro-batches
@@ -24,11 +26,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from kafkalite.errors import ConfigError
-from kafkalite.spark.source.batch import BatchReader
-from kafkalite.spark.source.reading import AVRO_SCHEMA, Reading
+from kafkalite.spark.source.batch import BatchReader, PruningReader
+from kafkalite.spark.source.reading import VALUE_SCHEMA, Reading
 from kafkalite.spark.source.stream import StreamReader
 
-__all__ = ["BatchReader", "KafkaliteSource", "StreamReader"]
+__all__ = ["BatchReader", "KafkaliteSource", "PruningReader", "StreamReader"]
 
 
 class KafkaliteSource(DataSource):
@@ -40,24 +42,26 @@ class KafkaliteSource(DataSource):
         return "kafkalite"
 
     def schema(self) -> StructType:
-        """The columns, from the options and the registry. The value's bears the Avro schema that
+        """The columns, from the options and the registry. The value's bears the schema that
         the readers of this query read as, whichever is the latest when they run.
         """
         from pyspark.sql.pandas.types import from_arrow_schema
 
         reading = Reading.of_either(dict(self.options))
         columns = from_arrow_schema(reading.columns())
-        if reading.avro_schema is not None:
-            columns["value"].metadata = {AVRO_SCHEMA: reading.avro_schema}
+        if reading.schema is not None:
+            columns["value"].metadata = {VALUE_SCHEMA: reading.schema}
         return columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader."""
-        return BatchReader(dict(self.options), _avro_schema(schema))
+        """A batch reader. Spark refuses one that takes filters, unless its setting allows that."""
+        given = {name.lower(): text.lower() for name, text in self.options.items()}
+        kind = PruningReader if given.get("pushfilters") == "once" else BatchReader
+        return kind(dict(self.options), _value_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader; never the simple kind, which ignores limits."""
-        return StreamReader(dict(self.options), _avro_schema(schema))
+        return StreamReader(dict(self.options), _value_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer; a log is only ever added to."""
@@ -76,6 +80,6 @@ class KafkaliteSource(DataSource):
         return StreamWriter(dict(self.options), schema)
 
 
-def _avro_schema(columns: StructType) -> str | None:
-    """The Avro schema that `KafkaliteSource.schema` put into the columns."""
-    return next((f.metadata.get(AVRO_SCHEMA) for f in columns if f.name == "value"), None)
+def _value_schema(columns: StructType) -> str | None:
+    """The schema that `KafkaliteSource.schema` put into the columns."""
+    return next((f.metadata.get(VALUE_SCHEMA) for f in columns if f.name == "value"), None)

@@ -19,15 +19,15 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.spark.options import OF_BATCHES, Place, SourceOptions, parse_options
 from kafkalite.spark.source.planning import Bounds, Offsets, planned, resolved, times_of
+from kafkalite.spark.source.schemas import as_text, given_schema, value_format, value_type
 
 if TYPE_CHECKING:
     from kafkalite.columnar.decoding import Decoder
-    from kafkalite.columnar.formats import Format
     from kafkalite.columnar.lookup import Lookup
 
 log: Final = logging.getLogger(__name__)
 
-AVRO_SCHEMA: Final = "avro.schema"  # in the metadata of the column `value`
+VALUE_SCHEMA: Final = "value.schema"  # in the metadata of the column `value`
 
 
 class RangePartition(InputPartition):
@@ -39,22 +39,15 @@ class RangePartition(InputPartition):
 
 
 class Reading:
-    """The options and how a range becomes Arrow batches.
-
-    Avro values are read as `avro_schema`, or as the latest of the topic's.
+    """The options and how a range becomes Arrow batches. Values are read as `schema`, or as the one
+    that the options and the registry say now.
     """
 
     def __init__(
-        self,
-        options: Mapping[str, str],
-        avro_schema: str | None = None,
-        *,
-        streaming: bool = False,
+        self, options: Mapping[str, str], schema: str | None = None, *, streaming: bool = False
     ) -> None:
         self.options: SourceOptions = parse_options(options, streaming=streaming)
-        self.avro_schema = avro_schema
-        if self.options.value_format == "avro" and avro_schema is None:
-            self.avro_schema = self.options.value_schema or self._latest_schema()
+        self.schema = self._found_schema() if schema is None else schema
 
     @classmethod
     def of_either(cls, options: Mapping[str, str]) -> Reading:
@@ -64,45 +57,33 @@ class Reading:
 
     def columns(self) -> pa.Schema:
         """The columns that the source gives."""
-        from kafkalite.columnar.column_types import PLAIN, column_type
-        from kafkalite.columnar.formats import JsonValues
-        from kafkalite.serde.avro_schema import parse_schema
-        from kafkalite.spark.arrow import arrow_schema
-        from kafkalite.spark.json_loads import json_struct
+        from kafkalite.columnar.source_rows import arrow_schema
 
         options = self.options
-        if self.avro_schema is not None:
-            value = column_type(parse_schema(self.avro_schema), options.value_columns).arrow
-        elif options.value_schema is not None:
-            value = JsonValues(json_struct(options.value_schema), options.value_columns).type
-        else:
-            value = PLAIN[options.value_format].arrow
-        return arrow_schema(options, value)
+        value = value_type(options, self.schema)
+        return arrow_schema(options.key_format, value, headers=options.include_headers)
 
     def decoder(self) -> Decoder:
         """How the bytes of records become the columns."""
         from kafkalite.columnar.decoding import Decoder
-        from kafkalite.columnar.formats import AvroValues, JsonValues, key_format, plain
-        from kafkalite.serde.registry_log import registry_at
-        from kafkalite.spark.json_loads import json_struct
+        from kafkalite.columnar.formats import key_format
 
         options = self.options
-        values: Format
-        if self.avro_schema is not None:
-            registry = registry_at(options.bootstrap_servers)
-            values = AvroValues(self.avro_schema, registry, options.value_columns)
-        elif options.value_schema is not None:
-            values = JsonValues(json_struct(options.value_schema), options.value_columns)
-        else:
-            values = plain(options.value_format)
+        values = value_format(options, self.schema)
         return Decoder(key_format(options.key_format), values, on_error=options.on_error)
 
-    def _latest_schema(self) -> str:
-        """The latest schema of the topic's values."""
-        from kafkalite.serde.registry_log import registry_at
+    def _found_schema(self) -> str | None:
+        if self.options.infer_records is None:
+            return given_schema(self.options)
+        from kafkalite.columnar.sampling import sampled_columns
 
-        subject = f"{self.options.topics[0]}-value"
-        return registry_at(self.options.bootstrap_servers).latest(subject).text
+        with self.lookup() as lookup:
+            bounds = self.bounds(lookup)
+        return as_text(
+            sampled_columns(
+                self.options.settings, bounds.first, bounds.end, self.options.infer_records
+            )
+        )
 
     def lookup(self) -> Lookup:
         """Connections to ask the log on, for the caller to close."""
@@ -148,9 +129,11 @@ class Reading:
     def read(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
         """The records of one range, in a worker process."""
         from kafkalite.columnar.reading import read_range
-        from kafkalite.spark.arrow import source_batch
+        from kafkalite.columnar.source_rows import source_batch
+        from kafkalite.spark.processes import freeze_modules
 
         options, decoder, schema = self.options, self.decoder(), self.columns()
+        freeze_modules()
         for rows in read_range(
             options.settings, wanted, fail_on_data_loss=options.fail_on_data_loss
         ):

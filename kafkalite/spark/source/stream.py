@@ -43,8 +43,8 @@ OFFSETS: Final = "offsets"
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches."""
 
-    def __init__(self, options: Mapping[str, str], avro_schema: str | None = None) -> None:
-        self._options, self._avro_schema = dict(options), avro_schema
+    def __init__(self, options: Mapping[str, str], schema: str | None = None) -> None:
+        self._options, self._schema = dict(options), schema
         self._target: Offsets | None = None  # where a query of what is available stops
         self._asking: Lookup | None = None
         self._last_batch_at: float | None = None
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def reading(self) -> Reading:
         """Made when first asked for: Spark constructs readers that it never uses."""
-        return Reading(self._options, self._avro_schema, streaming=True)
+        return Reading(self._options, self._schema, streaming=True)
 
     @property
     def _lookup(self) -> Lookup:
