@@ -33,6 +33,7 @@ from kafkalite.cli.streams_dlq import (
     replay_letters,
     show_letter,
 )
+from kafkalite.cli.streams_moving import Data, Exports, Servers, Through, export_to_local
 from kafkalite.cli.streams_reset import (
     BootstrapServers,
     DataDir,
@@ -40,6 +41,18 @@ from kafkalite.cli.streams_reset import (
     StateDir,
     To,
     reset_application,
+)
+from kafkalite.cli.streams_spark import (
+    AsEngine,
+    Checkpoint,
+    Engine,
+    From,
+    Master,
+    Trigger,
+    describe_on_spark,
+    refuse_local_options,
+    refuse_spark_options,
+    run_on_spark,
 )
 from kafkalite.cli.streams_status import Interval, Watch, show_status
 from kafkalite.errors import KafkaliteError, TopologyError
@@ -139,6 +152,20 @@ Reload = Annotated[
     typer.Option("--reload", help="Start again when a Python file of the app's folder changes."),
 ]
 
+RunServers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        "-b",
+        help="HOST:PORT[,…] of a broker. Default: a broker of its own, until the run ends.",
+        envvar=SERVERS_VARIABLE,
+    ),
+]
+
+UntilCaughtUp = Annotated[
+    bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
+]
+
 Traced = Annotated[
     bool, typer.Option("--traceback", help="Show where an error comes from, frame by frame.")
 ]
@@ -158,23 +185,14 @@ class Format(StrEnum):
         "kafkalite-streams run app.py",
         "kafkalite-streams run app.py --bootstrap-servers 127.0.0.1:9092 --until-caught-up",
         "kafkalite-streams run apps.py:billing -b kafka-1:9092 --commit-interval 250ms",
+        "kafkalite-streams run app.py -b kafka-1:9092 --engine spark --master spark://host:7077",
     )
 )
 def run(
     app: AppFile,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-servers",
-            "-b",
-            help="HOST:PORT[,…] of a broker. Default: a broker of its own, until the run ends.",
-            envvar=SERVERS_VARIABLE,
-        ),
-    ] = None,
+    bootstrap_servers: RunServers = None,
     data_dir: BrokerData = None,
-    until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="Stop when every input's lag is 0.")
-    ] = False,
+    until_caught_up: UntilCaughtUp = False,
     commit_interval: CommitInterval = None,
     guarantee: Guaranteed = None,
     state_dir: StateIn = None,
@@ -182,6 +200,11 @@ def run(
     workers: Workers = None,
     http: Http = None,
     reload: Reload = False,
+    engine: AsEngine = Engine.local,
+    master: Master = None,
+    checkpoint: Checkpoint = None,
+    trigger: Trigger = None,
+    begin: From = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     traceback: Traced = False,
 ) -> None:
@@ -190,12 +213,27 @@ def run(
     The first signal commits and ends the run with exit code 0; the next run goes on from there. A
     second signal does not wait for the commit (the broker may be gone) and ends it with 130.
 
-    Without --bootstrap-servers a broker of its own runs, prints its address, and the run waits for
-    topics that do not exist there yet.
+    Without --bootstrap-servers a broker of its own runs, prints its address, and waits for topics.
 
     With --reload a change of the source commits, ends the run, and starts it again with its state.
     While the source does not load, its error is shown and the run before goes on.
+
+    With --engine spark the same topology runs as a query of Spark, exactly once. --from local moves
+    the state there, `export-state` moves it back.
     """
+    if engine is Engine.spark:
+        refuse_local_options(
+            commit_interval=commit_interval, processing_guarantee=guarantee, state_dir=state_dir,
+            standby_replicas=standby_replicas, workers=workers, http=http, reload=reload,
+        )  # fmt: skip
+        with _traced(traceback):
+            run_on_spark(
+                load(app), Path(app.partition(":")[0]), bootstrap_servers, data_dir, master=master,
+                checkpoint=checkpoint, trigger=trigger, begin=begin, json=json,
+                until_caught_up=until_caught_up,
+            )  # fmt: skip
+        return
+    refuse_spark_options(**{"from": begin}, master=master, checkpoint=checkpoint, trigger=trigger)
     if reload:
         raise typer.Exit(_run_again_on_change(app))
     with _traced(traceback):
@@ -204,8 +242,8 @@ def run(
 
     say_which_codec()
     named = streams.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-    is_worker = VARIABLE in os.environ  # whose supervisor has said it
-    if named is not None and not is_worker:  # `run` prints the address of a broker of its own
+    # A supervisor says it for its workers, and `run` prints the address of a broker of its own.
+    if named is not None and VARIABLE not in os.environ:
         typer.echo(f"{streams.application_id}: running on {named}", err=True)
     with _traced(traceback):
         progress = streams.run(
@@ -219,10 +257,13 @@ def run(
             http=http,
             **({} if workers is None else {"workers": workers}),
         )
+    _tell(streams, progress, "caught up" if until_caught_up else "stopped", json=json)
+
+
+def _tell(streams: Streams, progress: Progress, ending: str, *, json: bool) -> None:
     if json:
         print_json(_figures(streams, progress))
         return
-    ending = "caught up" if until_caught_up else "stopped"
     typer.echo(f"{streams.application_id}: {ending}: {_summary(progress)}")
     for line in progress.drops.lines():
         typer.echo(f"{streams.application_id}: {line}")
@@ -275,6 +316,7 @@ def _summary(progress: Progress) -> str:
         "kafkalite-streams describe app.py",
         "kafkalite-streams describe app.py --format mermaid",
         "kafkalite-streams describe app.py --json | jq .",
+        "kafkalite-streams describe app.py --engine spark",
     )
 )
 def describe(
@@ -283,9 +325,16 @@ def describe(
         Format,
         typer.Option("--format", "-f", help="text, mermaid (a diagram), svg (a picture) or json."),
     ] = Format.text,
+    engine: AsEngine = Engine.local,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Print a topology: its parts, stores and topics. Nothing runs."""
+    """Print a topology: its parts, stores and topics. Nothing runs.
+
+    With --engine spark, where on Spark each part runs, or why it cannot.
+    """
+    if engine is Engine.spark:
+        emit(describe_on_spark(load(app), Format.json.value if json else output.value))
+        return
     emit(load(app).describe(format=Format.json.value if json else output.value).rstrip("\n"))
 
 
@@ -313,6 +362,29 @@ def reset(
     reset_application(
         load(app), bootstrap_servers, data_dir, to, state_dir, execute=execute, json=json
     )
+
+
+@cli.command(
+    "export-state",
+    epilog=examples(
+        "kafkalite-streams export-state app.py --checkpoint checkpoints/app -b 127.0.0.1:9092",
+    ),
+)
+def export_state(
+    app: AppFile,
+    checkpoint: Exports,
+    bootstrap_servers: Servers = None,
+    data_dir: Data = None,
+    master: Through = None,
+    json: AsJson = False,
+) -> None:
+    """Move an application from Spark back to the local engine.
+
+    The state after the last completed micro-batch goes to the changelogs, and its offsets to the
+    group, in one transaction. After that `run` goes on from there. Stop the query first: one that
+    still runs can write nothing more. The command may be repeated.
+    """
+    export_to_local(load(app), bootstrap_servers, data_dir, checkpoint, master, json=json)
 
 
 @cli.command(

@@ -52,6 +52,17 @@ def test_a_missing_file_is_named(refused: Run, kafkalite_streams: Run) -> None:
     assert told == "no_such_app.py: no such file"
 
 
+def test_a_state_that_is_not_on_spark_is_not_exported(
+    refused: Run, kafkalite_streams: Run, bootstrap: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(GOOD.replace('"a"', f'"{tmp_path.name}"'))
+    words = ["export-state", str(path), "-b", bootstrap, "--checkpoint", str(tmp_path / "none")]
+    told = refused(*words, program=kafkalite_streams)
+    assert "the local engine holds the state" in told
+    assert "none is no checkpoint of this application" in told
+
+
 def test_describe_prints_the_topology_and_runs_nothing(
     kafkalite_streams: Run, tmp_path: Path
 ) -> None:

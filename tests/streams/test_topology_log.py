@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kafkalite.clients import Admin, NewTopic, Producer
+from kafkalite.clients.cluster import Client
 from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import TopologyError
@@ -17,11 +18,16 @@ from kafkalite.serde import MemoryRegistry
 from kafkalite.streams import Streams, int64, string, tumbling
 from kafkalite.streams import json as json_serde
 from kafkalite.streams.fingerprint import Fingerprint, RepartitionPrint
-from kafkalite.streams.local.topology_log import fold, internal_topics
+from kafkalite.streams.local.compile import compile_topology
+from kafkalite.streams.local.holder import Holder
+from kafkalite.streams.local.topology_log import TopologyLog, fold, internal_topics
 from kafkalite.streams.local.worker import Progress, Worker, WorkerConfig
 from kafkalite.streams.stream import Stream
 
 A, B, C = (Fingerprint(repartitions={name: RepartitionPrint("k", "v")}) for name in "abc")
+
+
+SPARK = Holder("spark", "/checkpoint", "a1")
 
 
 def claim(fingerprint: Fingerprint, replaces: int | None) -> bytes:
@@ -44,7 +50,22 @@ class TestFold:
     def test_an_empty_log(self) -> None:
         assert fold([]) is None
 
-    @pytest.mark.parametrize("value", [None, b"", b"{}", b'{"replaces": 1, "fingerprint": 2}'])
+    def test_a_claim_names_the_engine_that_has_the_state(self) -> None:
+        document = json.loads(claim(A, 0)) | {"holder": SPARK.encode()}
+        in_force = fold([(0, claim(A, None)), (1, json.dumps(document).encode())])
+        assert in_force is not None
+        assert in_force.holder == SPARK
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            None,
+            b"",
+            b"{}",
+            b'{"replaces": 1, "fingerprint": 2}',
+            b'{"replaces": null, "fingerprint": null, "holder": {"engine": 1}}',
+        ],
+    )
     def test_a_record_that_is_no_claim_is_named(self, value: bytes | None) -> None:
         with pytest.raises(TopologyError, match="offset 7 of the topology log cannot be read"):
             fold([(7, value)])
@@ -100,6 +121,39 @@ def counting(name: str) -> Build:
 
 @pytest.mark.slow
 class TestOverABroker:
+    def test_no_worker_runs_while_another_engine_has_the_state(self, address: str) -> None:
+        async def scenario() -> None:
+            app = Application(address, "moved")
+            await app.send("a")
+            await app.run(counting("n"))
+            plan = app.worker(counting("n")).plan
+            subs = compile_topology(plan)
+            async with Client(address) as client, Admin(client) as admin:
+
+                def log(holder: Holder | None) -> TopologyLog:
+                    return TopologyLog(client, admin, plan, subs, holder)
+
+                await log(None).hand_over(SPARK)
+                await app.send("b")
+                with pytest.raises(TopologyError) as caught:
+                    await app.run(counting("n"))
+                assert str(caught.value) == (
+                    "moved: Spark holds the state, in /checkpoint: `kafkalite-streams export-state "
+                    "FILE.py --checkpoint /checkpoint` moves it back"
+                )
+                with pytest.raises(TopologyError, match="in another checkpoint than /other"):
+                    await log(Holder("spark", "/other", "b2")).check()
+                await log(SPARK).check()
+                await log(SPARK).hand_over(SPARK.leaving())
+                with pytest.raises(TopologyError, match="on its way from Spark"):
+                    await log(SPARK).check()
+                await log(SPARK.leaving()).hand_over(None)
+                with pytest.raises(TopologyError, match="--from local` moves it"):
+                    await log(SPARK).claim()
+            assert (await app.run(counting("n"))).records == 1
+
+        asyncio.run(scenario())
+
     def test_another_window_under_one_name_is_refused_with_the_ways_out(self, address: str) -> None:
         async def scenario() -> None:
             app = Application(address, "windows")

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalite.core.columns import FEW, has_nulls, take
-from kafkalite.serde.arrow_form import ArrowForm, mask_of_arrow
+from kafkalite.serde.arrow_form import ArraySource, ArrowForm, mask_of_arrow
 from kafkalite.serde.avro_arrow import column_to_arrow, table_to_arrow
 from kafkalite.serde.vectors import Table, Values, Vector
 from kafkalite.streams.expressions.check import checked
@@ -117,7 +117,7 @@ class OnArrow:
         if isinstance(column, ArrowForm) or fields is None:
             return column
         array = _struct(column, fields)
-        return None if array is None else ArrowForm(Rows(array))
+        return None if array is None else ArrowForm(ArraySource(array))
 
     def _array_of(self, columns: Sequence[Sequence[Any]]) -> pa.Array | None:
         if not any(isinstance(column, ArrowForm) for column in columns):
@@ -162,53 +162,15 @@ def fields_of(function: Function, side: Input) -> frozenset[str] | None:
     return None if () in paths else frozenset(path[0] for path in paths)
 
 
-@dataclass(slots=True)
-class Rows:
-    """Fields of rows that are objects, as an Arrow array."""
-
-    array: pa.Array
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    @property
-    def null_count(self) -> int:
-        """How many rows are null."""
-        count: int = self.array.null_count
-        return count
-
-    def arrow(self) -> pa.Array:
-        """The array."""
-        return self.array
-
-    def objects(self, indexes: Sequence[int]) -> list[Any]:
-        """Nobody asks for them: the rows are there."""
-        return list(take(self.array.to_pylist(), indexes))
-
-
-@dataclass(slots=True)
-class Results:
+@dataclass(frozen=True, slots=True)
+class Results(ArraySource):
     """The results of an expression for a batch: Arrow's array, and the loop for objects.
 
     Arrow has seen every record, so the loop fails on none.
     """
 
-    array: pa.Array
     loop: Compiled
     columns: Sequence[Sequence[Any]]
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    @property
-    def null_count(self) -> int:
-        """How many results are null."""
-        count: int = self.array.null_count
-        return count
-
-    def arrow(self) -> pa.Array:
-        """The array."""
-        return self.array
 
     def objects(self, indexes: Sequence[int]) -> list[Any]:
         """Some results as the loop gives them."""

@@ -10,12 +10,14 @@ same. Nobody needs to be a member of the group for it.
     offset 1   replaces 0      fingerprint B      in force
     offset 2   replaces 0      fingerprint C      lost: its worker compares again, with B
 
-A claim without a fingerprint says that a reset has begun; until it is done nobody starts.
+A claim without a fingerprint says that a reset has begun; until it is done nobody starts. A claim
+also names the engine that has the state (holder.py), so that no two engines run on one state.
 
 Owns   the claims; `check` reads and compares, `claim` writes.
 Fails  with TopologyError when the state does not survive the change, when members run that the
        new topology would not get along with, when records of a repartition topic would be
-       stranded, and when a store that is new has an old changelog.
+       stranded, when a store that is new has an old changelog, and when another engine has the
+       state.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from kafkalite.core.types import Columns, TopicPartition
 from kafkalite.errors import TopologyError
 from kafkalite.streams.fingerprint import Difference, Fingerprint, compare, fingerprint
 from kafkalite.streams.local.compile import SubTopology
+from kafkalite.streams.local.holder import Holder, elsewhere
 from kafkalite.streams.naming import internal_name
 from kafkalite.streams.plan import Plan
 from kafkalite.streams.rewrites import topology_topic
@@ -51,13 +54,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim in force: where it stands in the log, and the topology that it is for.
+    """A claim in force: where it stands in the log, the topology that it is for, and the engine
+    that has the state.
 
-    Without one a reset has begun.
+    Without a topology a reset has begun; without a holder the local engine has the state.
     """
 
     offset: int
     fingerprint: Fingerprint | None
+    holder: Holder | None = None
 
 
 def fold(records: Iterable[tuple[int, bytes | None]]) -> Claim | None:
@@ -67,7 +72,8 @@ def fold(records: Iterable[tuple[int, bytes | None]]) -> Claim | None:
         try:
             found: dict[str, Any] = json.loads(value or b"")
             told = found["fingerprint"]
-            claim = Claim(offset, told and Fingerprint.decode(json.dumps(told)))
+            topology = told and Fingerprint.decode(json.dumps(told))
+            claim = Claim(offset, topology, Holder.decode(found.get("holder")))
             replaces = found["replaces"]
         except (ValueError, KeyError, TypeError) as error:
             raise TopologyError(
@@ -80,11 +86,17 @@ def fold(records: Iterable[tuple[int, bytes | None]]) -> Claim | None:
 
 
 class TopologyLog:
-    """The log of one application, on behalf of one worker."""
+    """The log of one application, on behalf of one worker, or of another engine: `holder`."""
 
     def __init__(
-        self, client: Client, admin: Admin, plan: Plan, subs: Sequence[SubTopology]
+        self,
+        client: Client,
+        admin: Admin,
+        plan: Plan,
+        subs: Sequence[SubTopology],
+        holder: Holder | None = None,
     ) -> None:
+        self._holder = holder
         self._client = client
         self._admin = admin
         self._app = plan.application_id
@@ -92,7 +104,6 @@ class TopologyLog:
         self._changelog_of = {store.name: store.changelog_topic for s in subs for store in s.stores}
         self._owned = {topic.name for sub in subs for topic in sub.internal_topics}
         self._topic = topology_topic(plan.application_id)
-        self._partition = TopicPartition(self._topic, 0)
         self._plan = plan
 
     async def check(self) -> None:
@@ -100,7 +111,7 @@ class TopologyLog:
         existing = [topic.name for topic in await self._admin.describe_topics()]
         if self._topic in existing:
             in_force = await self._read()
-            if in_force is not None and (before := self._not_reset(in_force)) != self._mine:
+            if in_force is not None and (before := self._usable(in_force)) != self._mine:
                 await self._compare(before, existing)
         owned = {*self._owned, self._topic}
         if ownerless := [t for t in internal_topics(self._app, existing) if t not in owned]:
@@ -113,25 +124,54 @@ class TopologyLog:
 
     async def claim(self) -> None:
         """Writes down that the application runs this topology, unless the log says so already."""
-        if not self._owned:  # without state and internal topics any topology may follow
+        # Without state and internal topics any topology of the local engine may follow.
+        if not self._owned and self._holder is None:
             existing = [topic.name for topic in await self._admin.describe_topics()]
             if self._topic not in existing:
                 return
-        await self._admin.create_missing_topics([NewTopic(self._topic, 1, configs=CONFIG)])
+        await self._create()
         for _ in range(ATTEMPTS_MAX):
             in_force = await self._read()
             if in_force is not None:
-                if (before := self._not_reset(in_force)) == self._mine:
+                if (before := self._usable(in_force)) == self._mine:
                     return
                 # Another worker was faster, or this is a change.
                 refuse(self._app, compare(before, self._mine))
-            await self._write(None if in_force is None else in_force.offset, self._mine)
+            await self._write(in_force, self._mine, self._holder)
+        raise TopologyError(f"{self._app}: other topologies claim this application all the time")
+
+    async def in_force(self) -> Claim | None:
+        """The claim in force. TopologyError while a reset is not finished."""
+        if self._topic not in await self._admin.list_topics():
+            return None
+        in_force = await self._read()
+        if in_force is not None:
+            self._not_reset(in_force)
+        return in_force
+
+    async def hand_over(self, holder: Holder | None) -> None:
+        """Writes down that another engine has the state now, which was this one's until now."""
+        await self._create()
+        for _ in range(ATTEMPTS_MAX):
+            in_force = await self._read()
+            if in_force is not None and in_force.holder == holder:
+                self._holder = holder
+                return
+            before = self._mine if in_force is None else self._usable(in_force)
+            await self._write(in_force, before, holder)
         raise TopologyError(f"{self._app}: other topologies claim this application all the time")
 
     async def mark_reset(self) -> None:
         """Notes that a reset has begun."""
-        in_force = await self._read()
-        await self._write(None if in_force is None else in_force.offset, None)
+        await self._write(await self._read(), None, None)
+
+    def _usable(self, in_force: Claim) -> Fingerprint:
+        """The topology of the claim. TopologyError if a reset has begun, or another engine has the
+        state."""
+        topology = self._not_reset(in_force)
+        if words := elsewhere(self._app, in_force.holder, self._holder):
+            raise TopologyError(words)
+        return topology
 
     def _not_reset(self, in_force: Claim) -> Fingerprint:
         if in_force.fingerprint is None:
@@ -218,9 +258,16 @@ class TopologyLog:
 
     # The log itself
 
-    async def _write(self, replaces: int | None, fingerprint: Fingerprint | None) -> None:
+    async def _create(self) -> None:
+        await self._admin.create_missing_topics([NewTopic(self._topic, 1, configs=CONFIG)])
+
+    async def _write(
+        self, before: Claim | None, fingerprint: Fingerprint | None, holder: Holder | None
+    ) -> None:
         told = None if fingerprint is None else json.loads(fingerprint.encode())
-        claim = {"replaces": replaces, "fingerprint": told}
+        claim = {"replaces": None if before is None else before.offset, "fingerprint": told}
+        if holder is not None:
+            claim["holder"] = holder.encode()
         value = json.dumps(claim, sort_keys=True).encode()
         async with Producer(self._client, linger_ms=0) as producer:
             columns = Columns([self._app.encode()], [value], [self._client.now_ms()])
@@ -228,19 +275,24 @@ class TopologyLog:
             await producer.flush()
 
     async def _read(self) -> Claim | None:
-        """Reads the log to its end."""
-        records: list[tuple[int, bytes | None]] = []
-        async with Consumer(self._client, allow_auto_create_topics=False) as consumer:
-            consumer.assign([self._partition])
-            ends = await consumer.end_offsets([self._partition])
-            consumer.seek_to_beginning([self._partition])
-            for _ in range(IDLE_POLLS_MAX):
-                if (consumer.position(self._partition) or 0) >= ends[self._partition]:
-                    return fold(records)
-                for columns in (await consumer.poll(POLL_MS)).values():
-                    assert columns.offsets is not None
-                    records += zip(columns.offsets, columns.values, strict=True)
-        raise TopologyError(f"{self._topic!r} cannot be read to its end")
+        return await read_claim(self._client, self._app)
+
+
+async def read_claim(client: Client, application_id: str) -> Claim | None:
+    """The claim in force of an application, whose topology log exists: reads it to its end."""
+    partition = TopicPartition(topology_topic(application_id), 0)
+    records: list[tuple[int, bytes | None]] = []
+    async with Consumer(client, allow_auto_create_topics=False) as consumer:
+        consumer.assign([partition])
+        ends = await consumer.end_offsets([partition])
+        consumer.seek_to_beginning([partition])
+        for _ in range(IDLE_POLLS_MAX):
+            if (consumer.position(partition) or 0) >= ends[partition]:
+                return fold(records)
+            for columns in (await consumer.poll(POLL_MS)).values():
+                assert columns.offsets is not None
+                records += zip(columns.offsets, columns.values, strict=True)
+    raise TopologyError(f"{partition.topic!r} cannot be read to its end")
 
 
 def refuse(application_id: str, difference: Difference) -> None:

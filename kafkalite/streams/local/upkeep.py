@@ -24,6 +24,7 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.streams.local.batch import Output
 from kafkalite.streams.local.compile import SubTopology
 from kafkalite.streams.local.drops import Drops
+from kafkalite.streams.local.holder import Holder
 from kafkalite.streams.local.outputs import Outputs
 from kafkalite.streams.local.purge import Purge
 from kafkalite.streams.local.sizes import Limits
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """The upkeep of one worker."""
+    """The upkeep of one worker, or of another engine that has the state: `holder`."""
 
     def __init__(
         self,
@@ -44,13 +45,14 @@ class Upkeep:
         purge_interval_ms: int,
         drops: Drops,
         servers: str,
+        holder: Holder | None = None,
     ) -> None:
         self._client = client
         self._plan = plan
         self._subs = subs
         self._drops = drops
         self._admin = Admin(client)
-        self._log = TopologyLog(client, self._admin, plan, subs)
+        self._log = TopologyLog(client, self._admin, plan, subs, holder)
         self._outputs = Outputs(self._admin, plan.application_id, servers, plan.dead_letter_topic)
         self._looking: asyncio.Task[None] | None = None
         repartitions = {topic.name for sub in subs for topic in sub.repartition_sources}

@@ -1,0 +1,154 @@
+"""Topologies as queries of Spark, on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json as plain_json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from whole_topics import read_topic
+
+from kafkalite.clients.sync import Producer
+from kafkalite.core.types import Columns
+from kafkalite.errors import KafkaliteError, ProcessingError
+from kafkalite.streams import Streams, json, string, tumbling
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),  # a JVM takes most of it
+]
+
+WINDOW_MS = 10_000
+USERS = "abcdefg"
+
+
+def write(address: str, topic: str, first: int, count: int) -> Counter[tuple[str, int]]:
+    """Records of three partitions, one far behind the others; the counts of their windows."""
+    wanted: Counter[tuple[str, int]] = Counter()
+    with Producer(address) as producer:
+        for partition in range(3):
+            times = [(first + n) * 100 + 40_000 * partition for n in range(count)]
+            users = [USERS[n * (partition + 1) % 7] for n in range(count)]
+            values = [plain_json.dumps({"user": user}).encode() for user in users]
+            columns = Columns([None] * count, values, times)
+            producer.send_columns(topic, columns, partition=partition)
+            wanted.update(
+                (u, t // WINDOW_MS * WINDOW_MS) for u, t in zip(users, times, strict=True)
+            )
+    return wanted
+
+
+def counting(name: str, source: str, sink: str, user: Callable[[Any], str]) -> Streams[str, Any]:
+    app: Streams[str, Any] = Streams(name, key=string(), value=json())
+    # A run up to the end counts all partitions as idle then, so slower ones need a grace later.
+    windows = app.stream(source).group_by(user).window(tumbling("10s", grace="1m"))
+    windows.count().to_stream().to(sink, create={"partitions": 2})
+    return app
+
+
+def run(spark: SparkSession, app: Streams[str, Any], address: str, checkpoint: Path) -> int:
+    """Runs until caught up; returns the micro-batches."""
+    from kafkalite.spark.topology.preparing import prepare
+    from kafkalite.spark.topology.query import QuerySettings, TopologyQuery
+    from kafkalite.spark.topology.shipping import Shipment
+    from kafkalite.spark.topology.stages import stages_of
+
+    layout = prepare(address, stages_of(app.plan()))
+    shipment = Shipment.of(layout, address, sys.modules[__name__])
+    query = TopologyQuery(spark, layout, shipment, QuerySettings(str(checkpoint)))
+    query.run(lambda: False, until_caught_up=True)
+    return query.seen.micro_batches
+
+
+def counts(address: str, topic: str) -> dict[tuple[str, int], int]:
+    """The last count of each window. Fails where a count comes twice or goes back."""
+    found: dict[tuple[str, int], int] = {}
+    columns = asyncio.run(read_topic(address, topic, 2))
+    for key, value in zip(columns.keys, columns.values, strict=True):
+        assert key is not None
+        assert value is not None
+        window = key[:-8].decode(), int.from_bytes(key[-8:], "big")
+        count = int.from_bytes(value, "big")
+        assert count > found.get(window, 0)
+        found[window] = count
+    return found
+
+
+def test_counts_go_on_over_restarts_and_a_dead_worker(
+    spark: SparkSession, bootstrap: str, make_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    source, marker = make_topic(3), tmp_path / "killed"
+    sink = f"{source}-counts"
+
+    def user(value: Any) -> str:
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return str(value["user"])
+
+    app = counting(f"app-{source}", source, sink, user)
+    wanted = write(bootstrap, source, 0, 700)
+    with pytest.raises(KafkaliteError):
+        run(spark, app, bootstrap, tmp_path / "checkpoint")
+    assert marker.exists()
+    assert not counts(bootstrap, sink)
+    run(spark, app, bootstrap, tmp_path / "checkpoint")
+    assert counts(bootstrap, sink) == wanted
+    wanted += write(bootstrap, source, 1_000, 350)
+    run(spark, app, bootstrap, tmp_path / "checkpoint")
+    assert counts(bootstrap, sink) == wanted
+
+
+def test_an_error_in_a_function_is_told_in_one_line(
+    spark: SparkSession, bootstrap: str, make_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    source = make_topic(3)
+    sink = f"{source}-counts"
+    app = counting(f"app-{source}", source, sink, lambda value: str(value["nobody"]))
+    write(bootstrap, source, 0, 5)
+    with pytest.raises(ProcessingError, match="KeyError: 'nobody'") as failed:
+        run(spark, app, bootstrap, tmp_path / "checkpoint")
+    assert isinstance(failed.value, KafkaliteError)
+    assert source in str(failed.value)
+
+
+APP = """
+from kafkalite.streams import Streams, json, string, tumbling
+from users import user
+
+app = Streams("APP", key=string(), value=json())
+(app.stream("SOURCE").filter(lambda v: v["user"] != "g").group_by(user)
+    .window(tumbling("10s")).count().to_stream().to("SINK", create={"partitions": 2}))
+"""
+
+
+@pytest.mark.deep
+def test_the_command_runs_an_app_on_spark(
+    bootstrap: str, make_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    source = make_topic(3)
+    sink = f"{source}-counts"
+    text = APP.replace("APP", f"app-{source}").replace("SOURCE", source).replace("SINK", sink)
+    (tmp_path / "app.py").write_text(text)
+    (tmp_path / "users.py").write_text("def user(value):\n    return value['user']\n")
+    wanted = write(bootstrap, source, 0, 700)
+    options = ["--engine", "spark", "--master", "local[2]", "--until-caught-up", "--json"]
+    command = [sys.executable, "-m", "kafkalite.cli.streams", "run", "app.py", "-b", bootstrap]
+    ran = subprocess.run(
+        [*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert plain_json.loads(ran.stdout)["records"] == 2_100
+    assert counts(bootstrap, sink) == {each: n for each, n in wanted.items() if each[0] != "g"}
+    assert "Starting Streaming" not in ran.stdout
