@@ -75,7 +75,10 @@ SHAPES: Final = {
     "kafkalite registry start": "{url, log}",
     "kafkalite-streams run": (
         "{application_id, records, written, restored, dropped: [{reason, operator, records}], "
-        "seconds}"
+        "seconds}; with Spark {application_id, records, micro_batches, seconds}"
+    ),
+    "kafkalite-streams export-state": (
+        "{application_id, moved, batch, tasks, rows, offsets: [{topic, partition, offset}]}"
     ),
     "kafkalite-streams reset": (
         "{application_id, executed, offsets: [{topic, partition, from, to}], topics, state_dir}"
@@ -96,10 +99,14 @@ SHAPES: Final = {
     "kafkalite-streams describe": (
         "{application_id, sub_topologies: [{id, nodes: [{name, operator, detail, parents}], "
         "stores: [{name, changelog, key, value}], "
-        "source_topics, sink_topics, internal_topics}]}"
+        "source_topics, sink_topics, internal_topics}]}; with Spark {application_id, engine, "
+        "levels, sub_topologies: [{id, level, runs, nodes: [{name, operator, way}], stores}]}"
     ),
+    "kafkalite-spark compact": "{tables: [{table, merged_files, made_files, removed_files}]}",
     "kafkalite-spark load": (
-        "{tables: [{topic, table, records, files, skipped, dead_letters, "
-        "gaps: [{topic, partition, start, end}]}], records, seconds, rows}"
+        "{tables: [{topic, table, records, files, updated, deleted, skipped, dead_letters, "
+        "gaps: [{topic, partition, start, end}], changes, rewritten_files, lag, seconds, "
+        "merged_files, made_files, removed_files}], records, seconds, rate, lag, rows}; "
+        "with --continuous one such document for each load"
     ),
 }

@@ -6,30 +6,44 @@ Fails  with one line and exit code 1: a broker that does not answer, a topic tha
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafkalite.cli import run_command
 from kafkalite.cli.options import BOOTSTRAP, AsJson, Bootstrap, examples, program
-from kafkalite.cli.output import emit, print_json
-from kafkalite.cli.spark_progress import progress
+from kafkalite.cli.output import emit, print_json, to_json
+from kafkalite.cli.places import parse_duration_ms
+from kafkalite.cli.spark_compact import (
+    KEEP,
+    MERGE_ABOVE,
+    Keep,
+    MergeAbove,
+    Warehouse,
+    compact,
+    merge_after_loads,
+)
 from kafkalite.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kafkalite.cli.spark_rounds import Rounds, Signals
     from kafkalite.spark.engine import SparkEngine
-    from kafkalite.warehouse.load import Load, Loaded
+    from kafkalite.warehouse.engines import Engine as Workers
+    from kafkalite.warehouse.load import Layout, Load
     from kafkalite.warehouse.tables import TopicLoad
+
+INTERVAL_MIN_MS: Final = 100
 
 cli = program("Load topics into a warehouse, with Spark or without.")
 
@@ -78,8 +92,22 @@ FileSize = Annotated[
 MinPartitions = Annotated[
     int, typer.Option(help="Divide a load into so many ranges at least.", min=1, max=100_000)
 ]
+Upsert = Annotated[
+    bool,
+    typer.Option(
+        "--upsert", help="One row for each key, its latest: null values delete (delta, iceberg)."
+    ),
+]
 WithErrors = Annotated[
     OnError, typer.Option(help="What becomes of records that cannot be decoded.")
+]
+Query = Annotated[
+    Path | None, typer.Option(help="A file with one SQL query to run and print at the end.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Load what is new and end. The default.")]
+Continuous = Annotated[
+    str | None,
+    typer.Option(help="Load this often until a signal or --until: 30s, 5m.", metavar="INTERVAL"),
 ]
 Until = Annotated[
     str | None, typer.Option(help="Load records before this time: ISO 8601, or epoch ms.")
@@ -96,6 +124,7 @@ def commands() -> None:
         "kafkalite-spark load orders --warehouse warehouse --key orders=string",
         "kafkalite-spark load orders --engine local --partition-by day --on-error dlq",
         "kafkalite-spark load orders --format iceberg",
+        "kafkalite-spark load customers --format delta --upsert --key customers=string",
         "kafkalite-spark load flights delays --key delays=windowed:1h --query worst.sql",
     )
 )
@@ -104,10 +133,10 @@ def load(
         list[str], typer.Argument(help="Topics, each a table of its own.", metavar="TOPIC")
     ],
     bootstrap_servers: Bootstrap = BOOTSTRAP,
-    warehouse: Annotated[Path, typer.Option(help="The folder of the tables.")] = Path("warehouse"),
+    warehouse: Warehouse = Path("warehouse"),
     key: Annotated[
         list[str] | None,
-        typer.Option(help="TOPIC=binary, string, or windowed:1h for keys of windows."),
+        typer.Option(help="TOPIC=binary, string, avro, json, or windowed:1h for windows."),
     ] = None,
     value: Annotated[
         list[str] | None,
@@ -122,14 +151,17 @@ def load(
     table_format: AsFormat = None,
     catalog: Catalog = None,
     partition_by: PartitionBy = None,
+    upsert: Upsert = False,
     sort: Sort = True,
     file_mb: FileSize = 128,
     min_partitions: MinPartitions = 1,
+    merge_above: MergeAbove = MERGE_ABOVE,
+    keep: Keep = KEEP,
     on_error: WithErrors = OnError.FAIL,
+    once: Once = False,
+    continuous: Continuous = None,
     until: Until = None,
-    query: Annotated[
-        Path | None, typer.Option(help="A file with one SQL query to run and print at the end.")
-    ] = None,
+    query: Query = None,
     json: AsJson = False,
 ) -> None:
     """Load the new records of topics into their tables.
@@ -138,40 +170,136 @@ def load(
     """
     keys, values = _by_topic("--key", key, topics), _by_topic("--value", value, topics)
     sql, until_ms = _read_query(query), _moment(until)
+    interval_ms = _interval(continuous, once=once, query=query)
     needs_spark = engine is Engine.SPARK or query is not None
     kind = None if table_format is None else table_format.value
-    loads = [
-        replace(wanted, on_error=on_error.value, table_format=kind, catalog=catalog)
+    loads = {
+        wanted.topic: replace(
+            wanted, on_error=on_error.value, table_format=kind, catalog=catalog, upsert=upsert
+        )
         for wanted in _topic_loads(topics, keys, values, needs_spark)
-    ]
-    from kafkalite.spark.log import partitions_of
-    from kafkalite.warehouse.engines import LocalEngine
+    }
     from kafkalite.warehouse.load import Layout
 
-    partitions_of(bootstrap_servers, topics)  # before there is a folder: do all topics exist?
-    tell = (lambda _: None) if json else emit
     layout = Layout(partition_by, sort, file_mb << 20, min_partitions)
-    with _spark(warehouse, tell, needs_spark) as spark:
-        workers = spark if spark and engine is Engine.SPARK else LocalEngine(processes)
-        told = _run(
-            [
-                (wanted, wanted.into(warehouse, bootstrap_servers, workers, layout, until_ms))
-                for wanted in loads
-            ],
-            tell,
+    _check_topics(bootstrap_servers, topics)
+    command = Command(loads, warehouse, bootstrap_servers, layout, until_ms, json)
+    command.after = lambda tables: merge_after_loads(
+        tables, merge_above, keep, catalog, command.tell
+    )
+    with command.engine(processes, local=engine is Engine.LOCAL, needs_spark=needs_spark) as spark:
+        if interval_ms is not None:
+            command.every(interval_ms)
+        else:
+            command.once(spark, query, sql)
+
+
+@dataclass(slots=True)
+class Command:
+    """The command `load`, once its options are known to make sense."""
+
+    loads: dict[str, TopicLoad]
+    warehouse: Path
+    bootstrap_servers: str
+    layout: Layout
+    until_ms: int | None
+    json: bool
+    signals: Signals = field(init=False)
+    workers: Workers = field(init=False)
+    after: Callable[[list[dict[str, Any]]], None] = field(init=False)  # a round of loads
+
+    def __post_init__(self) -> None:
+        from kafkalite.cli.spark_rounds import Signals
+
+        self.signals = Signals()
+
+    @contextmanager
+    def engine(
+        self, processes: int, *, local: bool, needs_spark: bool
+    ) -> Iterator[SparkEngine | None]:
+        """Spark's engine, if there is a need for it; signals end the command meanwhile."""
+        from kafkalite.warehouse.engines import LocalEngine
+
+        with (
+            self.signals.listening(),
+            _spark(self.warehouse, self.tell, needs_spark, self.signals) as spark,
+        ):
+            self.workers = LocalEngine(processes) if local or spark is None else spark
+            yield spark
+
+    def tell(self, line: str) -> None:
+        """A line for people."""
+        if not self.json:
+            emit(line)
+
+    def _make(self, topic: str) -> Load:
+        return self.loads[topic].into(
+            self.warehouse, self.bootstrap_servers, self.workers, self.layout, self.until_ms
         )
+
+    @property
+    def _rounds(self) -> Rounds:
+        from kafkalite.cli.spark_rounds import Rounds
+
+        return Rounds([*self.loads], self._make, self.tell, self.signals, self.after)
+
+    def every(self, interval_ms: int) -> None:
+        """Loads until a signal or a time."""
+        self.signals.code = 0
+        self._rounds.every(
+            interval_ms / 1000, _one_line if self.json else lambda _: None, self.until_ms
+        )
+
+    def once(self, spark: SparkEngine | None, query: Path | None, sql: str) -> None:
+        """One load of each topic, and the answer of a query."""
+        summary = self._rounds.once()
         answer = None
         if query is not None and spark is not None:
-            answer = _ask_tables(spark.session, warehouse, loads, query, sql)
-        if json:
-            print_json({**told, "rows": None if answer is None else answer.as_dicts()})
+            answer = _ask_tables(spark.session, self.warehouse, [*self.loads.values()], query, sql)
+        if self.json:
+            print_json({**summary, "rows": None if answer is None else answer.as_dicts()})
         elif answer is not None:
             show(answer)
 
 
+def _one_line(summary: dict[str, Any]) -> None:
+    emit(to_json(summary).decode())
+    sys.stdout.flush()
+
+
+def _interval(text: str | None, *, once: bool, query: Path | None) -> int | None:
+    """The time from load to load in ms; None for a single load."""
+    if text is None:
+        return None
+    for option, is_given in (("--once", once), ("--query", query is not None)):
+        if is_given:
+            raise ConfigError(f"{option} and --continuous: give one of them")
+    interval_ms = parse_duration_ms(text, "--continuous")
+    if interval_ms < INTERVAL_MIN_MS:
+        raise ConfigError(f"--continuous {text}: shorter than {INTERVAL_MIN_MS} ms")
+    return interval_ms
+
+
+def _check_topics(bootstrap_servers: str, topics: list[str]) -> None:
+    """Before there is a folder: do all topics exist?"""
+    from kafkalite.columnar.lookup import Lookup
+    from kafkalite.columnar.settings import ReadSettings
+
+    with Lookup(ReadSettings(bootstrap_servers)) as lookup:
+        lookup.partitions_of(topics)
+
+
+cli.command(
+    epilog=examples(
+        "kafkalite-spark compact orders",
+        "kafkalite-spark compact orders payments --warehouse lake --keep 1d",
+    )
+)(compact)
+
+
 @contextmanager
 def _spark(
-    warehouse: Path, tell: Callable[[str], None], needed: bool
+    warehouse: Path, tell: Callable[[str], None], needed: bool, signals: Signals
 ) -> Iterator[SparkEngine | None]:
     """An engine whose session starts when it is first used, and ends with the command."""
     if not needed:
@@ -180,19 +308,18 @@ def _spark(
     from kafkalite.spark.engine import SparkEngine
 
     def start() -> SparkSession:
-        from kafkalite.spark.session import local_session
+        import kafkalite.spark
 
         started = time.monotonic()
-        session = local_session("kafkalite-load")
-        tell(f"Spark {session.version} is up after {time.monotonic() - started:.1f} s")
-        return session
+        running = kafkalite.spark.session("kafkalite-load")
+        tell(f"Spark {running.version} is up after {time.monotonic() - started:.1f} s")
+        return running
 
     engine = SparkEngine(start, str(warehouse))
     try:
         yield engine
     finally:
-        if engine.is_started:
-            engine.session.stop()
+        engine.close(at_once=bool(signals.received))
 
 
 def _topic_loads(
@@ -220,48 +347,6 @@ def _topic_loads(
                 f"topics {other} and {wanted.topic} would both be table {wanted.table}"
             )
     return loads
-
-
-def _run(loads: list[tuple[TopicLoad, Load]], tell: Callable[[str], None]) -> dict[str, Any]:
-    """Loads each table; returns the summary."""
-    started, records = time.monotonic(), 0
-    tables: list[dict[str, Any]] = []
-    for wanted, load in loads:
-        with progress(wanted.topic) as load.progress:
-            done = load.run()
-        records += done.records
-        tables.append(
-            {
-                "topic": wanted.topic,
-                "table": str(load.target.table),
-                "records": done.records,
-                "files": done.files,
-                "skipped": done.skipped,
-                "dead_letters": done.dead,
-                "gaps": [asdict(gap) for gap in done.gaps],
-            }
-        )
-        tell(f"{wanted.topic} -> {_shown(load.target.table)}: {_what(done)}")
-        for gap in done.gaps:
-            tell(f"  {gap} was deleted from the log before it could be loaded")
-        if done.dead:
-            tell(f"  {done.dead:,} dead letters -> {_shown(load.dead.table)}")
-        elif done.skipped:
-            tell(f"  {done.skipped:,} records could not be decoded and were skipped")
-    seconds = time.monotonic() - started
-    tell(f"loaded: {records:,} records in {seconds:.1f} s ({records / seconds:,.0f} records/s)")
-    return {"tables": tables, "records": records, "seconds": seconds}
-
-
-def _what(done: Loaded) -> str:
-    if done.records:
-        return f"{done.records:,} new rows in {done.files:,} files"
-    return "no new rows" if done.ranges else "up to date"
-
-
-def _shown(table: Path) -> Path:
-    """A path as short as it can be said here."""
-    return table.relative_to(Path.cwd()) if table.is_relative_to(Path.cwd()) else table
 
 
 def _ask_tables(

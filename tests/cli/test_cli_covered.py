@@ -60,8 +60,12 @@ TESTS = {
     "kafkalite-streams status": (
         "test_cli_streams.py::test_the_status_of_an_application_tells_its_tasks_and_lags"
     ),
+    "kafkalite-streams export-state": (
+        "test_cli_streams.py::test_a_state_that_is_not_on_spark_is_not_exported"
+    ),
     "kafkalite-streams reset": "test_cli_streams.py::test_an_application_begins_anew",
     # As far as it goes without a JVM; tests/examples runs the rest, in the whole suite.
+    "kafkalite-spark compact": "test_cli_spark.py::test_a_table_that_is_not_there_is_named",
     "kafkalite-spark load": "test_cli_spark.py::test_a_topic_that_is_not_there_is_named",
 }
 

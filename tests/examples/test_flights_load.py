@@ -100,7 +100,6 @@ def test_a_limit_that_makes_no_two_halves_is_refused() -> None:
     assert "--limit is 1, expected 2 or more" in done.stderr
 
 
-@pytest.mark.xdist_group("spark")
 def test_the_flights_come_into_the_warehouse_row_for_row(address: str, tmp_path: Path) -> None:
     assert run("--bootstrap-servers", address, "--limit", "1000").returncode == 0
     sql = tmp_path / "all.sql"
