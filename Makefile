@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
+# Three processes on two cores: a third of the time of the whole suite, brokers and clients wait.
+WORKERS ?= $(shell expr $(JOBS) + $(JOBS) / 2)
 # Quietly: setuptools would warn of its own plans.
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet
 # The sources as a folder of the path: Spark lists the modules there to find format("kafkalite").
 INSTALL := $(PIP) --config-settings editable_mode=compat
 
-.PHONY: demo docs help test test-fast simulate test-external lint protocol-page bench bench-streams \
+.PHONY: demo docs help test test-deep test-fast simulate test-external lint protocol-page bench bench-streams \
         bench-nexmark bench-state bench-broker bench-cleaner wheels clean
 
 demo: $(VENV)/.demo
@@ -17,8 +19,9 @@ demo: $(VENV)/.demo
 
 help:
 	@echo 'make demo           the main job on real data'
-	@echo 'make test           all tests; test-fast without JVMs, clients and what is slow'
-	@echo 'make test-external  suites that others wrote; simulate: workers in a time of their own'
+	@echo 'make test           the tests; test-fast without JVMs, clients and what is slow'
+	@echo 'make test-deep      clusters of Spark, moves between engines, the wheel, benchmarks: minutes'
+	@echo 'make test-external  suites that others wrote; simulate: brokers, workers in a time of their own'
 	@echo 'make lint           ruff, mypy --strict'
 	@echo 'make bench          log to log; bench-streams, bench-broker, bench-cleaner beside Apache Kafka'
 	@echo 'make wheels         dist/*.whl for this Python, with the native codecs, tried without a compiler'
@@ -26,10 +29,19 @@ help:
 	@echo 'make clean          without .venv and what the demo made'
 
 # Tests start many interpreters; without the bytecode of the first, each would compile everything.
-test test-fast: export PYTHONDONTWRITEBYTECODE =
+test test-deep test-fast: export PYTHONDONTWRITEBYTECODE =
 
-test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+# Spark's classes, read and verified once: each Spark of the tests starts in half the time.
+SPARK_CLASSES := $(VENV)/spark-classes.jsa
+$(SPARK_CLASSES): $(VENV)/.dev
+	$(BIN)/python tests/spark_classes.py $@ 2>/dev/null
+
+test: $(VENV)/.dev $(SPARK_CLASSES)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not deep"
+
+# What takes minutes and seldom breaks: clusters of Spark, moves between engines, the wheel, benchmarks.
+test-deep: $(VENV)/.dev $(SPARK_CLASSES)
+	$(BIN)/python -m pytest -m deep
 
 # Two processes a core: what is fast mostly waits for brokers and processes to answer.
 test-fast: $(VENV)/.dev
@@ -74,10 +86,10 @@ bench-nexmark: $(VENV)/.dev
 bench-state: $(VENV)/.dev
 	$(BIN)/python -m bench.streams.state10m $(ARGS)
 
-# Histories of simulated workers, FIRST:LAST.
+# Histories of simulated brokers and workers, FIRST:LAST.
 simulate: $(VENV)/.dev
 	PYTHONHASHSEED=0 KAFKALITE_SEEDS=$(or $(SEEDS),0:1000) $(BIN)/python -m pytest -n 2 \
-	    tests/streams/test_simulated_workers.py
+	    tests/core/test_simulated_histories.py tests/streams/test_simulated_workers.py
 
 # Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
 bench-broker: $(VENV)/.dev

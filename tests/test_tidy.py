@@ -58,8 +58,9 @@ FUNCTION_LINES_MAX = 70
 # its room. Imports run downwards, or sideways within one floor.
 FLOORS = {
     "kafkalite": 9, "kafkalite.cli": 9,
-    "kafkalite.node": 8, "kafkalite.testing": 8, "kafkalite.embedded": 1,
-    "kafkalite.streams": 7, "kafkalite.spark": 7, "kafkalite.warehouse": 7,
+    "kafkalite.node": 8, "kafkalite.ports": 8, "kafkalite.testing": 8, "kafkalite.spark": 8,
+    "kafkalite.embedded": 1,
+    "kafkalite.streams": 7, "kafkalite.warehouse": 7,
     "kafkalite.compaction.runner": 7, "kafkalite.monitoring": 7,
     "kafkalite.serde.registry_log": 7, "kafkalite.serde.registry_http": 7,
     "kafkalite.serde.registry_metrics": 7, "kafkalite.serde.registry_server": 7,
@@ -81,7 +82,7 @@ IMPURE = {
 CLOCKS = {f"time.{name}" for name in ("time", "time_ns", "monotonic", "perf_counter", "sleep")}
 TAKING = {"urandom", "uuid4", "Thread", "ThreadPoolExecutor", "to_thread", "socket.socket"}
 ROOTS = re.compile(
-    r"kafkalite\.(cli(\..*)?|node|embedded|clients\.sync\.loop_thread|testing\.simulation"
+    r"kafkalite\.(cli(\..*)?|node|ports|embedded|clients\.sync\.loop_thread|testing\.simulation"
     r"|spark\.sink\.writers)"  # which Spark makes
 )
 TAKERS = {

@@ -32,6 +32,7 @@ def records_out(names: list[str]) -> dict[str, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_every_topology_reads_its_input_to_the_end() -> None:
     others = [*operators.MAKERS, "flights", "flights-expressions"]
     names = [name for name in throughput.CASES if name not in others]
@@ -45,6 +46,7 @@ def test_every_topology_reads_its_input_to_the_end() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_joins_and_moving_windows_read_their_inputs_to_the_end() -> None:
     out = records_out(list(operators.MAKERS))
     assert out["stream-join"] == out["stream-join-expressions"] == RECORDS  # each order is paid
@@ -56,6 +58,7 @@ def test_joins_and_moving_windows_read_their_inputs_to_the_end() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 def test_a_restore_reads_the_changelog_or_starts_from_the_checkpoint() -> None:
     figures = run("--records", str(RECORDS), "--only", "restore,scaling-json,one-record")
     restored = {str(line["case"]): line["restored"] for line in figures if "restored" in line}

@@ -18,6 +18,11 @@ from bench.nexmark.generator import AUCTIONS, BIDS, PERSONS, Event, Generator, P
 from bench.nexmark.queries import QUERIES, SIDE, SIDE_ROWS, make
 from kafkalite.streams import TopologyTestDriver, Windowed
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.deep,
+]  # whole queries, a second each; operators have fast tests in streams
+
 ROOT = Path(__file__).parents[2]
 EVENTS = 2_000
 RATE = 40  # a second, so that they last 50 s
@@ -118,7 +123,6 @@ def test_events_come_in_their_proportions_and_refer_to_older_ones() -> None:
     assert all(one == other for one, other in zip(made, again, strict=True))
 
 
-@pytest.mark.slow
 def test_a_worker_runs_queries_on_a_broker() -> None:
     names = ["q0", "q3", "q13", "q20"]
     command = [sys.executable, "-m", "bench.nexmark", "--only", ",".join(names)]
