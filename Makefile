@@ -31,16 +31,11 @@ help:
 # Tests start many interpreters; without the bytecode of the first, each would compile everything.
 test test-deep test-fast: export PYTHONDONTWRITEBYTECODE =
 
-# Spark's classes, read and verified once: each Spark of the tests starts in half the time.
-SPARK_CLASSES := $(VENV)/spark-classes.jsa
-$(SPARK_CLASSES): $(VENV)/.dev
-	$(BIN)/python tests/spark_classes.py $@ 2>/dev/null
-
-test: $(VENV)/.dev $(SPARK_CLASSES)
+test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not deep"
 
 # What takes minutes and seldom breaks: clusters of Spark, moves between engines, the wheel, benchmarks.
-test-deep: $(VENV)/.dev $(SPARK_CLASSES)
+test-deep: $(VENV)/.dev
 	$(BIN)/python -m pytest -m deep
 
 # Two processes a core: what is fast mostly waits for brokers and processes to answer.

@@ -47,9 +47,6 @@ SPARK_SECONDS_MAX = 400
 # Spark's JVM for programs of seconds: without its second compiler it takes half the work. Spark's
 # own scripts read these two, in processes that tests start as well.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SPARK_CLASSES = Path(sys.prefix) / "spark-classes.jsa"  # `make test` has it made
-if SPARK_CLASSES.exists() and SPARK_CLASSES.stat().st_size:
-    QUICK_JVM += f" -XX:SharedArchiveFile={SPARK_CLASSES} -Xlog:disable"
 os.environ |= dict.fromkeys(("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"), QUICK_JVM)
 SLOW_FILE = re.compile(rb"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
 
