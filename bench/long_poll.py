@@ -38,7 +38,7 @@ from kafkalite.core.protocol.fetch import (
 from kafkalite.core.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
-from kafkalite.core.types import DEFAULT_LISTENER, Columns
+from kafkalite.core.types import Columns, PeerIdentity
 from kafkalite.node import Node, start_node
 
 PRODUCE_V: Final = 8
@@ -70,7 +70,7 @@ class Peer:
         event = self._frames.next_event()
         assert isinstance(event, RequestReceived)
         self._event, self.answer = event, b""
-        response = self._service.answer(event, "127.0.0.1", DEFAULT_LISTENER)
+        response = self._service.answer(event, PeerIdentity("127.0.0.1"))
         if isinstance(response, Pending):
             self._pending = response
             response.when_done(self._on_done)

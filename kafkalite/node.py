@@ -20,7 +20,6 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,11 +54,6 @@ log: Final = logging.getLogger(__name__)
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 DEFAULT_NODE_ID: Final = 1
 LONGEST_REQUESTS: Final = 10  # may be under way where queued.max.request.bytes sets no limit
-FAR_ADDRESSES: Final = (  # of nets for documentation; nothing is sent to them
-    (socket.AF_INET, "192.0.2.1"),
-    (socket.AF_INET6, "2001:db8::1"),
-)
-LOOPBACK: Final = "127.0.0.1"
 HTTP_BACKLOG: Final = 128
 HTTP_STOP_SECONDS: Final = 5.0
 
@@ -140,10 +134,11 @@ async def start_node(
         log.info("%s is accepted and has no effect", name)
     data_dir = Path(data_dir)
     storage = _open_storage(ports, data_dir)
-    server = ports.server(_limits(config))
+    network = ports.network()
+    server = Server(_limits(config), ports.precise_seconds, network)
     beside = _Beside()
     try:
-        told = await _bind_all(server, listeners)
+        told = await _bind_all(server, listeners, network.own_host)
         beside.bind(registry, http)
         node = await _start(config, listeners, told, server, storage, ports, data_dir)
     except BaseException:
@@ -305,14 +300,16 @@ async def _found_cluster(
 # ---- addresses ---------------------------------------------------------------------------------
 
 
-async def _bind_all(server: Server, listeners: Listeners) -> dict[str, Address]:
+async def _bind_all(
+    server: Server, listeners: Listeners, own_host: Callable[[], str]
+) -> dict[str, Address]:
     """Takes every listener's address; what its clients are told, where that is anything."""
     told: dict[str, Address] = {}
     for name, wanted in listeners.wanted.items():
         bound = await _bind(server, name, wanted)
         advertised = listeners.advertised.get(name)
         if advertised is not None:
-            own = Address(advertised.host or _own_host(), advertised.port or bound.port)
+            own = Address(advertised.host or own_host(), advertised.port or bound.port)
         elif listeners.advertised:
             log.warning(
                 "clients of %s://%s learn of no broker: advertised.listeners leaves %s out",
@@ -320,7 +317,7 @@ async def _bind_all(server: Server, listeners: Listeners) -> dict[str, Address]:
             )  # fmt: skip
             continue
         else:
-            own = Address(_own_host(), bound.port) if wanted.is_everywhere else bound
+            own = Address(own_host(), bound.port) if wanted.is_everywhere else bound
         told[name] = own
         if len(listeners.wanted) > 1 or own != bound:
             words = "listening on %s://%s, advertised to clients as %s (see advertised.listeners)"
@@ -351,16 +348,6 @@ def _listening(wanted: Address) -> socket.socket:
     except OSError as error:
         why = "the address is in use" if error.errno == errno.EADDRINUSE else error.strerror
         raise ConfigError(f"cannot listen on {wanted} for HTTP: {why or error}") from error
-
-
-def _own_host() -> str:
-    """This machine's address on the way to others, a numeric one, as a name may resolve to one
-    that is not served; loopback where there is no way."""
-    for family, far in FAR_ADDRESSES:
-        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((far, 9))  # sends nothing
-            return str(probe.getsockname()[0])
-    return LOOPBACK
 
 
 def _as_it_is(

@@ -2,8 +2,8 @@
 
     storage        the data directory
     coordination   the state that brokers share, here the journal of one that stands alone
-    server         the listening sockets
-    clock, seconds the time, of a broker and of short measurements
+    network        connections to others, and from others
+    clock, seconds the time, of a broker and of its parts; precise_seconds of short measurements
     random_bytes   chance
     executor       threads, for whatever waits or computes for long
 
@@ -28,7 +28,8 @@ from kafkalite.core.cluster.coordination import Coordination
 from kafkalite.core.cluster.local import LocalCoordination
 from kafkalite.core.log.port import Storage
 from kafkalite.core.log.storage import FileStorage
-from kafkalite.core.server.server import Server, ServerLimits
+from kafkalite.core.network import Network
+from kafkalite.core.server.network import SocketNetwork
 
 
 class HeldStorage(Storage, Protocol):
@@ -49,9 +50,10 @@ class Ports:
 
     storage: Callable[[Path], HeldStorage]
     coordination: Callable[[Storage], Coordination]
-    server: Callable[[ServerLimits], Server]
+    network: Callable[[], Network]
     clock: Callable[[], Clock]
     seconds: Callable[[], float]
+    precise_seconds: Callable[[], float]
     random_bytes: Callable[[int], bytes]
     executor: Callable[[int, str], Executor]
 
@@ -63,9 +65,10 @@ def _journal(storage: Storage) -> Coordination:
 MACHINE: Final = Ports(
     storage=FileStorage,
     coordination=_journal,
-    server=lambda limits: Server(limits, time.perf_counter),
+    network=SocketNetwork,
     clock=lambda: Clock(time.time_ns, time.monotonic_ns),
     seconds=time.monotonic,
+    precise_seconds=time.perf_counter,
     random_bytes=os.urandom,
     executor=ThreadPoolExecutor,
 )

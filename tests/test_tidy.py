@@ -86,8 +86,9 @@ ROOTS = re.compile(
     r"|spark\.sink\.writers)"  # which Spark makes
 )
 TAKERS = {
-    "kafkalite.clients.cluster",  # a client without a `random` of the caller's; the wall clock
+    "kafkalite.clients.ports",  # the world of clients
     "kafkalite.core.log.storage",
+    "kafkalite.core.server.network",  # the machine's own
     "kafkalite.core.server.outbox",  # a second descriptor of the connection that it was given
     "kafkalite.serde.registry_http",
     "kafkalite.serde.registry_log",

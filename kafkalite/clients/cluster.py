@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -31,6 +30,7 @@ from kafkalite.clients.connection import (
 )
 from kafkalite.clients.lifetime import Lifetime
 from kafkalite.clients.metadata import NO_LEADER, Cluster, TopicInfo, merge
+from kafkalite.clients.ports import MACHINE, ClientPorts
 from kafkalite.clients.retry import Backoff
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -101,7 +101,8 @@ class Client(Lifetime):
     `bootstrap_servers` is `host:port,host:port` or a sequence of such. Times are in ms: a request
     is given up after `request_timeout_ms`, a broker after `unavailable_after_ms` of refused
     connections; metadata is asked for anew after `metadata_max_age_ms`. `random` spreads retries
-    and picks partitions; a seeded one makes a client repeatable.
+    and picks partitions; a seeded one makes a client repeatable. `ports` is the world that the
+    client lives in: this machine, unless a simulation hands in another.
     """
 
     def __init__(
@@ -113,8 +114,10 @@ class Client(Lifetime):
         unavailable_after_ms: int = 5_000,
         metadata_max_age_ms: int = 300_000,
         random: Random | None = None,
+        ports: ClientPorts | None = None,
     ) -> None:
         self.client_id = client_id
+        self._ports = MACHINE if ports is None else ports
         self.timing = Timing(
             request_timeout_ms=request_timeout_ms,
             unavailable_after_ms=unavailable_after_ms,
@@ -122,16 +125,15 @@ class Client(Lifetime):
         )
         self.cluster = Cluster()
         self._bootstrap = parse_bootstrap(bootstrap_servers)
-        self.random = Random() if random is None else random
+        self.random = self._ports.random() if random is None else random
         self._slots: dict[tuple[Address, str], Slot] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._lanes = itertools.count(1)
         self._closed = False
 
-    @staticmethod
-    def now_ms() -> int:
+    def now_ms(self) -> int:
         """The wall clock, epoch ms: the timestamp of records that have none."""
-        return time.time_ns() // 1_000_000
+        return self._ports.now_ms()
 
     def backoff(self) -> Backoff:
         """The pauses between the attempts of one request that may be repeated."""
@@ -266,6 +268,7 @@ class Client(Lifetime):
                     client_id=self.client_id,
                     request_timeout_ms=self.timing.request_timeout_ms,
                     connect_timeout_ms=max(1, round((until - now) * 1000)),
+                    connect=self._ports.connect,
                 )
             except KafkaliteError as error:
                 slot.retry_at = self._now() + slot.backoff.failed() / 1000

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
+from kafkalite.core import sockets
+from kafkalite.core.network import Connect
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafkalite.core.protocol.apis import API, ApiKey, key_of
 from kafkalite.core.protocol.codec import Request
@@ -204,10 +206,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """The socket is connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._transport.set_write_buffer_limits(high=0)
-        raw = transport.get_extra_info("socket")
-        if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
-            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.is_open = True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -245,15 +243,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
 
 async def open_connection(
-    host: str, port: int, *, client_id: str, request_timeout_ms: int, connect_timeout_ms: int
+    host: str,
+    port: int,
+    *,
+    client_id: str,
+    request_timeout_ms: int,
+    connect_timeout_ms: int,
+    connect: Connect = sockets.connect,
 ) -> BrokerConnection:
     """Connects and negotiates versions. BrokerUnavailable says which of the two failed."""
-    loop = asyncio.get_running_loop()
     address = show_address(host, port)
     connection = BrokerConnection(address, client_id, request_timeout_ms)
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
-            await loop.create_connection(lambda: connection, host, port)
+            await connect(lambda: connection, host, port)
             await connection.negotiate()
     except TimeoutError as error:
         connection.close()

@@ -23,6 +23,7 @@ NO_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 DEFAULT_LISTENER: Final = "PLAINTEXT"
+ANONYMOUS: Final = "User:ANONYMOUS"  # the principal of a peer that nobody asked who it is
 
 
 class TopicPartition(NamedTuple):
@@ -181,11 +182,20 @@ class Outcome(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """The other end of a connection: its host, the listener that accepted it, its principal."""
+
+    host: str
+    listener: str = DEFAULT_LISTENER
+    principal: str = ANONYMOUS
+
+
+@dataclass(frozen=True, slots=True)
 class RequestContext:
     """The client and the API version; `token` is the rim's handle for the answer.
 
     `listener` is the name of the listener by which the client came in: it is told the addresses
-    that are advertised under this name.
+    that are advertised under this name. `principal` is the user that the connection belongs to.
     """
 
     api_version: int
@@ -193,6 +203,7 @@ class RequestContext:
     client_host: str = ""
     token: Any = None
     listener: str = DEFAULT_LISTENER
+    principal: str = ANONYMOUS
 
 
 NOTHING: Final[Outcome[Any]] = Outcome()

@@ -38,8 +38,9 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from kafkalite.clients.ports import MACHINE as MACHINE_OF_CLIENTS
+from kafkalite.clients.ports import ClientPorts
 from kafkalite.core.broker.clock import Clock
-from kafkalite.core.server.server import Server
 from kafkalite.ports import MACHINE, HeldStorage, Ports
 
 R = TypeVar("R")
@@ -260,10 +261,18 @@ class World:
         return replace(
             MACHINE,
             storage=MACHINE.storage if storage is None else lambda _: storage,
-            server=lambda limits: Server(limits, time.perf_counter),
+            precise_seconds=time.perf_counter,
             clock=lambda: Clock(time.time_ns, time.monotonic_ns),
             seconds=time.monotonic,
             random_bytes=random.randbytes,
+        )
+
+    def client_ports(self, random: Random) -> ClientPorts:
+        """The part of this world that clients take."""
+        return replace(
+            MACHINE_OF_CLIENTS,
+            time_ns=self.time.time_ns,
+            random=lambda: Random(random.random()),
         )
 
     @property

@@ -314,8 +314,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, random: Random) -> Iterator[World
     """A world whose time and chance are all that clients know."""
     with World() as world, monkeypatch.context() as patch:
         patch.setattr(os, "urandom", random.randbytes)
-        patch.setattr(cluster, "Random", lambda: Random(random.random()))
-        patch.setattr(cluster, "time", world.time)
+        patch.setattr(cluster, "MACHINE", world.client_ports(random))
         yield world
 
 

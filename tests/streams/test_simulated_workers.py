@@ -221,9 +221,8 @@ def simulated(monkeypatch: pytest.MonkeyPatch, random: Random) -> Iterator[World
     """A world whose time and randomness are all that the programs know."""
     with World() as world, monkeypatch.context() as patch:
         patch.setattr(os, "urandom", random.randbytes)
-        patch.setattr(cluster, "Random", lambda: Random(random.random()))
-        for module in (cluster, workers):
-            patch.setattr(module, "time", world.time)
+        patch.setattr(cluster, "MACHINE", world.client_ports(random))
+        patch.setattr(workers, "time", world.time)
         patch.setattr(workers, "TaskThread", InlineThread)
         yield world
 

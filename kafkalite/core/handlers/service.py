@@ -21,7 +21,7 @@ from kafkalite.core.handlers.usual import USUAL
 from kafkalite.core.protocol import codec
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.connection import RequestReceived
-from kafkalite.core.types import RequestContext
+from kafkalite.core.types import PeerIdentity, RequestContext
 from kafkalite.errors import TooManyEntries, UnanswerableError
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ class BrokerService:
         # Whoever waited for what the requests answered since have done gets its answer.
         self.settle = broker.waiting.settle
 
-    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
+    def answer(self, request: RequestReceived, peer: PeerIdentity) -> Any:
         """The response to one request; `Pending` if it must wait, None if it wants none."""
         self._broker.waiting.hold()
         key, version, _, client_id = request.header
         usual = USUAL.get(key)
         if usual is not None:
-            answer = usual(self._broker, request, listener)
+            answer = usual(self._broker, request, peer.listener)
             if answer is not None:
                 return answer
         route = ROUTES.get(key)
@@ -59,7 +59,9 @@ class BrokerService:
             if key is ApiKey.API_VERSIONS:
                 return codec.encode(unsupported_version(), 0)
             raise UnanswerableError(f"{key.name} v{version} is not within v{first} to v{last}")
-        context = RequestContext(version, client_id, f"/{client_host}", listener=listener)
+        context = RequestContext(
+            version, client_id, f"/{peer.host}", None, peer.listener, peer.principal
+        )
         try:
             message: Any = codec.decode(route.request, request.body, version, route.at_once)
         except TooManyEntries:

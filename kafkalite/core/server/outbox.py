@@ -7,6 +7,9 @@ without a copy into this process, and a duplicate of the socket's descriptor wai
 asyncio does not let others wait on the transport's own. Bytes that are not in the page cache are
 first read in a thread: sendfile would wait for the disk, and every connection with it.
 
+Only a plain socket has this short way. Where a transport encrypts, or has no socket at all, files
+are read and go through the transport like all else, a share at a time.
+
 Owns   the order of what is sent, and the duplicate descriptor.
 Never  holds more than one answer with files: the server reads no further request until `is_empty`.
 Fails  by aborting the connection: a file that ends before its promised size cannot be mended.
@@ -64,6 +67,7 @@ class Outbox:
         "_is_closed",
         "_is_held",
         "_is_paused",
+        "_is_plain",
         "_loop",
         "_on_empty",
         "_parts",
@@ -94,6 +98,9 @@ class Outbox:
         self._held_bytes = 0
         self._is_held = False
         self._is_paused = False  # the transport has bytes of its own to send first
+        self._is_plain: bool | None = (
+            None  # whether bytes may go past the transport; None: not known
+        )
         self._socket: socket.socket | None = None
         self.last_sent = loop.time()  # when the socket last had room for what waited
 
@@ -168,7 +175,12 @@ class Outbox:
         """Sends until the socket is full, its share of this turn is used, or the disk is slow."""
         if self._warming is not None:
             return
+        if self._is_plain is None:
+            self._is_plain = has_plain_socket(self._transport)
         try:
+            if not self._is_plain:
+                self._through_transport()
+                return
             out = self._past_transport()
             try:
                 for _ in range(PARTS_PER_TURN):
@@ -183,6 +195,7 @@ class Outbox:
 
     def _past_transport(self) -> socket.socket:
         """The duplicate of the transport's socket. OSError if there is no descriptor left."""
+        assert self._is_plain, "what passes an encrypting transport by would leave as plain text"
         if self._socket is None:
             owned = self._transport.get_extra_info("socket")
             self._socket = socket.socket(fileno=os.dup(owned.fileno()))
@@ -207,13 +220,9 @@ class Outbox:
         if fileno is None:
             self._parts[0] = _whole(part)
             return True
+        if not self._is_warm(part, fileno):
+            return False
         position = part.position + self._position
-        if self._position >= self._warm_to:
-            count = min(part.size_bytes - self._position, SENDFILE_BYTES_MAX)
-            self._warm_to = self._position + count
-            if is_cold(fileno, position, count):
-                self._warm(part, position, count)
-                return False
         count = self._warm_to - self._position
         sent = os.sendfile(out.fileno(), fileno, position, count)
         if sent == 0 and count:
@@ -223,11 +232,58 @@ class Outbox:
         self._advance(sent, part.size_bytes)
         return not is_share or (is_last and sent < SENDFILE_BYTES_MAX)
 
+    def _is_warm(self, part: FilePart, fileno: int) -> bool:
+        """Whether the next stretch of a file is cached; if not, a thread reads it now."""
+        if self._position < self._warm_to:
+            return True
+        count = min(part.size_bytes - self._position, SENDFILE_BYTES_MAX)
+        self._warm_to = self._position + count
+        position = part.position + self._position
+        if is_cold(fileno, position, count):
+            self._warm(part, position, count)
+            return False
+        return True
+
     def _advance(self, sent: int, size: int) -> None:
         self._position += sent
         if self._position >= size:
             self._parts.popleft()
             self._position = self._warm_to = 0
+
+    def _through_transport(self) -> None:
+        """Hands parts to the transport until it holds some, or their share of this turn is used."""
+        share = SENDFILE_BYTES_MAX
+        while self._parts and not self._is_paused:
+            if share <= 0:
+                self._loop.call_soon(self._on_turn)
+                return
+            part = self._parts[0]
+            if isinstance(part, bytes | bytearray | memoryview):
+                piece = memoryview(part)[self._position : self._position + share]
+                size = len(part)
+            else:
+                fileno = part.fileno() if HAS_SENDFILE else None
+                if fileno is None:
+                    self._parts[0] = _whole(part)
+                    continue
+                if not self._is_warm(part, fileno):
+                    return
+                size, position = part.size_bytes, part.position + self._position
+                piece = memoryview(os.pread(fileno, min(size - self._position, share), position))
+                if not piece and size:
+                    raise OSError(f"the file ended {size - self._position} bytes early")
+            share -= len(piece)
+            self._advance(len(piece), size)
+            self._transport.write(piece)
+
+    def _on_turn(self) -> None:
+        """Goes on in the next turn of the loop."""
+        if self._is_closed:
+            return
+        self.last_sent = self._loop.time()
+        self._pump()
+        if self.is_empty:
+            self._on_empty()
 
     def _warm(self, part: FilePart, position: int, count: int) -> None:
         """Reads a stretch of a part in a thread, then goes on."""
@@ -243,6 +299,12 @@ class Outbox:
             self._pump()
         if self.is_empty:
             self._on_empty()
+
+
+def has_plain_socket(transport: asyncio.BaseTransport) -> bool:
+    """Whether bytes on the transport's socket are those written to the transport."""
+    is_encrypted = transport.get_extra_info("sslcontext") is not None
+    return not is_encrypted and transport.get_extra_info("socket") is not None
 
 
 def _warm(part: FilePart, position: int, count: int) -> None:

@@ -24,12 +24,13 @@ import asyncio
 import logging
 import socket
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 
 from kafkalite.core.broker.metrics import ApiMetrics, BrokerMetrics
+from kafkalite.core.network import Listener, Network
 from kafkalite.core.pending import NO_ANSWER, Encoded, Framed, Pending
 from kafkalite.core.protocol.connection import (
     FRAME_BYTES_MAX,
@@ -38,11 +39,10 @@ from kafkalite.core.protocol.connection import (
     ServerConnection,
     UnknownApi,
 )
-from kafkalite.core.server.accepting import Acceptor
-from kafkalite.core.server.binding import bind_all
 from kafkalite.core.server.outbox import Outbox
 from kafkalite.core.server.request_room import RequestRoom
-from kafkalite.core.types import DEFAULT_LISTENER
+from kafkalite.core.sockets import set_options
+from kafkalite.core.types import DEFAULT_LISTENER, PeerIdentity
 from kafkalite.errors import KafkaliteError, UnanswerableError
 
 log: Final = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Service(Protocol):
     def metrics(self) -> BrokerMetrics:
         """The counters of the service."""
 
-    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
+    def answer(self, request: RequestReceived, peer: PeerIdentity) -> Any:
         """A response; a `Pending` one; None where none is due.
 
         UnanswerableError or WireError where only hanging up is left.
@@ -97,8 +97,11 @@ class ServerLimits:
 class Server:
     """Listens on some addresses and serves the connections."""
 
-    def __init__(self, limits: ServerLimits, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, limits: ServerLimits, seconds: Callable[[], float], network: Network
+    ) -> None:
         """`seconds` measures how long connections have worked."""
+        self._network = network
         self.limits = limits
         self.seconds = seconds
         self.service: Service  # from `start` on
@@ -106,7 +109,7 @@ class Server:
         self.connections: set[_Connection] = set()
         self.connections_by_host: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop  # from `bind` on: asking for it is a system call
-        self._accepting: list[Acceptor] = []
+        self._accepting: list[Listener] = []
         self._idle_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Event = asyncio.Event()
         self._due: deque[_Connection] = deque()  # those that can go on answering
@@ -132,11 +135,7 @@ class Server:
         def make() -> _Connection:
             return _Connection(self, loop, listener)
 
-        def open_at(address: str, port: int) -> Awaitable[asyncio.Server]:
-            return loop.create_server(make, address, port, start_serving=False)
-
-        bound = await bind_all(host, port, open_at)
-        opened = [Acceptor(each, self.limits.backlog, make) for each in bound]
+        opened = await self._network.listen(make, host, port, self.limits.backlog)
         self._accepting += opened
         return opened[0].address
 
@@ -296,6 +295,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._metrics = server.metrics
         self._last_active = loop.time()
         self._peer = self.client_host = "?"
+        self._identity = PeerIdentity(self.client_host, listener)
 
     # -- what asyncio tells
 
@@ -304,8 +304,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._outbox = Outbox(self._loop, self._transport, self._on_sent)
         address = transport.get_extra_info("peername") or ("?", 0)
         self.client_host, self._peer = address[0], f"{address[0]}:{address[1]}"
+        self._identity = PeerIdentity(self.client_host, self._listener)
         with suppress(OSError):  # the peer is gone already, as the next read will tell
-            self._set_options(transport.get_extra_info("socket"))
+            self._set_options(set_options(transport))
         self._metrics.connections_accepted += 1
         refusal = self._server.admit(self, self.client_host)
         if refusal is not None:
@@ -431,7 +432,7 @@ class _Connection(asyncio.BufferedProtocol):
         counters = self._metrics.api.get(header.api_key) or self._metrics.of(header.api_key)
         counters.requests += 1
         counters.request_bytes += len(request.body)
-        response = self._server.service.answer(request, self.client_host, self._listener)
+        response = self._server.service.answer(request, self._identity)
         if isinstance(response, Pending):
             if response.response is None:
                 self._pending = response
@@ -545,15 +546,13 @@ class _Connection(asyncio.BufferedProtocol):
             )
             change()
 
-    def _set_options(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    def _set_options(self, sock: socket.socket | None) -> None:
         limits = self._server.limits
         for option, size in (
             (socket.SO_SNDBUF, limits.socket_send_buffer_bytes),
             (socket.SO_RCVBUF, limits.socket_receive_buffer_bytes),
         ):
-            if size > 0:
+            if size > 0 and sock is not None:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
 
 

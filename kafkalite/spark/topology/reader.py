@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from kafkalite.clients.cluster import Client
+from kafkalite.clients.ports import MACHINE
 from kafkalite.columnar.lookup import Lookup
 from kafkalite.columnar.ranges import OffsetRange, check_no_loss, limited
 from kafkalite.columnar.reading import read_range
@@ -107,7 +107,7 @@ class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` where nothing is to be done."""
         layout = self._shipment.maker.layout
-        now_ms = Client.now_ms()
+        now_ms = MACHINE.now_ms()
         ends = self._target or self._lookup.end(self._wanted)
         before = Progress(self._first(), now_ms) if START in start else Progress.load(start)
         check_no_loss(before.offsets, ends)
@@ -171,7 +171,7 @@ class TopologyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         their records for ever. The checkpoint is what the query goes by."""
         by_log = self._shipment.maker.layout.stages.by_log
         read = {tp: at for tp, at in Progress.load(end).offsets.items() if tp.topic in by_log}
-        now_ms = Client.now_ms()
+        now_ms = MACHINE.now_ms()
         if not any(read.values()) or now_ms - self._purged_ms < DEFAULTS.purge_interval_ms:
             return
         self._purged_ms = now_ms

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from pyspark import cloudpickle as _cloudpickle
 
-from kafkalite.clients.cluster import Client
+from kafkalite.clients.ports import MACHINE
 from kafkalite.errors import TopologyError
 from kafkalite.serde.registry_log import registry_at
 from kafkalite.spark.topology.buckets import Maker
@@ -44,7 +44,7 @@ _makers: dict[str, Maker] = {}
 
 def warn_of_drops(shipment: Shipment) -> None:
     """Says which records were left out, at most once a minute: a worker has no summary."""
-    if words := drops.warning(Client.now_ms() / 1000):
+    if words := drops.warning(MACHINE.now_ms() / 1000):
         name = shipment.maker.layout.stages.plan.application_id
         log.warning("%s: %s", name, words)
 

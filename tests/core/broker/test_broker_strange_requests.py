@@ -24,7 +24,7 @@ from kafkalite.core.protocol.apis import API
 from kafkalite.core.protocol.connection import RequestHeader, RequestReceived, ServerConnection
 from kafkalite.core.protocol.fields import Array, Element, Struct, fields_of
 from kafkalite.core.protocol.records import encode
-from kafkalite.core.types import DEFAULT_LISTENER, Columns
+from kafkalite.core.types import Columns, PeerIdentity
 from kafkalite.errors import KafkaliteError
 
 Start = Any
@@ -143,7 +143,7 @@ def test_every_request_is_answered_or_refused(
 
         try:
             request = RequestReceived(header, memoryview(bytearray(body)))
-            answer = service.answer(request, "h", DEFAULT_LISTENER)
+            answer = service.answer(request, PeerIdentity("h"))
         except KafkaliteError:
             return
         finally:

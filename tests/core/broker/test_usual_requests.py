@@ -40,7 +40,7 @@ from kafkalite.core.protocol.transactions import (
 )
 from kafkalite.core.protocol.usual_requests import NATIVE
 from kafkalite.core.replicas.partition import Partition
-from kafkalite.core.types import DEFAULT_LISTENER, Columns, RequestContext
+from kafkalite.core.types import Columns, PeerIdentity, RequestContext
 from kafkalite.errors import KafkaliteError
 from kafkalite.node import Node, start_node
 
@@ -80,7 +80,7 @@ class Asked:
             with pytest.MonkeyPatch.context() as patch:
                 if not self.is_short:
                     patch.setattr(service, "USUAL", {})
-                answer = self.service.answer(request, "127.0.0.1", DEFAULT_LISTENER)
+                answer = self.service.answer(request, PeerIdentity("127.0.0.1"))
         except KafkaliteError as error:
             return f"{type(error).__name__}: {error}"
         self.answer = answer
@@ -519,7 +519,7 @@ def test_a_poll_that_waits_does_not_keep_the_bytes_of_its_request(tmp_path: Path
                 RequestHeader(ApiKey.FETCH, 11, 1, "c"), memoryview(bytearray(encode(asked, 11)))
             )
             kept = weakref.ref(request.body)
-            answer = service.BrokerService(node.broker).answer(request, "h", DEFAULT_LISTENER)
+            answer = service.BrokerService(node.broker).answer(request, PeerIdentity("h"))
             assert answer.response is None, "it waits"
             del request
             assert kept() is None

@@ -21,7 +21,9 @@ from kafkalite.core.protocol.fetch import (
     FetchResponse,
     PartitionData,
 )
+from kafkalite.core.server.network import SocketNetwork
 from kafkalite.core.server.server import Server, ServerLimits
+from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import UnanswerableError
 
 
@@ -50,14 +52,16 @@ class FakeService:
     waiting: list[Pending[Any]] = field(default_factory=list)
     files: list[FileStretch] = field(default_factory=list)
     asked: list[ApiKey] = field(default_factory=list)
+    peers: list[PeerIdentity] = field(default_factory=list)
     metrics: BrokerMetrics = field(default_factory=BrokerMetrics)
     settles: Callable[[], None] = lambda: None
     refusal: str = ""
     keeps_peers: bool = False
 
-    def answer(self, request: RequestReceived, client_host: str, listener: str) -> Any:
+    def answer(self, request: RequestReceived, peer: PeerIdentity) -> Any:
         key = request.header.api_key
         self.asked.append(key)
+        self.peers.append(peer)
         if key is ApiKey.API_VERSIONS:
             return ApiVersionsResponse(throttle_time_ms=len(self.asked))
         if key in (ApiKey.HEARTBEAT, ApiKey.PRODUCE):
@@ -105,7 +109,7 @@ Connect = Callable[[], Awaitable[Peer]]
 
 @asynccontextmanager
 async def serving(service: FakeService, **limits: int) -> AsyncIterator[tuple[Server, Connect]]:
-    server = Server(ServerLimits(**limits), time.perf_counter)
+    server = Server(ServerLimits(**limits), time.perf_counter, SocketNetwork())
     host, port = await server.bind("127.0.0.1", 0)
     await server.start(service)
     peers: list[Peer] = []

@@ -31,9 +31,8 @@ class Transport:
     def write(self, data: bytes) -> None:
         self.writes.append(data)
 
-    def get_extra_info(self, name: str) -> socket.socket:
-        assert name == "socket"
-        return socket.socket()
+    def get_extra_info(self, name: str) -> socket.socket | None:
+        return socket.socket() if name == "socket" else None
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -114,7 +113,7 @@ def test_a_file_that_is_shorter_than_was_promised_ends_the_connection(size: int)
 
     box, transport = outbox()
     sent, received = socket.socketpair()
-    transport.get_extra_info = lambda _: sent  # type: ignore[method-assign]
+    transport.get_extra_info = {"socket": sent}.get  # type: ignore[method-assign,assignment]
     box.send([b"head", File()])
     assert transport.is_aborted
     assert transport.writes == []
@@ -160,7 +159,7 @@ def test_what_is_not_cached_is_read_in_a_thread_and_then_sent(
         for each in (sent, received):
             each.setblocking(False)
         transport: Any = Transport()
-        transport.get_extra_info = lambda _: sent
+        transport.get_extra_info = {"socket": sent}.get
         done = asyncio.Event()
         box = Outbox(loop, transport, done.set)
         box.send([b"head", OnDisk(tmp_path / "log", 1_000, size)])
@@ -195,7 +194,7 @@ def test_a_connection_that_ends_while_the_disk_is_waited_for_is_left_alone(
     async def story() -> None:
         transport: Any = Transport()
         sent, received = socket.socketpair()
-        transport.get_extra_info = lambda _: sent
+        transport.get_extra_info = {"socket": sent}.get
         empty: list[bool] = []
         box = Outbox(asyncio.get_running_loop(), transport, lambda: empty.append(True))
         box.send([b"head", OnDisk(tmp_path / "log", 0, 100_000)])
@@ -243,7 +242,7 @@ def test_very_many_parts_go_in_several_turns(monkeypatch: pytest.MonkeyPatch) ->
     async def story() -> None:
         ours, theirs = socket.socketpair()
         transport: Any = Transport()
-        transport.get_extra_info = lambda _: ours
+        transport.get_extra_info = {"socket": ours}.get
         done = asyncio.Event()
         box = Outbox(asyncio.get_running_loop(), transport, done.set)
         count = outboxes.PARTS_PER_TURN + 1
@@ -254,5 +253,71 @@ def test_very_many_parts_go_in_several_turns(monkeypatch: pytest.MonkeyPatch) ->
         box.close()
         for each in (ours, theirs):
             each.close()
+
+    asyncio.run(story())
+
+
+class Encrypting(Transport):
+    """A transport whose socket carries other bytes than those written to it; it is full after
+    `room` bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.box: Any = None
+
+    def get_extra_info(self, name: str) -> Any:
+        return {"sslcontext": object(), "socket": socket.socket()}[name]
+
+    def write(self, data: bytes) -> None:
+        super().write(bytes(data))
+        self.room -= len(data)
+        if self.room <= 0:
+            self.box.pause_writing()
+
+
+@pytest.mark.parametrize("has_fileno", [True, False])
+def test_an_encrypting_transport_is_never_passed_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_fileno: bool
+) -> None:
+    data = os.urandom(3_000_000)
+    (tmp_path / "log").write_bytes(data)
+    part = OnDisk(tmp_path / "log", 1_000, 2_500_000)
+    if not has_fileno:
+        monkeypatch.setattr(OnDisk, "fileno", lambda _: None)
+        monkeypatch.setattr(OnDisk, "read", lambda _: data[1_000:2_501_000], raising=False)
+
+    async def story() -> None:
+        transport: Any = Encrypting(room=700_000)
+        done = asyncio.Event()
+        box = transport.box = Outbox(asyncio.get_running_loop(), transport, done.set)
+        box.send([b"head", part, b"tail"])
+        assert box._socket is None
+        assert not box.is_empty
+        sent = sum(map(len, transport.writes))
+        assert sent < 2_500_000, "the rest waits until the transport has room"
+        await asyncio.sleep(0)
+        assert sum(map(len, transport.writes)) == sent
+        transport.room = 10**9
+        box.resume_writing()
+        await done.wait()
+        assert max(map(len, transport.writes)) <= SENDFILE_BYTES_MAX
+        assert b"".join(transport.writes) == b"head" + data[1_000:2_501_000] + b"tail"
+        assert box._socket is None
+        with pytest.raises(AssertionError, match="plain text"):
+            box._past_transport()
+        box.close()
+
+    asyncio.run(story())
+
+
+def test_a_file_that_ends_early_ends_an_encrypted_connection(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(bytes(90_000))
+
+    async def story() -> None:
+        transport: Any = Encrypting(room=10**9)
+        box = transport.box = Outbox(asyncio.get_running_loop(), transport, lambda: None)
+        box.send([b"head", OnDisk(tmp_path / "log", 0, 100_000)])
+        assert transport.is_aborted
 
     asyncio.run(story())

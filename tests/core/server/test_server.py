@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 import struct
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from peers import FakeService, FileStretch, serving, until
+from peers import FakeService, FileStretch, Peer, serving, until
 
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.apis import ApiKey
@@ -22,8 +23,15 @@ from kafkalite.core.protocol.fetch import (
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
 from kafkalite.core.protocol.metadata import MetadataRequest
 from kafkalite.core.server import server as server_module
+from kafkalite.core.server.network import SocketNetwork
 from kafkalite.core.server.outbox import INLINE_BYTES_MAX, Outbox
-from kafkalite.core.server.server import CONNECTIONS_PER_TURN, REQUESTS_PER_TURN
+from kafkalite.core.server.server import (
+    CONNECTIONS_PER_TURN,
+    REQUESTS_PER_TURN,
+    Server,
+    ServerLimits,
+)
+from kafkalite.core.types import PeerIdentity
 from kafkalite.errors import ErrorCode
 
 
@@ -393,5 +401,26 @@ def test_hostile_bytes_harm_nobody_else(seed: int) -> None:
                 good.send(ApiVersionsRequest(), 0)
                 await good.receive()
             await until(lambda: len(server.connections) == 1)
+
+    asyncio.run(story())
+
+
+def test_a_request_knows_the_listener_and_the_principal_of_its_connection() -> None:
+    async def story() -> None:
+        service = FakeService()
+        server = Server(ServerLimits(), time.perf_counter, SocketNetwork())
+        inside = await server.bind("127.0.0.1", 0, "INTERNAL")
+        outside = await server.bind("127.0.0.1", 0, "EXTERNAL")
+        await server.start(service)
+        for address in (inside, outside):
+            peer = Peer(*await asyncio.open_connection(*address))
+            peer.send(ApiVersionsRequest(), 0)
+            await peer.receive()
+            peer.writer.close()
+        await server.close()
+        assert service.peers == [
+            PeerIdentity("127.0.0.1", "INTERNAL", "User:ANONYMOUS"),
+            PeerIdentity("127.0.0.1", "EXTERNAL", "User:ANONYMOUS"),
+        ]
 
     asyncio.run(story())
