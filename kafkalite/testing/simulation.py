@@ -2,18 +2,20 @@
 
     with World() as world:
         broker, worker = world.host("broker"), world.host("worker")
-        world.result(broker, start_node(directory, ports=world.ports(random)))
+        world.result(broker, start_node(directory, "broker:9092", ports=world.ports(random)))
         worker.spawn(run())
         world.run(until=lambda: done, within_seconds=60)     # a minute passes in a fraction of one
 
 Each host has an event loop of its own, and the world lets each take a turn after the other, which
 takes TURN_NS. When no host has work, time goes on to the next timer. So an hour without work passes
 at once, and the same programs do the same again. A host can be paused, as by SIGSTOP, and killed,
-as by SIGKILL: its sockets close without a word and none of its code runs again.
+as by SIGKILL: its kernel closes its sockets and none of its code runs again. Its machine can lose
+power: then nobody hears of it.
 
-Sockets are real, on the loopback interface: what one host has written, the other can read in its
-next turn. Work for threads runs where it is handed in, before the next line. A broker knows the
-world by its ports alone: `World.ports`; its disk may be a `MemoryStorage`, which loses power.
+A host's name is its address in `World.network`, which delays, cuts and breaks connections. Work for
+threads runs where it is handed in, before the next line. Brokers and clients know the world by
+their ports alone: `World.ports`, `World.client_ports`; a broker's disk may be a `MemoryStorage`,
+which loses power.
 
 Owns   the time of all hosts, and their event loops.
 Never  waits: where nothing can ever happen, `run` says so.
@@ -24,31 +26,24 @@ Source the simulation of FoundationDB, for the idea.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import math
-import os
-import selectors
-import socket
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from contextvars import Context
 from dataclasses import replace
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from kafkalite.clients.ports import MACHINE as MACHINE_OF_CLIENTS
 from kafkalite.clients.ports import ClientPorts
 from kafkalite.core.broker.clock import Clock
+from kafkalite.core.network import Listener, MakeProtocol
 from kafkalite.ports import MACHINE, HeldStorage, Ports
+from kafkalite.testing.event_loop import MONOTONIC_START_S, NS, SimulatedLoop, Time
+from kafkalite.testing.network import SimulatedNetwork
 
 R = TypeVar("R")
 
-WALL_START_S: Final = 1_700_000_000  # what the wall clock says when a world begins
-MONOTONIC_START_S: Final = 1_000_000
-NS: Final = 1_000_000_000
-IDLE_TURNS: Final = 2  # of all hosts, before time goes on: a socket may need one to be readable
 TURN_NS: Final = 10_000  # what a turn takes
 TURNS_MAX: Final = 100_000  # without a rest: whoever works longer does so for ever
 END_SECONDS: Final = 60  # in which all programs that are cancelled end
@@ -58,118 +53,13 @@ class Stuck(AssertionError):
     """The awaited event did not happen; the error says how far time is."""
 
 
-class Time:
-    """The part of the module `time` that programs use."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-        self._set_ns = 0
-
-    def set_wall_clock(self, seconds: float) -> None:
-        """Sets the wall clock, so many seconds from what it would say by itself."""
-        self._set_ns = round(seconds * NS)
-
-    def time_ns(self) -> int:
-        """The wall clock."""
-        return WALL_START_S * NS + self.now_ns + self._set_ns
-
-    def time(self) -> float:
-        """The wall clock."""
-        return self.time_ns() / NS
-
-    def monotonic_ns(self) -> int:
-        """The clock that nobody sets."""
-        return MONOTONIC_START_S * NS + self.now_ns
-
-    def monotonic(self) -> float:
-        """The clock that nobody sets."""
-        return self.monotonic_ns() / NS
-
-    def perf_counter(self) -> float:
-        """The clock that nobody sets."""
-        return self.monotonic()
-
-
-class _Selector(selectors.DefaultSelector):
-    """Never waits, and tells whether a socket had something."""
-
-    events = 0
-
-    def select(self, timeout: float | None = None) -> Any:
-        found = super().select(0)
-        self.events = len(found)
-        return found
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose time is the world's and whose threads are none."""
-
-    def __init__(self, time: Time) -> None:
-        self.time_of_world = time
-        self.selector = _Selector()
-        self.timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self.calls = 0  # handed in since the last turn
-        self._numbers = 0
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return self.time_of_world.monotonic()
-
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        self.calls += 1
-        return super().call_soon(callback, *args, context=context)
-
-    def call_at(  # type: ignore[override]
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = super().call_at(when, callback, *args, context=context)
-        self._numbers += 1
-        heapq.heappush(self.timers, (when, self._numbers, handle))
-        return handle
-
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Executor | None, func: Callable[..., R], *args: Any
-    ) -> asyncio.Future[R]:
-        future: asyncio.Future[R] = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def next_timer(self) -> float | None:
-        """When the earliest timer is due that was not cancelled."""
-        timers = self.timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-        return timers[0][0] if timers else None
-
-    def turn(self) -> bool:
-        """One turn; whether there was anything to do."""
-        now = self.time()
-        is_due = False
-        while self.timers and self.timers[0][0] <= now:
-            is_due |= not heapq.heappop(self.timers)[2].cancelled()
-        had_calls, self.calls = self.calls > 0, 0
-        if not (is_due or had_calls or self._ready or self.selector.select()):  # type: ignore[attr-defined]
-            return False  # as a turn would say, at a twentieth of its cost
-        super().call_soon(self.stop)
-        self.run_forever()
-        return is_due or had_calls or self.calls > 0 or self.selector.events > 0
-
-
 class Host:
     """A program: an event loop that the world gives turns."""
 
-    def __init__(self, name: str, time: Time) -> None:
+    def __init__(self, name: str, time: Time, network: SimulatedNetwork) -> None:
         self.name = name
-        self.loop = _Loop(time)
+        self.loop = SimulatedLoop(time, self)
+        self._network = network
         self.is_paused = False
         self.is_dead = False
         self.tasks: list[asyncio.Task[Any]] = []
@@ -197,17 +87,15 @@ class Host:
         self.is_paused = False
 
     def kill(self) -> None:
-        """Its sockets close, and none of its code runs again."""
+        """As by SIGKILL: its kernel closes its sockets, and none of its code runs again."""
         self.is_dead = True
-        transports = list(self.loop._transports.values())  # type: ignore[attr-defined]
-        sockets = [transport.get_extra_info("socket") for transport in transports]
-        descriptors = {sock.fileno() for sock in sockets}  # -1 where it was closed
-        descriptors |= {key.fd for key in self.loop.selector.get_map().values()}
-        own = self.loop._ssock.fileno()  # type: ignore[attr-defined]
-        for descriptor in descriptors - {own, -1}:
-            with suppress(KeyError):
-                self.loop.selector.unregister(descriptor)
-            _cut(descriptor)
+        self._network.kill(self)
+
+    def crash(self) -> None:
+        """Its machine loses power: nobody hears of it. A new host of that name is the machine
+        after it has booted."""
+        self.is_dead = True
+        self._network.crash(self)
 
     def cancel(self) -> None:
         """Asks what is left of its programs to end, unseen."""
@@ -217,19 +105,39 @@ class Host:
             task.cancel()
 
 
-def _cut(descriptor: int) -> None:
-    """Closes a socket whose owner believes that it has it: in its place is one without a peer."""
-    with socket.socket(fileno=os.dup(descriptor)) as other, suppress(OSError):
-        other.shutdown(socket.SHUT_RDWR)  # whoever else has it open
-    with socket.socket() as placeholder:
-        os.dup2(placeholder.fileno(), descriptor)
+class _OwnNetwork:
+    """The network as the host sees it whose loop runs."""
+
+    def __init__(self, network: SimulatedNetwork) -> None:
+        self._network = network
+
+    async def connect(self, make: MakeProtocol, host: str, port: int) -> None:
+        """Opens a connection to another machine, or to this one."""
+        await self._network.connect(_running_host(), make, host, port)
+
+    async def listen(
+        self, make: MakeProtocol, host: str, port: int, backlog: int
+    ) -> Sequence[Listener]:
+        """Takes an address of this machine."""
+        return [self._network.listen(_running_host(), make, host, port, backlog)]
+
+    def own_host(self) -> str:
+        """The machine's name, which is its address."""
+        return _running_host().name
+
+
+def _running_host() -> Host:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop), f"{loop} is no host's"
+    return cast("Host", loop.owner)
 
 
 class World:
-    """Hosts that share a time."""
+    """Hosts that share a time and a network, whose chance comes from `random`."""
 
-    def __init__(self) -> None:
+    def __init__(self, random: Random | None = None) -> None:
         self.time = Time()
+        self.network = SimulatedNetwork(random or Random(0), lambda: self.time.now_ns)
         self.hosts: list[Host] = []
         self._alarm = math.inf  # when somebody wants to go on who has no timer
 
@@ -250,8 +158,9 @@ class World:
             host.loop.close()
 
     def host(self, name: str) -> Host:
-        """A new one."""
-        self.hosts.append(host := Host(name, self.time))
+        """A new one, on the machine of that name; one that has crashed boots."""
+        self.network.boot(name)
+        self.hosts.append(host := Host(name, self.time, self.network))
         return host
 
     def ports(self, random: Random, storage: HeldStorage | None = None) -> Ports:
@@ -261,6 +170,7 @@ class World:
         return replace(
             MACHINE,
             storage=MACHINE.storage if storage is None else lambda _: storage,
+            network=lambda: _OwnNetwork(self.network),
             precise_seconds=time.perf_counter,
             clock=lambda: Clock(time.time_ns, time.monotonic_ns),
             seconds=time.monotonic,
@@ -271,6 +181,7 @@ class World:
         """The part of this world that clients take."""
         return replace(
             MACHINE_OF_CLIENTS,
+            connect=_OwnNetwork(self.network).connect,
             time_ns=self.time.time_ns,
             random=lambda: Random(random.random()),
         )
@@ -283,14 +194,14 @@ class World:
     def run(self, until: Callable[[], bool], within_seconds: float) -> None:
         """Lets hosts take turns until something is so."""
         deadline = self.seconds + within_seconds
-        idle = turns = 0
+        turns = 0
         while not until():
+            has_arrived = self.network.events.run_due()
             worked = [host for host in self.hosts if host.runs and host.loop.turn()]
-            idle = 0 if worked else idle + 1
             turns += 1
             self.time.now_ns += TURN_NS
-            if idle >= IDLE_TURNS:
-                idle = turns = 0
+            if not (worked or has_arrived):
+                turns = 0
                 self._pass_time(deadline)
             elif turns > TURNS_MAX:
                 names = ", ".join(map(str, worked))
@@ -311,8 +222,10 @@ class World:
             self._alarm = math.inf
 
     def _pass_time(self, deadline: float) -> None:
-        """On to the next timer; a paused host's do not count."""
+        """On to the next timer, a paused host's do not count, or to what arrives next."""
         dues = [due for host in self.hosts if host.runs and (due := host.loop.next_timer())]
+        if (due_ns := self.network.events.next_due_ns) is not None:
+            dues.append(MONOTONIC_START_S + due_ns / NS)
         dues.append(self._alarm)
         if min(dues) == math.inf:
             raise Stuck(f"no host has a timer, after {self.seconds:.3f} s")

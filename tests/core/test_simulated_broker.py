@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import TopicPartition
@@ -22,27 +23,28 @@ SETTINGS = {"log.flush.interval.messages": "1"}  # what is acknowledged is on th
 
 def start(world: World, random: Random, storage: MemoryStorage, port: int = 0) -> tuple[Host, Node]:
     host = world.host("broker")
-    starting = start_node(
-        NOWHERE, f"127.0.0.1:{port}", SETTINGS, ports=world.ports(random, storage)
-    )
+    starting = start_node(NOWHERE, f"broker:{port}", SETTINGS, ports=world.ports(random, storage))
     return host, world.result(host, starting)
+
+
+def client(world: World, node: Node) -> Client:
+    return Client(str(node.address), ports=world.client_ports(Random(2)))
 
 
 def now_ms(world: World) -> int:
     return world.time.time_ns() // 1_000_000
 
 
-async def write(address: str, values: list[bytes], now_ms: int) -> None:
-    async with Admin(address) as admin:
+async def write(client: Client, values: list[bytes]) -> None:
+    async with client, Admin(client) as admin, Producer(client) as producer:
         await admin.create_missing_topics([NewTopic("orders", 1)])
-    async with Producer(address) as producer:
         for value in values:
-            await producer.send("orders", value, timestamp_ms=now_ms)
+            await producer.send("orders", value)
         await producer.flush()
 
 
-async def read(address: str, count: int) -> list[bytes | None]:
-    async with Consumer(address, auto_offset_reset="earliest") as consumer:
+async def read(client: Client, count: int) -> list[bytes | None]:
+    async with client, Consumer(client, auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         values: list[bytes | None] = []
         while len(values) < count:
@@ -55,10 +57,10 @@ def test_a_broker_lives_in_memory_and_an_hour_passes_at_once() -> None:
     storage = MemoryStorage()
     with World() as world:
         _, node = start(world, Random(1), storage)
-        client, address = world.host("client"), str(node.address)
-        world.result(client, write(address, [b"a", BIG], now_ms(world)))
+        host = world.host("client")
+        world.result(host, write(client(world, node), [b"a", BIG]))
         world.pass_seconds(3_600)
-        assert world.result(client, read(address, 2)) == [b"a", BIG]
+        assert world.result(host, read(client(world, node), 2)) == [b"a", BIG]
         assert node.broker.now().wall_ms == now_ms(world)
     assert storage.names
 
@@ -69,11 +71,11 @@ def test_what_was_acknowledged_survives_a_power_cut(seed: int) -> None:
     values = [b"%d" % number for number in range(random.randint(1, 40))]
     with World() as world:
         host, node = start(world, random, storage)
-        address = str(node.address)
-        world.result(world.host("writer"), write(address, values, now_ms(world)))
+        world.result(world.host("writer"), write(client(world, node), values))
         host.kill()
-        start(world, random, storage.after_crash(random), node.address.port)
-        assert world.result(world.host("reader"), read(address, len(values))) == values
+        _, node = start(world, random, storage.after_crash(random), node.address.port)
+        found = world.result(world.host("reader"), read(client(world, node), len(values)))
+        assert found == values
 
 
 def test_the_same_seed_founds_the_same_cluster() -> None:

@@ -66,7 +66,7 @@ class History:
         self.transactions: dict[bytes, str] = {}  # by the beginning of its values: how it ended
         self.hosts: dict[Host, tuple[Callable[[str], Coroutine[Any, Any, None]], str]] = {}
         self.start_broker()
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"broker:{self.port}"
         world.result(world.host("admin"), self.make_topics(), PATIENCE_SECONDS)
 
     # The broker
@@ -76,7 +76,7 @@ class History:
         self.broker, self.has_power = self.world.host("broker"), True
         self.broker.loop.set_exception_handler(self.note)
         ports = self.world.ports(self.random, self.storage)
-        listen = f"127.0.0.1:{self.port}"
+        listen = f"broker:{self.port}"
         starting = self.broker.spawn(start_node(Path("/disk"), listen, SETTINGS, ports=ports))
         self.world.run(starting.done, PATIENCE_SECONDS)
         self.port = starting.result().address.port
@@ -312,7 +312,7 @@ class History:
 @contextmanager
 def simulated(monkeypatch: pytest.MonkeyPatch, random: Random) -> Iterator[World]:
     """A world whose time and chance are all that clients know."""
-    with World() as world, monkeypatch.context() as patch:
+    with World(random) as world, monkeypatch.context() as patch:
         patch.setattr(os, "urandom", random.randbytes)
         patch.setattr(cluster, "MACHINE", world.client_ports(random))
         yield world

@@ -61,34 +61,6 @@ def test_a_paused_host_does_nothing_until_it_goes_on() -> None:
         assert beats == pytest.approx([10.5, 11.5, 12.5], abs=0.001)
 
 
-def test_who_talks_to_a_killed_host_hears_that_it_is_gone() -> None:
-    with World() as world:
-        server, client = world.host("server"), world.host("client")
-
-        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(await reader.readline())
-
-        async def listen() -> int:
-            listening = await asyncio.start_server(echo, "127.0.0.1", 0)
-            return int(listening.sockets[0].getsockname()[1])
-
-        port = world.result(server, listen())
-
-        async def talk() -> tuple[bytes, bytes]:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"hello\n")
-            return await reader.readline(), await reader.read()
-
-        talking = client.spawn(talk())
-        world.pass_seconds(1)
-        assert not talking.done()
-        server.kill()
-        world.run(talking.done, 1)
-        assert talking.result() == (b"hello\n", b"")
-        with pytest.raises(ConnectionRefusedError):
-            world.result(client, talk())
-
-
 def test_work_for_threads_is_done_where_it_is_handed_in() -> None:
     with World() as world:
 

@@ -94,7 +94,7 @@ class Simulated(Checked):
         self.runs: dict[Host, asyncio.Task[Progress]] = {}
         self.plan = self.make_plan()
         self.standbys = random.randint(0, 1)
-        self.listen = "127.0.0.1:0"
+        self.listen = "broker:0"
         self.start_broker()
         self.listen = self.address = str(self.node.address)
         world.result(self.client, self._make_topics())
@@ -219,7 +219,7 @@ class Simulated(Checked):
 @contextmanager
 def simulated(monkeypatch: pytest.MonkeyPatch, random: Random) -> Iterator[World]:
     """A world whose time and randomness are all that the programs know."""
-    with World() as world, monkeypatch.context() as patch:
+    with World(random) as world, monkeypatch.context() as patch:
         patch.setattr(os, "urandom", random.randbytes)
         patch.setattr(cluster, "MACHINE", world.client_ports(random))
         patch.setattr(workers, "time", world.time)
