@@ -16,7 +16,10 @@ KafkaliteError
 ├── CoordinationError      the cluster's shared state (ZooKeeper or the embedded one) refused
 │   ├── NoSuchNode         no value at the path
 │   ├── NodeExists         the path is taken
-│   └── VersionMismatch    somebody else wrote in between
+│   ├── VersionMismatch    somebody else wrote in between
+│   │   └── ControllerDeposed  another controller was elected
+│   ├── CoordinationUnavailable  there is no connection; nothing was written
+│   └── OutcomeUnknown     the answer to a write was lost: it may have happened or not
 ├── ConfigError            an unknown or invalid setting, named
 ├── TopologyError          a topology that makes no sense, named by operator
 │   └── UnsupportedOnBackend  an engine cannot run this node
@@ -85,6 +88,18 @@ class NodeExists(CoordinationError):
 
 class VersionMismatch(CoordinationError):
     """Somebody else wrote the value since it was read."""
+
+
+class ControllerDeposed(VersionMismatch):
+    """Another controller was elected: this one may write no more."""
+
+
+class CoordinationUnavailable(CoordinationError):
+    """There was no connection within the time allowed. Nothing was written."""
+
+
+class OutcomeUnknown(CoordinationError):
+    """The answer to a write was lost: it may have happened or not. A read tells."""
 
 
 class ConfigError(KafkaliteError):

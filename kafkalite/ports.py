@@ -59,7 +59,7 @@ class Ports:
 
 
 def _journal(storage: Storage) -> Coordination:
-    return LocalCoordination(storage, in_thread=asyncio.to_thread)
+    return LocalCoordination(storage, in_thread=asyncio.to_thread, turns=asyncio.Lock())
 
 
 MACHINE: Final = Ports(

@@ -22,33 +22,26 @@ import base64
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Final, NoReturn
 
 from kafkalite.core.cluster.coordination import (
-    ANY_VERSION,
-    Check,
-    Create,
-    Delete,
     Entry,
     Operation,
-    Set,
+    Session,
+    SessionListener,
+    Stop,
     Watcher,
     parent_of,
 )
+from kafkalite.core.cluster.tree import Changes, Tree, touched
 from kafkalite.core.log.port import Storage
-from kafkalite.errors import (
-    CoordinationError,
-    NodeExists,
-    NoSuchNode,
-    StorageError,
-    VersionMismatch,
-)
+from kafkalite.errors import CoordinationUnavailable, StorageError
 
 JOURNAL: Final = "coordination.journal"
 CHECKSUM_CHARACTERS: Final = 8
 HISTORY_BYTES_MIN: Final = 1 << 20  # below it, a journal is not worth compacting
-Changes = dict[str, Entry | None]
 InThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
@@ -57,94 +50,24 @@ async def at_once(act: Callable[[], None]) -> None:
     act()
 
 
-class Tree:
-    """The paths in memory, and what a transaction does to them."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {"/": Entry(b"")}
-        self._children: dict[str, set[str]] = {"/": set()}
-
-    def get(self, path: str) -> Entry:
-        """The value at `path`; NoSuchNode if there is none."""
-        try:
-            return self.entries[path]
-        except KeyError:
-            raise NoSuchNode(f"{path} does not exist") from None
-
-    def children(self, path: str) -> list[str]:
-        """The names directly below `path`."""
-        self.get(path)
-        return sorted(self._children.get(path, ()))
-
-    def check(self, operations: Sequence[Operation]) -> Changes:
-        """The changes by `operations`, without making them. Raises for the first that fails."""
-        changes: Changes = {}
-        for operation in operations:
-            path = operation.path
-            known = changes[path] if path in changes else self.entries.get(path)
-            if isinstance(operation, Create):
-                self._check_create(operation, known, changes)
-                changes[path] = Entry(operation.value, 0, operation.is_ephemeral)
-                continue
-            if known is None:
-                raise NoSuchNode(f"{path} does not exist")
-            if operation.version not in (ANY_VERSION, known.version):
-                raise VersionMismatch(
-                    f"{path} is in version {known.version}, expected {operation.version}"
-                )
-            if isinstance(operation, Set):
-                changes[path] = Entry(operation.value, known.version + 1, known.is_ephemeral)
-            elif isinstance(operation, Delete):
-                if any(self._is_there(f"{path}/{c}", changes) for c in self._children_in(path)):
-                    raise NodeExists(f"{path} has children")
-                changes[path] = None
-            else:
-                assert isinstance(operation, Check)
-        return changes
-
-    def apply(self, changes: Changes) -> None:
-        """Makes changes that were checked."""
-        for path, entry in changes.items():
-            parent, _, name = path.rpartition("/")
-            siblings = self._children.setdefault(parent or "/", set())
-            if entry is None:
-                self.entries.pop(path, None)
-                self._children.pop(path, None)
-                siblings.discard(name)
-            else:
-                self.entries[path] = entry
-                siblings.add(name)
-
-    def _children_in(self, path: str) -> set[str]:
-        return self._children.get(path, set())
-
-    def _is_there(self, path: str, changes: Changes) -> bool:
-        return changes[path] is not None if path in changes else path in self.entries
-
-    def _check_create(self, operation: Create, known: Entry | None, changes: Changes) -> None:
-        path = operation.path
-        if not path.startswith("/") or path.endswith("/") or "//" in path:
-            raise CoordinationError(f"{path!r} is no path")
-        if known is not None:
-            raise NodeExists(f"{path} exists")
-        parent = parent_of(path)
-        above = changes[parent] if parent in changes else self.entries.get(parent)
-        if above is None:
-            raise NoSuchNode(f"{parent} does not exist, so {path} cannot be made")
-        if above.is_ephemeral:
-            raise CoordinationError(f"{parent} is ephemeral and can have no children")
-
-
 class LocalCoordination:
     """The `Coordination` port over a file of `storage`."""
 
     def __init__(
-        self, storage: Storage, path: str = JOURNAL, *, in_thread: InThread = at_once
+        self,
+        storage: Storage,
+        path: str = JOURNAL,
+        *,
+        in_thread: InThread = at_once,
+        turns: AbstractAsyncContextManager[None] | None = None,
     ) -> None:
-        """`in_thread` runs what waits for the disk; one transaction at a time."""
+        """`in_thread` runs what waits for the disk. One transaction at a time: `turns` is a lock
+        that lets one after the other in, needed where `in_thread` lets others run meanwhile."""
         self._storage = storage
         self._in_thread = in_thread
+        self._turns = turns or nullcontext()
         self._is_writing = False
+        self._is_closed = False
         self._path = path
         self._tree = Tree()
         self._watchers: dict[str, list[Watcher]] = {}
@@ -155,44 +78,75 @@ class LocalCoordination:
 
     # -- the port
 
+    @property
+    def session(self) -> Session:
+        """The session is this process."""
+        return Session.CONNECTED
+
+    def listen(self, listener: SessionListener) -> Stop:
+        """The session never changes."""
+        return lambda: None
+
     async def get(self, path: str) -> Entry:
         """The value at `path`. NoSuchNode if there is none."""
-        return self._tree.get(path)
+        return self._open_tree().get(path)
 
     async def children(self, path: str) -> list[str]:
         """The names directly below `path`, sorted. NoSuchNode if the path does not exist."""
-        return self._tree.children(path)
+        return self._open_tree().children(path)
+
+    async def get_many(self, paths: Sequence[str]) -> list[Entry | None]:
+        """The values at `paths` in their order, None where there is none."""
+        return self._open_tree().get_many(paths)
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """The names below each of `paths`, None where there is none."""
+        return self._open_tree().children_many(paths)
 
     async def transact(self, operations: Sequence[Operation]) -> None:
         """Runs all operations or none; durable when it returns."""
-        assert not self._is_writing, "one transaction at a time"
-        changes = self._tree.check(operations)
-        durable = {
-            path: after
-            for path, each in changes.items()
-            if (after := _durable(each)) or _durable(self._tree.entries.get(path))
-        }
-        if durable:
-            self._is_writing = True
-            try:
-                await self._in_thread(partial(self._append, durable))
-            finally:
-                self._is_writing = False
-        self._tree.apply(changes)
-        written = {each.path for each in operations if isinstance(each, Set)}
-        for path in changes:
-            self._tell(path)
-            if path not in written:
-                self._tell(parent_of(path))
+        async with self._turns:
+            tree = self._open_tree()
+            assert not self._is_writing, "one transaction at a time"
+            changes = tree.check(operations)
+            durable = {
+                path: after
+                for path, each in changes.items()
+                if (after := _durable(each)) or _durable(tree.entries.get(path))
+            }
+            if durable:
+                self._is_writing = True
+                try:
+                    await self._in_thread(partial(self._append, durable))
+                finally:
+                    self._is_writing = False
+            tree.apply(changes)
+        for path in sorted(touched(operations)):
+            for watcher in tuple(self._watchers.get(path, ())):
+                watcher(path)
 
-    def watch(self, path: str, watcher: Watcher) -> Callable[[], None]:
-        """Calls `watcher` whenever the value at `path` or the set of its children changes."""
-        self._watchers.setdefault(path, []).append(watcher)
-        return lambda: self._watchers[path].remove(watcher)
+    def watch(self, path: str, watcher: Watcher) -> Stop:
+        """Calls `watcher` after each change, before the transaction returns."""
+        watchers = self._watchers.setdefault(path, [])
+        watchers.append(watcher)
+
+        def stop() -> None:
+            if watcher in watchers:
+                watchers.remove(watcher)
+
+        return stop
 
     async def close(self) -> None:
         """Ends the session. The journal needs nothing more: each transaction is durable."""
-        self._file.close()
+        async with self._turns:
+            if not self._is_closed:
+                self._is_closed = True
+                self._file.close()
+
+    def _open_tree(self) -> Tree:
+        if self._is_closed:
+            raise CoordinationUnavailable(f"{self._path} is closed")
+        return self._tree
 
     # -- the journal
 
@@ -275,10 +229,6 @@ class LocalCoordination:
             self._file = self._storage.open(self._path)
         except OSError as error:
             self._broken = StorageError(f"{self._path} takes no more changes: {error}")
-
-    def _tell(self, path: str) -> None:
-        for watcher in tuple(self._watchers.get(path, ())):
-            watcher(path)
 
 
 def _durable(entry: Entry | None) -> Entry | None:

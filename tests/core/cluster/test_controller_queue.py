@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kafkalite.core.cluster.controller import AllocateProducerIds, Controller, ProducerIdBlock
-from kafkalite.core.cluster.image import ClusterRecord, broker_record
+from kafkalite.core.cluster.coordination import Operation, Set
+from kafkalite.core.cluster.image import PRODUCER_IDS_PATH, ClusterRecord, broker_record
 from kafkalite.core.cluster.local import LocalCoordination
 from kafkalite.core.cluster.parts import TOPICS_PER_PART
 from kafkalite.core.cluster.queue import WAITING_MAX, ControllerQueue
@@ -18,7 +19,13 @@ from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import DEFAULT_LISTENER, RequestContext
-from kafkalite.errors import ApiError, CoordinationError, ErrorCode
+from kafkalite.errors import (
+    ApiError,
+    CoordinationError,
+    CoordinationUnavailable,
+    ErrorCode,
+    OutcomeUnknown,
+)
 from kafkalite.testing.storage import MemoryStorage
 
 
@@ -34,9 +41,9 @@ class Store(ClusterStore):
         await super().append(records, ephemeral=ephemeral)
 
 
-def queue(refusals: int = 0) -> ControllerQueue:
+def queue(refusals: int = 0, coordination: LocalCoordination | None = None) -> ControllerQueue:
     controller = Controller(BrokerConfig.parse(), Random(1), lambda _: ())
-    store = Store(LocalCoordination(MemoryStorage()))
+    store = Store(coordination or LocalCoordination(MemoryStorage()))
     store.refusals = refusals
 
     async def apply(records: Sequence[ClusterRecord]) -> None:
@@ -110,6 +117,91 @@ def test_a_large_request_is_taken_in_steps_between_which_others_get_their_turn(
         assert {result.error_code for result in results} == {code}
         tried = [TOPICS_PER_PART] if refusals else [TOPICS_PER_PART, TOPICS_PER_PART, 1]
         assert counts == tried, "after a failure nothing more is tried"
+        await steps.close()
+
+    asyncio.run(story())
+
+
+async def answer_of(pending: Any) -> Any:
+    answers: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    pending.when_done(answers.set_result)
+    async with asyncio.timeout(60):
+        return await answers
+
+
+class Slow(LocalCoordination):
+    """Each transaction waits until it may go on, and may lose its answer or its connection."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStorage())
+        self.begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.loses = self.is_away = False
+
+    async def get_many(self, paths: Sequence[str]) -> Any:
+        if self.is_away:
+            raise CoordinationUnavailable("no connection")
+        return await super().get_many(paths)
+
+    async def transact(self, operations: Sequence[Operation]) -> None:
+        self.begun.set()
+        await self.may_go_on.wait()
+        await super().transact(operations)
+        if self.loses:
+            self.loses, self.is_away = False, True
+            raise OutcomeUnknown("the answer was lost")
+
+
+def test_closing_waits_for_the_write_that_has_begun_and_refuses_the_rest() -> None:
+    async def story() -> None:
+        coordination = Slow()
+        steps = queue(coordination=coordination)
+        steps.start()
+        first, second = (steps.submit(AllocateProducerIds()) for _ in range(2))
+        await coordination.begun.wait()
+        closing = asyncio.create_task(steps.close())
+        await asyncio.sleep(0.01)
+        assert not closing.done()
+        coordination.may_go_on.set()
+        await closing
+        assert first.response == ProducerIdBlock(0, 1_000)
+        assert steps._controller.image.next_producer_id_block == 1_000, "it is in force"
+        for refused in (second, steps.submit(AllocateProducerIds())):
+            assert refused.response is not None
+            assert refused.response.error_code is ErrorCode.NOT_CONTROLLER
+        assert (await coordination.get(PRODUCER_IDS_PATH)).version == 0
+
+    asyncio.run(story())
+
+
+def test_no_step_is_taken_before_a_lost_answer_is_known() -> None:
+    async def story() -> None:
+        coordination = Slow()
+        coordination.may_go_on.set()
+        coordination.loses = True
+        steps = queue(coordination=coordination)
+        steps.start()
+        unknown = await answer_of(steps.submit(AllocateProducerIds()))
+        assert unknown.error_code is ErrorCode.REQUEST_TIMED_OUT
+        waiting = steps.submit(AllocateProducerIds())
+        await asyncio.sleep(0.01)
+        assert waiting.response is None
+        coordination.is_away = False
+        assert await answer_of(waiting) == ProducerIdBlock(1_000, 1_000), "the first block is used"
+        await steps.close()
+
+    asyncio.run(story())
+
+
+def test_what_others_wrote_is_put_in_force_before_the_next_step() -> None:
+    async def story() -> None:
+        coordination = LocalCoordination(MemoryStorage())
+        steps = queue(coordination=coordination)
+        steps.start()
+        assert await answer_of(steps.submit(AllocateProducerIds())) == ProducerIdBlock(0, 1_000)
+        await coordination.transact([Set(PRODUCER_IDS_PATH, b'{"next_block_start":7000}')])
+        refused = await answer_of(steps.submit(AllocateProducerIds()))
+        assert refused.error_code is ErrorCode.NOT_CONTROLLER
+        assert await answer_of(steps.submit(AllocateProducerIds())) == ProducerIdBlock(7_000, 1_000)
         await steps.close()
 
     asyncio.run(story())
