@@ -6,6 +6,7 @@ The tests make the calls that Spark makes, without its JVM.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -22,6 +23,7 @@ from kafkalite.spark.source import BatchReader, KafkaliteSource, StreamReader
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 ALL = ReadAllAvailable()
+MARKER_SECONDS_MAX = 20
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -38,6 +40,16 @@ def given(kafka: str, topic: str, **options: str) -> dict[str, str]:
 def table(kafka: str, topic: str, **options: str) -> list[int]:
     reader = BatchReader(given(kafka, topic, **options))
     return values(reader, reader.partitions())
+
+
+def stable_table(kafka: str, topic: str, count: int) -> list[int]:
+    """The table once it has so many records. Apache Kafka answers the end of a transaction before
+    its markers are in the log.
+    """
+    deadline = time.monotonic() + MARKER_SECONDS_MAX
+    while len(found := table(kafka, topic)) < count and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
 
 
 def columns(numbers: range) -> Columns:
@@ -70,6 +82,7 @@ def transactions(kafka: str) -> str:
                 await within(producer, topic, numbers, end)
 
     asyncio.run(go())
+    stable_table(kafka, topic, 20)
     return topic
 
 
@@ -100,7 +113,7 @@ def test_a_query_ends_before_an_open_transaction(kafka: str) -> None:
             await producer.flush()
             during = await asyncio.to_thread(table, kafka, "spark-open")
             await producer.commit()
-        return during, await asyncio.to_thread(table, kafka, "spark-open")
+        return during, await asyncio.to_thread(stable_table, kafka, "spark-open", 8)
 
     assert asyncio.run(go()) == (list(range(5)), list(range(8)))
 
