@@ -69,7 +69,8 @@ FLOORS = {
     "kafkalite.columnar": 4, "kafkalite.core.coordinators": 4,
     "kafkalite.core.replicas": 3, "kafkalite.core.cluster": 3,
     "kafkalite.clients": 3, "kafkalite.compaction": 3,
-    "kafkalite.core.log": 2, "kafkalite.core.config": 1, "kafkalite.core.protocol": 1,
+    "kafkalite.core.log": 2, "kafkalite.core.peers": 2,
+    "kafkalite.core.config": 1, "kafkalite.core.protocol": 1,
     "kafkalite.serde": 1, "kafkalite.core": 0, "kafkalite.errors": 0,
 }  # fmt: skip
 

@@ -80,7 +80,7 @@ def build(wanted: str | None = None) -> typer.Typer:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from kafkalite.clients.connection import SOFTWARE_VERSION
+        from kafkalite.core.peers.connection import SOFTWARE_VERSION
 
         typer.echo(f"kafkalite {SOFTWARE_VERSION}")
         raise typer.Exit

@@ -17,21 +17,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final, TypeVar
 
-from kafkalite.clients.connection import (
+from kafkalite.clients.lifetime import Lifetime
+from kafkalite.clients.metadata import NO_LEADER, Cluster, TopicInfo, merge
+from kafkalite.clients.ports import MACHINE, ClientPorts
+from kafkalite.core.backoff import Backoff
+from kafkalite.core.peers.connection import (
     BrokerConnection,
     open_connection,
     show_address,
     why_unavailable,
 )
-from kafkalite.clients.lifetime import Lifetime
-from kafkalite.clients.metadata import NO_LEADER, Cluster, TopicInfo, merge
-from kafkalite.clients.ports import MACHINE, ClientPorts
-from kafkalite.clients.retry import Backoff
+from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kafkalite.core.protocol.metadata import MetadataRequest, MetadataRequestTopic
@@ -55,6 +56,8 @@ GROUP_KEY: Final = 0  # what a coordinator is asked for by
 TRANSACTION_KEY: Final = 1
 KEY_KINDS: Final = {GROUP_KEY: "group", TRANSACTION_KEY: "transactional id"}
 PORT_MAX: Final = 65_535
+# Where clients speak fewer versions than we can read: topic ids in a fetch need bookkeeping.
+NEWEST: Final[Mapping[ApiKey, int]] = {ApiKey.FETCH: 12}
 UNKNOWN_TOPIC_TRIES: Final = 5  # a topic that was just made is unknown for a moment
 
 Address = tuple[str, int]
@@ -269,6 +272,7 @@ class Client(Lifetime):
                     request_timeout_ms=self.timing.request_timeout_ms,
                     connect_timeout_ms=max(1, round((until - now) * 1000)),
                     connect=self._ports.connect,
+                    newest=NEWEST,
                 )
             except KafkaliteError as error:
                 slot.retry_at = self._now() + slot.backoff.failed() / 1000

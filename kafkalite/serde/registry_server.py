@@ -30,7 +30,7 @@ from importlib import metadata
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from kafkalite.clients.retry import Backoff
+from kafkalite.core.backoff import Backoff
 from kafkalite.core.config.listeners import Address, parse_address
 from kafkalite.errors import BrokerUnavailable, ConfigError, KafkaliteError
 from kafkalite.serde.registry_log import SchemaLog

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kafkalite.clients.cluster import Client, parse_bootstrap
-from kafkalite.clients.connection import open_connection
+from kafkalite.core.peers.connection import open_connection
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.cluster import DescribeClusterRequest, DescribeClusterResponse

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from kafkalite.clients.metadata import Cluster, merge
-from kafkalite.clients.retry import Backoff
+from kafkalite.core.backoff import Backoff
 from kafkalite.core.protocol.metadata import (
     MetadataResponse,
     MetadataResponseBroker,

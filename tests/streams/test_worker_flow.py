@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from kafkalite.clients.admin.client import Admin, NewTopic
-from kafkalite.clients.connection import BrokerConnection
 from kafkalite.clients.producer.producer import Producer
+from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.types import Columns
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.serde import MemoryRegistry

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kafkalite.clients.admin.calls import TIMEOUT_MS, AdminCalls, raise_for
-from kafkalite.clients.connection import SOFTWARE_NAME, SOFTWARE_VERSION
+from kafkalite.core.peers.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,

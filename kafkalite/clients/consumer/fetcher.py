@@ -22,9 +22,9 @@ from typing import Final, TypeGuard
 
 from kafkalite.clients.background import BackgroundTasks
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.connection import BrokerConnection
 from kafkalite.clients.consumer.positions import CONSUMER_REPLICA_ID, Positions
 from kafkalite.clients.metadata import Cluster
+from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.protocol.fetch import FetchRequest, FetchResponse
 from kafkalite.core.protocol.list_offsets import (
     ListOffsetsPartition,

@@ -30,7 +30,7 @@ from enum import Enum
 from random import Random
 from typing import Final
 
-from kafkalite.clients.retry import delay_ms
+from kafkalite.core.backoff import delay_ms
 from kafkalite.core.columns import FEW
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.fetch import (

@@ -40,7 +40,7 @@ from kafkalite.clients.producer.batching import (
     record_bytes,
     restamp,
 )
-from kafkalite.clients.retry import delay_ms
+from kafkalite.core.backoff import delay_ms
 from kafkalite.core.protocol import records
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.types import (

@@ -27,12 +27,12 @@ from typing import Final, Literal, NamedTuple
 
 from kafkalite.clients.background import BackgroundTasks
 from kafkalite.clients.cluster import Client, client_of
-from kafkalite.clients.connection import BrokerConnection
 from kafkalite.clients.lifetime import Lifetime
 from kafkalite.clients.metadata import TopicInfo
 from kafkalite.clients.producer.accumulator import Accumulator, Answer, Batch, Settings, Settled
 from kafkalite.clients.producer.batching import check_lengths, record_bytes
 from kafkalite.clients.producer.routing import Router
+from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.protocol.compression import Compression
 from kafkalite.core.protocol.produce import (
     PartitionProduceData,

@@ -22,7 +22,7 @@ from kafkalite.clients.cluster import GROUP_KEY, TRANSACTION_KEY, Client
 from kafkalite.clients.consumer.member import OffsetAndMetadata
 from kafkalite.clients.consumer.membership import GroupMetadata
 from kafkalite.clients.producer.transaction import FENCING, IN_TRANSACTION, ProducerTransaction
-from kafkalite.clients.retry import Backoff
+from kafkalite.core.backoff import Backoff
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.transactions import (
     AddOffsetsToTxnRequest,

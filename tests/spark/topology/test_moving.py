@@ -20,8 +20,8 @@ import pytest
 
 from kafkalite.clients import Admin, Consumer, NewTopic, Producer
 from kafkalite.clients.cluster import Client
-from kafkalite.clients.connection import BrokerConnection
 from kafkalite.clients.producer.transactional import TransactionalProducer
+from kafkalite.core.peers.connection import BrokerConnection
 from kafkalite.core.types import Columns, TopicPartition, concat
 from kafkalite.embedded import EmbeddedBroker
 from kafkalite.errors import TopologyError

@@ -1,4 +1,4 @@
-"""One connection of a client to a broker: a request goes out, a future gets the answer.    [IO]
+"""One connection to a broker: a request goes out, a future gets the answer.                 [IO]
 
 `protocol.connection` makes and reads the bytes; this module puts a socket under it. Large frames
 are received straight into buffers of their own. A Kafka broker answers a connection's requests one
@@ -17,6 +17,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
 from kafkalite.core import sockets
@@ -36,17 +37,25 @@ JOIN_BELOW_BYTES: Final = 65_536  # parts smaller than this leave in one write
 SLICE_BYTES: Final = 262_144
 WRITE_BUFFER_BYTES: Final = 4 << 20  # beyond it `is_writable` says no
 
-# Where we speak fewer versions than we can read: topic ids in a fetch need their own bookkeeping.
-NEWEST: Final[Mapping[ApiKey, int]] = {ApiKey.FETCH: 12}
+PRIVATE_SINCE: Final = 20_000  # keys of APIs that only our own brokers have
 
 Versions = Mapping[ApiKey, tuple[int, int]]
+NO_LIMITS: Final[Mapping[ApiKey, int]] = MappingProxyType({})
 
 
 class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection. `open_connection` makes one; `is_open` says whether it still lives."""
 
-    def __init__(self, address: str, client_id: str, request_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        client_id: str,
+        request_timeout_ms: int,
+        newest: Mapping[ApiKey, int] = NO_LIMITS,
+    ) -> None:
+        """`newest` bounds the versions of some APIs: this side could read more than it speaks."""
         self.address = address
+        self._newest = newest
         self.versions: Versions = {}
         self.is_open = False
         self._request_timeout_ms = request_timeout_ms
@@ -75,8 +84,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def version_of(self, key: ApiKey) -> int:
         """The newest version that both sides speak; ApiError naming the ranges if there is none."""
         low, high = API[key].versions
-        high = NEWEST.get(key, high)
+        high = self._newest.get(key, high)
         theirs = self.versions.get(key)
+        if theirs is None and key >= PRIVATE_SINCE:  # never listed: brokers of one release
+            theirs = low, high
         if theirs is None:
             raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -250,10 +261,11 @@ async def open_connection(
     request_timeout_ms: int,
     connect_timeout_ms: int,
     connect: Connect = sockets.connect,
+    newest: Mapping[ApiKey, int] = NO_LIMITS,
 ) -> BrokerConnection:
     """Connects and negotiates versions. BrokerUnavailable says which of the two failed."""
     address = show_address(host, port)
-    connection = BrokerConnection(address, client_id, request_timeout_ms)
+    connection = BrokerConnection(address, client_id, request_timeout_ms, newest)
     try:
         async with asyncio.timeout(connect_timeout_ms / 1000):
             await connect(lambda: connection, host, port)

@@ -1,0 +1,1 @@
+"""Connections to brokers: those of clients, and of brokers among themselves. [P]"""
