@@ -28,6 +28,7 @@ from kafkalite.core.broker.kept_answers import KeptAnswers
 from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
+from kafkalite.core.broker.reading import Replica
 from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.survey import Survey
 from kafkalite.core.broker.turns import turns_of
@@ -63,18 +64,22 @@ from kafkalite.core.protocol.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from kafkalite.core.replicas.leader import Altered, AlterPartition, FollowerFetch
 from kafkalite.core.replicas.manager import Partitions
-from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.shards import TransactionCoordinators
 from kafkalite.core.types import Now
-from kafkalite.errors import ApiError, ConfigError
+from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+# Asks the controller for an in-sync set; the second argument is called with the answer, once.
+AskForInSync = Callable[[AlterPartition, Callable[["Altered | ErrorCode"], None]], None]
+ALL_THERE_IS: Final = 1 << 40  # readers look again, and go on waiting if it is not enough
 COMPUTING_THREADS: Final = 2  # each may hold what a batch decompresses to
 FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
 
@@ -123,6 +128,7 @@ class Broker:
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
         self.partitions = Partitions(self, self._upkeep)
+        self.alter_partition: AskForInSync = _nobody_to_ask  # the cluster's to set
         self.producer_ids = ProducerIds(self._request_producer_ids)
         self._notes = Notes(clock.monotonic_ms)
         self.groups = group_coordinators(self, config, random)
@@ -293,16 +299,50 @@ class Broker:
     ) -> None:
         """Wakes readers that wait for records of `partition`, once these count. `fresh` is the
         batch, if it is small enough to be sent from memory."""
-        if partition.log.flush_is_due:
-            partition.changed()
+        log = partition.log
+        if partition.followers:
+            partition.grew(byte_count)
+        if log.flush_is_due:
+            partition.counts(0)
             self._upkeep.await_flush(partition, byte_count)
-        else:
+        elif log.high_watermark == log.log_end_offset:
             self.waiting.advanced(partition, byte_count, fresh)
 
     def flushed(self, partition: Partition, byte_count: int) -> None:
         """Acknowledges the writes that waited for a flush; readers learn of `byte_count` bytes."""
         partition.advance()
         self.waiting.advanced(partition, byte_count)
+
+    # -- replication
+
+    def follower_fetched(
+        self, partition: Partition, replica: Replica, offset: int, log_start_offset: int
+    ) -> None:
+        """A follower fetches from `offset` on: what it has now may be committed by that. ApiError
+        if its broker has no replica of `partition`."""
+        known = self.image.brokers.get(replica.node_id)
+        fetch = FollowerFetch(
+            replica.node_id, offset, log_start_offset, replica.broker_epoch, known is not None
+        )
+        self.settle(partition, partition.fetched(fetch, self.monotonic_ms()))
+
+    def look_for_lag(self, partition: Partition, monotonic_ms: int) -> None:
+        """Looks for followers of `partition` that lag, or are caught up."""
+        self.settle(partition, partition.tick(monotonic_ms, self.image.brokers))
+
+    def settle(self, partition: Partition, change: Change) -> None:
+        """Answers what waited for the change, and asks the controller what it asks."""
+        if change.has_advanced:
+            self.waiting.advanced(partition, ALL_THERE_IS)
+        for effect in change.effects:
+            assert isinstance(effect, AlterPartition), effect
+            self._alter(partition, effect)
+
+    def _alter(self, partition: Partition, asked: AlterPartition) -> None:
+        def answered(answer: Altered | ErrorCode) -> None:
+            self.settle(partition, partition.altered(asked, answer, self.monotonic_ms()))
+
+        self.alter_partition(asked, answered)
 
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
@@ -368,8 +408,7 @@ class Broker:
         follow their partitions."""
         changed = {where for record in records if (where := partition_of(record.path)) is not None}
         for where in changed:
-            if (partition := self.partitions.replay(where)) is not None:
-                self.waiting.advanced(partition, partition.log.size_bytes)
+            self.partitions.replay(where)
         if changed:
             self.groups.leaders_changed()
             self.transactions.leaders_changed()
@@ -390,6 +429,11 @@ class Broker:
             yield CreatableTopicConfigs(
                 entry.key.name, value, entry.is_read_only, int(entry.source), entry.is_sensitive
             )
+
+
+def _nobody_to_ask(asked: AlterPartition, answered: Callable[[Altered | ErrorCode], None]) -> None:
+    """Where there is no cluster no in-sync set changes; the leader asks again later."""
+    answered(ErrorCode.NOT_CONTROLLER)
 
 
 def _is_same(old: TopicImage, new: TopicImage | None) -> bool:

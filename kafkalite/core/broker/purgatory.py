@@ -11,7 +11,7 @@ Source KAFKA-1430 ("purgatory redesign"); apache/kafka `DelayedOperationPurgator
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -33,6 +33,9 @@ class Operation(Protocol[K_contra]):
     def advance(self, key: K_contra, high_watermark: int, bytes_added: int) -> bool:
         """Takes note that `key` moved on; True once nothing more is waited for."""
 
+    def lose(self, key: K_contra) -> bool:
+        """Takes note that nothing more will come of `key`; True once nothing more is waited for."""
+
 
 @dataclass(slots=True, eq=False)
 class DelayedFetch(Generic[K_contra]):
@@ -46,19 +49,34 @@ class DelayedFetch(Generic[K_contra]):
         self.bytes_missing -= bytes_added
         return self.bytes_missing <= 0
 
+    def lose(self, key: K_contra) -> bool:
+        """What there is, is answered."""
+        return True
+
 
 @dataclass(slots=True, eq=False)
 class DelayedProduce(Generic[K]):
-    """An acks=all produce: complete once each high watermark has passed its last record."""
+    """An acks=all produce: complete once each high watermark has passed its last record, or never
+    will. `acknowledges` is asked about each partition at that moment."""
 
     token: Any
     offsets_wanted: dict[K, int]  # key -> the high watermark that acknowledges it
+    acknowledges: Callable[[K], bool] | None = None
+    lost: set[K] = field(default_factory=set)  # whose records nobody vouches for
 
     def advance(self, key: K, high_watermark: int, bytes_added: int) -> bool:
         """Drops the partitions whose records are replicated."""
         wanted = self.offsets_wanted.get(key)
         if wanted is not None and high_watermark >= wanted:
             del self.offsets_wanted[key]
+            if self.acknowledges is not None and not self.acknowledges(key):
+                self.lost.add(key)
+        return not self.offsets_wanted
+
+    def lose(self, key: K) -> bool:
+        """Drops a partition that is led elsewhere, gone or broken: the others are waited for."""
+        if self.offsets_wanted.pop(key, None) is not None:
+            self.lost.add(key)
         return not self.offsets_wanted
 
 
@@ -101,8 +119,9 @@ class Purgatory(Generic[K]):
         return done
 
     def drop(self, key: K) -> list[Operation[K]]:
-        """Releases all that waits on `key`, which is going away (leadership lost, deleted)."""
-        done = list(self._waiting.get(key, ()))
+        """Ends what waits on `key`, which is going away (leadership lost, deleted, broken). Returns
+        the operations that wait for nothing else."""
+        done = [each for each in self._waiting.get(key, ()) if each.lose(key)]
         for operation in done:
             self.cancel(operation)
         return done

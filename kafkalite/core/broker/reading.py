@@ -40,6 +40,14 @@ class Watched(Protocol):
 
     topic_partition: TopicPartition
     watchers: dict[Any, None]
+    followers: dict[Any, None]
+
+
+class Replica(NamedTuple):
+    """The broker whose followers read, in one of its lives."""
+
+    node_id: int
+    broker_epoch: int
 
 
 class Reading:
@@ -55,12 +63,18 @@ class Reading:
         "_stale",
         "_watched",
         "asked",
+        "fetched_ms",
         "found",
         "has_changed",
+        "replica",
     )
 
-    def __init__(self, asked: dict[Key, Asked]) -> None:
+    def __init__(
+        self, asked: dict[Key, Asked], replica: Replica | None = None, now_ms: int = 0
+    ) -> None:
         self.asked = asked  # in the order to read them
+        self.replica = replica  # None: a consumer reads
+        self.fetched_ms = now_ms  # when it was last asked for records
         self.found: dict[Key, PartitionData] = {}  # by looks since the last answer
         self._stale: set[Key] | None = None  # to be looked at; None: everything
         self._places: dict[Key, int] | None = None  # the order of `asked`, once it matters
@@ -71,6 +85,11 @@ class Reading:
         self._complete: Callable[[Parked], None] | None = None
         self._is_over = False
         self.has_changed = False  # while nobody waited, since it was last set to False
+
+    @property
+    def replica_id(self) -> int:
+        """The broker whose followers read."""
+        return -1 if self.replica is None else self.replica.node_id
 
     # -- what is asked
 
@@ -140,7 +159,7 @@ class Reading:
         """`partition` was read: it says once when it has changed."""
         if not self._is_over:
             self._watched[partition] = key
-            partition.watchers[self] = None
+            (partition.watchers if self.replica is None else partition.followers)[self] = None
 
     def changed(self, partition: Watched, byte_count: int) -> bool:
         """`partition` has changed, and has `byte_count` bytes more to read. True if this reading
@@ -191,4 +210,5 @@ class Reading:
             self._stale = None
             for partition in self._watched:
                 partition.watchers.pop(self, None)
+                partition.followers.pop(self, None)
             self._watched.clear()

@@ -28,7 +28,7 @@ from random import Random
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from kafkalite.core.broker.reading import Asked, Key, Reading
+from kafkalite.core.broker.reading import Asked, Key, Reading, Replica
 from kafkalite.core.protocol.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -44,6 +44,7 @@ FIRST_EPOCH: Final = 0  # of a request that begins a session
 FINAL_EPOCH: Final = -1  # of one that wants none
 ID_MAX: Final = (1 << 31) - 1
 PARTITIONS_PER_SLICE: Final = 500  # of a long answer, each some 2 us
+CONSUMER: Final = -1  # in the place of a replica's broker
 UNKNOWN: Final = -1  # an offset that the reader was not told
 
 T = TypeVar("T")
@@ -87,8 +88,9 @@ class FetchSession:
 
     def take_note(self, key: Key, found: PartitionData) -> bool:
         """Whether `found` is news; from now on the reader knows it."""
-        now = _known_after(found)
         failed = found.error_code is not ErrorCode.NONE
+        failed = failed or found.diverging_epoch.end_offset != UNKNOWN  # as `has_failed`
+        now = UNKNOWN if failed else found.high_watermark, found.log_start_offset
         is_news = failed or _size(found) > 0 or self.told.get(key) != now
         self.told[key] = now
         return is_news
@@ -161,8 +163,9 @@ class FetchSessions:
         """The partitions to read for a request. `by_id`: it has topic ids, `names` their names."""
         asked = partitions_asked(request, names, by_id)
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
-            return self._open_anew(request, by_id, asked)
-        session = self._find(request.session_id, request.session_epoch, by_id)
+            return self._open_anew(request, by_id, asked, now_ms)
+        replica = replica_of(request)
+        session = self._find(request.session_id, request.session_epoch, by_id, replica)
         if isinstance(session, ErrorCode):
             return session
         session.take_in(asked.items(), _forgotten(request, by_id))
@@ -182,8 +185,9 @@ class FetchSessions:
         at once. A session whose request is given up halfway is closed.
         """
         if request.session_epoch in (FIRST_EPOCH, FINAL_EPOCH):
-            return self._open_anew(request, by_id, asked)
-        session = self._find(request.session_id, request.session_epoch, by_id)
+            return self._open_anew(request, by_id, asked, now_ms)
+        replica = replica_of(request)
+        session = self._find(request.session_id, request.session_epoch, by_id, replica)
         if isinstance(session, ErrorCode):
             return session
         session.epoch = epoch = _after(session.epoch)
@@ -203,11 +207,14 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # evicted, or closed by its reader
         return self._go_on(session, epoch, names, now_ms)
 
-    def _open_anew(self, request: FetchRequest, by_id: bool, asked: dict[Key, Asked]) -> OpenFetch:
+    def _open_anew(
+        self, request: FetchRequest, by_id: bool, asked: dict[Key, Asked], now_ms: int
+    ) -> OpenFetch:
         """All partitions are in the request, which may begin a session."""
         if request.session_id != NO_SESSION:
             self._close(request.session_id)
-        return OpenFetch(Reading(asked), request.session_epoch == FIRST_EPOCH, by_id)
+        reading = Reading(asked, replica_of(request), now_ms)
+        return OpenFetch(reading, request.session_epoch == FIRST_EPOCH, by_id)
 
     def resume(
         self,
@@ -220,16 +227,19 @@ class FetchSessions:
     ) -> OpenFetch | None:
         """The same for a request that goes on with a session and forgets nothing. None, and nothing
         is done, where `open` would tell an error."""
-        session = self._find(session_id, epoch, by_id)
+        session = self._find(session_id, epoch, by_id, None)
         if isinstance(session, ErrorCode):
             return None
         session.take_in(asked.items(), ())
         return self._go_on(session, _after(session.epoch), names, now_ms)
 
-    def _find(self, session_id: int, epoch: int, by_id: bool) -> FetchSession | ErrorCode:
-        """The session whose next request has this epoch."""
+    def _find(
+        self, session_id: int, epoch: int, by_id: bool, replica: Replica | None
+    ) -> FetchSession | ErrorCode:
+        """The session whose next request has this epoch. A follower's session is its own, in one
+        life of its broker: it shows more than consumers may see."""
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.reading.replica != replica:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.uses_topic_ids is not by_id:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
@@ -246,6 +256,7 @@ class FetchSessions:
         del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
         session.used_ms, session.epoch = now_ms, epoch
+        session.reading.fetched_ms = now_ms
         if session.uses_topic_ids:
             session.resolve(names)
         return OpenFetch(session.reading, False, session.uses_topic_ids, session, session.epoch)
@@ -342,10 +353,21 @@ class FetchSessions:
         return True
 
 
+def replica_of(request: FetchRequest) -> Replica | None:
+    """The broker that fetches for its followers; None for a consumer."""
+    state = request.replica_state
+    node_id = state.replica_id if request.replica_id == CONSUMER else request.replica_id
+    return None if node_id < 0 else Replica(node_id, state.replica_epoch)
+
+
+def has_failed(data: PartitionData) -> bool:
+    """Whether the answer is no news of records, but an error or where histories part."""
+    return data.error_code is not ErrorCode.NONE or data.diverging_epoch.end_offset != UNKNOWN
+
+
 def _known_after(data: PartitionData) -> Told:
     """What the reader knows after `data`: nothing after an error, so the next success is sent."""
-    failed = data.error_code is not ErrorCode.NONE
-    return UNKNOWN if failed else data.high_watermark, data.log_start_offset
+    return UNKNOWN if has_failed(data) else data.high_watermark, data.log_start_offset
 
 
 def _size(data: PartitionData) -> int:

@@ -81,18 +81,25 @@ class Waiting:
         """Calls `then` once the high watermark has reached `offset`, at once if it has. Callbacks
         run in the order of their offsets.
 
-        `otherwise` where it never will: the log has failed, or the topic is gone.
+        `otherwise` where that says nothing: the log has failed, the topic is gone, another leader
+        epoch has begun, or too few replicas are in sync by then.
         """
         is_committed = partition.log.high_watermark >= offset
         if is_committed and not self._finished:
             then()
             return
-        key = partition.topic_partition
+        key, epoch = partition.topic_partition, partition.replication.leader_epoch
 
         def left() -> None:
-            (then if partition.log.high_watermark >= offset else otherwise)()
+            is_lost = operation.lost or operation.offsets_wanted
+            (otherwise if is_lost else then)()
 
-        operation: DelayedProduce[TopicPartition] = DelayedProduce(left, {key: offset})
+        def acknowledges(key: TopicPartition) -> bool:
+            return partition.why_unsafe(epoch) is None
+
+        operation: DelayedProduce[TopicPartition] = DelayedProduce(
+            left, {} if is_committed else {key: offset}, acknowledges
+        )
         if is_committed:
             self._finish((operation,))
             return
@@ -114,7 +121,7 @@ class Waiting:
         next `settle` those that this wakes may read the batch itself, `fresh`, from memory."""
         where = partition.topic_partition
         is_watched = bool(partition.watchers)
-        partition.changed(byte_count)
+        partition.counts(byte_count)
         if fresh is not None and is_watched and self._is_answering:
             partition.fresh = fresh
             self._fresh.append(partition)
@@ -124,12 +131,10 @@ class Waiting:
 
     def failed(self, partition: Partition) -> None:
         """Nothing that is waited for will come: the log has failed."""
-        partition.changed(UNREACHABLE)
-        where = partition.topic_partition
-        self._finish(self.purgatory.advance(where, UNREACHABLE, UNREACHABLE))
+        self.gone(partition)
 
     def gone(self, partition: Partition) -> None:
-        """The same of a partition that is no more."""
+        """The same of a partition that is no more, or is led elsewhere, or in another epoch."""
         partition.changed(UNREACHABLE)
         self._finish(self.purgatory.drop(partition.topic_partition))
 

@@ -199,12 +199,13 @@ class Coordinators(Generic[M]):
 
     def leaders_changed(self) -> None:
         """The image has other leaders or epochs. A coordinator whose partition is led elsewhere
-        resigns; its waiting clients are sent to the new one."""
+        resigns; its waiting clients are sent to the new one. So does one whose partition is led
+        here in another epoch: it is made anew from the log, as what it had asked for may be lost.
+        """
         for coordinator in tuple(self._coordinators.values()):
             replication = coordinator.partition.replication
-            if replication.role is Role.LEADER:
-                coordinator.leader_epoch = replication.leader_epoch
-            else:
+            is_led = replication.role is Role.LEADER
+            if not is_led or coordinator.leader_epoch != replication.leader_epoch:
                 self._resign(coordinator)
 
     def complete_transaction(

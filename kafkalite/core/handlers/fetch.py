@@ -1,5 +1,9 @@
 """Fetch: whole batches from the log, now or when enough of them have come.                 [D]
 
+A follower sees all that the log has, and its leader learns from each fetch how far it is. Before
+anything is read the last epoch that a reader has fetched is compared with the log's: where the
+histories part, the answer says where, and has no records.
+
 A consumer sees records below the high watermark, and under read_committed below the last stable
 offset, with the aborted transactions in what it is given. Too few bytes wait until what becomes
 readable in the partitions asked for is enough; then, or at the deadline, the partitions that have
@@ -12,8 +16,9 @@ slices, and its answer is encoded in a thread.
 Which partitions a request is about, and which of them an answer tells of, is for `broker.sessions`;
 which of them must be read, for `broker.reading`.
 
-Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (topic ids), KIP-951
-(leaders in answers); apache/kafka `ReplicaManager`.
+Source KIP-74 (size limits), KIP-98 (isolation), KIP-227 (sessions), KIP-516 (topic ids), KIP-595
+(diverging epochs), KIP-903 (replica epochs), KIP-951 (leaders in answers); apache/kafka
+`ReplicaManager`.
 """
 
 from __future__ import annotations
@@ -40,14 +45,21 @@ from kafkalite.core.protocol.apis import ApiKey
 from kafkalite.core.protocol.connection import RequestHeader
 from kafkalite.core.protocol.fetch import (
     AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
 from kafkalite.core.protocol.primitives import ZERO_UUID, Buffer, records_size
 from kafkalite.core.protocol.produce import LeaderIdAndEpoch, NodeEndpoint
-from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
+from kafkalite.core.replicas.partition import (
+    READ_AS_REPLICA,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Partition,
+)
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -57,8 +69,6 @@ if TYPE_CHECKING:
 PARTITIONS_AT_ONCE: Final = 1_000  # more go on in slices
 PARTITIONS_PER_SLICE: Final = 500  # some 5 us each
 COLD_READS_MAX: Final = 1_000  # of a request, beyond which the loop itself waits for the disk
-REFUSED: Final = Parts("topics.partitions", "responses.partitions")
-CONSUMER: Final = -1
 UNKNOWN_OFFSET: Final = -1
 TOPIC_IDS_SINCE_V: Final = 13
 LEADERS_SINCE_V: Final = 16
@@ -70,10 +80,6 @@ NAMES_A_LEADER: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.F
 @handles(ApiKey.FETCH, versions=(4, 16))
 def fetch(broker: Broker, request: FetchRequest, context: RequestContext) -> Answer:
     """Returns records at once if there are enough or an error; waits for more otherwise."""
-    if request.replica_id != CONSUMER or request.replica_state.replica_id != CONSUMER:
-        if _is_long(request):
-            return _in_slices(broker, context, _refuse_in_slices(broker, request, context))
-        return _refuse_follower(request)
     by_id = context.api_version >= TOPIC_IDS_SINCE_V
     now_ms = broker.monotonic_ms()
     if _is_long(request):
@@ -133,14 +139,6 @@ def _in_slices(broker: Broker, context: RequestContext, slices: Answering) -> Pe
     pending: Pending[Any] = Pending()
     pending.complete(answer)
     return pending
-
-
-def _refuse_in_slices(broker: Broker, request: FetchRequest, context: RequestContext) -> Answering:
-    refusal = yield from REFUSED.answer(request, _refuse_follower)
-    version = context.api_version
-    encoding = broker.compute(lambda: _encoded(refusal, refusal.responses, version))
-    yield encoding
-    return encoding.result()
 
 
 def _opened_in_slices(
@@ -214,24 +212,6 @@ def _encoded(
 # ---- few partitions ------------------------------------------------------------------------------
 
 
-def _refuse_follower(request: FetchRequest) -> FetchResponse:
-    """Replication is not built: a follower's fetch gets this error for each partition."""
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return FetchResponse(
-        responses=tuple(
-            FetchableTopicResponse(
-                topic.topic,
-                topic.topic_id,
-                tuple(
-                    PartitionData(p.partition, code, UNKNOWN_OFFSET, records=b"")
-                    for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
-    )
-
-
 def _wait(fetching: _Fetching, pending: Pending[Any], missing: int, deadline_ms: int) -> bool:
     """Parks the fetch until `missing` bytes more can be read; False if there is no room to."""
     broker, opened = fetching.broker, fetching.opened
@@ -280,6 +260,8 @@ class _Fetching:
     opened: OpenFetch
     context: RequestContext
     header: RequestHeader | None = None  # of a request whose answer may be a frame
+    isolation_level: int = READ_UNCOMMITTED  # what of the log the reader may see
+    notes_followers: bool = True  # their first look at a partition; the next ones are no fetches
     bytes_found: int = 0
     found_by_topic: dict[str, int] = field(default_factory=dict)
     has_errors: bool = False
@@ -291,6 +273,10 @@ class _Fetching:
         return not self.has_errors and not self.has_more and bool(self.opened.reading.asked)
 
     def _begin(self) -> None:
+        if self.opened.reading.replica is not None:
+            self.isolation_level = READ_AS_REPLICA
+        elif self.request.isolation_level == READ_COMMITTED:
+            self.isolation_level = READ_COMMITTED
         self.bytes_found = 0
         self.found_by_topic.clear()
         self.has_errors = self.has_more = False
@@ -300,11 +286,12 @@ class _Fetching:
         self._begin()
         reading = self.opened.reading
         asked, found = reading.asked, reading.found
-        committed = self.request.isolation_level == READ_COMMITTED
+        isolation_level = self.isolation_level
         stale: set[Key] = set()
-        for key in reading.stale(READ_COMMITTED if committed else READ_UNCOMMITTED):
-            found[key] = self._read(key, asked[key], committed, stale)
+        for key in reading.stale(isolation_level):
+            found[key] = self._read(key, asked[key], isolation_level, stale)
         reading.looked(stale)
+        self.notes_followers = False
 
     def read_at_once(self) -> bool:
         """Reads, unless that takes long: very many partitions, or bytes that only the disk has.
@@ -322,8 +309,8 @@ class _Fetching:
         the session. Bytes that are not cached are read in a thread first."""
         self._begin()
         reading = self.opened.reading
-        committed = self.request.isolation_level == READ_COMMITTED
-        keys = deque(reading.begin_look(READ_COMMITTED if committed else READ_UNCOMMITTED))
+        isolation = self.isolation_level
+        keys = deque(reading.begin_look(isolation))
         cold_reads = 0
         while not self.opened.is_superseded:
             some, stale = list[Key](), set[Key]()
@@ -331,7 +318,7 @@ class _Fetching:
             while keys and len(some) < PARTITIONS_PER_SLICE and cold is None:
                 key, may_wait = keys[0], cold_reads > COLD_READS_MAX
                 try:
-                    data = self._read(key, reading.asked[key], committed, stale, may_wait=may_wait)
+                    data = self._read(key, reading.asked[key], isolation, stale, may_wait=may_wait)
                 except ColdRead as error:
                     cold = error
                     cold_reads += 1
@@ -340,6 +327,7 @@ class _Fetching:
                     some.append(keys.popleft())
             reading.looked_at(some, stale)
             if not keys:
+                self.notes_followers = False
                 return
             yield None if cold is None else self.broker.in_thread(cold.warm)
 
@@ -393,7 +381,7 @@ class _Fetching:
         self,
         key: Key,
         asked: Asked,
-        committed: bool,
+        isolation_level: int,
         stale: set[Key],
         *,
         may_wait: bool = False,
@@ -402,9 +390,13 @@ class _Fetching:
         ColdRead, unless this `may_wait` for the disk."""
         request, wanted = self.request, asked.partition
         bytes_max = min(request.max_bytes, self.broker.fetch_bytes_max) - self.bytes_found
-        isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
         try:
             partition = self._partition(asked)
+            if wanted.last_fetched_epoch >= 0 or isolation_level == READ_AS_REPLICA:
+                diverging = self._lineage(partition, wanted)
+                if diverging is not None:
+                    stale.add(key)
+                    return diverging
             records = partition.read(
                 wanted.fetch_offset,
                 max(0, min(wanted.partition_max_bytes, bytes_max)),
@@ -418,7 +410,7 @@ class _Fetching:
                 if self.bytes_found and records.size_bytes > bytes_max:
                     records, self.has_more = None, True
             aborted = None
-            if committed:
+            if isolation_level == READ_COMMITTED:
                 aborted = _aborted(partition, wanted.fetch_offset, records, may_wait)
         except ApiError as error:
             stale.add(key)
@@ -428,7 +420,8 @@ class _Fetching:
         if records is not None:
             size, topic = records.size_bytes, partition.topic_partition.topic
             self.bytes_found += size
-            self.found_by_topic[topic] = self.found_by_topic.get(topic, 0) + size
+            if isolation_level != READ_AS_REPLICA:
+                self.found_by_topic[topic] = self.found_by_topic.get(topic, 0) + size
             self.has_more |= records.before_offset < partition.end(isolation_level)
         return PartitionData(
             wanted.partition,
@@ -439,6 +432,30 @@ class _Fetching:
             aborted_transactions=aborted,
             records=_data(records),
         )
+
+    def _lineage(self, partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+        """Compares the reader's history with the log's: the answer where they part, else None. A
+        follower's leader learns how far it is. ApiError."""
+        partition.replication.check_leader(wanted.current_leader_epoch)
+        parts_at = partition.check_lineage(wanted.last_fetched_epoch, wanted.fetch_offset)
+        log = partition.log
+        if parts_at is not None:
+            self.has_errors = True  # nothing is waited for
+            return PartitionData(
+                wanted.partition,
+                ErrorCode.NONE,
+                log.high_watermark,
+                log.last_stable_offset,
+                log.log_start_offset,
+                EpochEndOffset(*parts_at),
+                records=b"",
+            )
+        replica = self.opened.reading.replica
+        if replica is not None and self.notes_followers:
+            self.broker.follower_fetched(
+                partition, replica, wanted.fetch_offset, wanted.log_start_offset
+            )
+        return None
 
     def _partition(self, asked: Asked) -> Partition:
         """The partition asked for, of the very topic that the reader means. ApiError."""
@@ -460,10 +477,14 @@ class _Fetching:
             if known is not None:
                 leader = LeaderIdAndEpoch(known.leader, known.leader_epoch)
         aborted = () if code in UNKNOWN_TOPIC else None  # the rest was refused by the log
+        start = UNKNOWN_OFFSET
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and self.opened.reading.replica is not None:
+            start = self._partition(asked).log.log_start_offset  # where the follower goes on
         return PartitionData(
             index,
             code,
             UNKNOWN_OFFSET,
+            log_start_offset=start,
             current_leader=leader,
             aborted_transactions=aborted,
             records=b"",
@@ -475,7 +496,8 @@ def _framed(
 ) -> Framed | None:
     """The answer about one partition; None if it needs a message."""
     records, aborted = data.records, data.aborted_transactions
-    if data.error_code or aborted or records is None:
+    is_plain = not data.error_code and data.diverging_epoch.end_offset == UNKNOWN_OFFSET
+    if not is_plain or aborted or records is None:
         return None
     by_id = header.api_version >= TOPIC_IDS_SINCE_V
     return framed_poll(

@@ -11,7 +11,10 @@ max.message.bytes, and no less than 128 MiB: what is beyond is MESSAGE_TOO_LARGE
 clients split the batch. A partition that is named twice is refused (INVALID_REQUEST); Apache Kafka
 appends the last batch that names it and answers nothing of the others.
 
-Where flush.messages asks for a flush, acks 1 waits for it too.
+Where flush.messages asks for a flush, acks 1 waits for it too. A wait is for records of one leader
+epoch: when it ends, the answer is NOT_LEADER_OR_FOLLOWER, whatever is at their offsets later. Too
+few replicas in sync are NOT_ENOUGH_REPLICAS before an append, and NOT_ENOUGH_REPLICAS_AFTER_APPEND
+where they became too few before it was committed.
 
 Versions below 3 are advertised, because librdkafka before 2.11.1 takes their absence for a broker
 without compression (KAFKA-18659), and refused: their message sets are no record batches.
@@ -23,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from kafkalite.core.broker.purgatory import DelayedProduce
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
@@ -83,7 +86,16 @@ BYTES_AT_ONCE: Final = 1 << 20  # of a batch, decompressed; larger ones are chec
 DECOMPRESSED_RATIO_MAX: Final = 128  # max.message.bytes that a request's batches decompress to
 RECORD_ERRORS_MAX: Final = 100  # refused records that one answer names
 
-Wanted = dict[TopicPartition, int]  # the high watermark that acknowledges a partition's batch
+
+class Awaited(NamedTuple):
+    """What acknowledges a partition's batch."""
+
+    partition: Partition
+    high_watermark: int
+    leader_epoch: int  # of the append
+
+
+Wanted = dict[TopicPartition, Awaited]
 
 
 @handles(ApiKey.PRODUCE, versions=(0, 11))
@@ -305,7 +317,9 @@ def _appended(
     if log.high_watermark <= last_offset and (
         production.request.acks == ACKS_ALL or log.flush_is_due
     ):
-        production.wanted[partition.topic_partition] = last_offset + 1
+        production.wanted[partition.topic_partition] = Awaited(
+            partition, last_offset + 1, partition.replication.leader_epoch
+        )
     return PartitionProduceResponse(
         data.index,
         ErrorCode.NONE,
@@ -419,48 +433,54 @@ def _when_replicated(
 ) -> Pending[ProduceResponse] | ProduceResponse:
     """Waits for the followers, or the disk; at the deadline, missing partitions time out."""
     pending: Pending[ProduceResponse] = Pending()
-    asked = dict(wanted)
+    refused: dict[TopicPartition, ApiError] = {}
+
+    def acknowledges(where: TopicPartition) -> bool:
+        awaited = wanted[where]
+        error = None
+        if request.acks == ACKS_ALL:
+            error = awaited.partition.why_unsafe(awaited.leader_epoch)
+        if error is not None:
+            refused[where] = error
+        return error is None
+
+    missing = {where: awaited.high_watermark for where, awaited in wanted.items()}
+    operation = DelayedProduce(lambda: finish(), missing, acknowledges)
 
     def finish() -> None:
-        answer = _timed_out(response, wanted) if wanted else response
-        pending.complete(_refuse_failed(broker, answer, asked))
+        for where in operation.lost:
+            refused.setdefault(where, _why_lost(broker, wanted[where]))
+        for where, offset in operation.offsets_wanted.items():
+            words = f"{where}: not replicated to offset {offset} in time"
+            refused[where] = ApiError(ErrorCode.REQUEST_TIMED_OUT, words)
+        pending.complete(_instead(response, refused))
 
-    operation = DelayedProduce(finish, wanted)
+    for where, awaited in wanted.items():  # some may have come while others were appended
+        if awaited.leader_epoch != awaited.partition.replication.leader_epoch:
+            operation.lose(where)
+        else:
+            operation.advance(where, awaited.partition.log.high_watermark, 0)
     deadline_ms = broker.monotonic_ms() + max(0, request.timeout_ms)
-    if not broker.waiting.park(operation, tuple(wanted), deadline_ms):
-        return _timed_out(response, wanted)
+    left = tuple(missing)
+    if not left or not broker.waiting.park(operation, left, deadline_ms):
+        finish()
+        return pending
     pending.when_abandoned(lambda: broker.waiting.forget(operation))
     return pending
 
 
-def _timed_out(response: ProduceResponse, missing: Wanted) -> ProduceResponse:
-    return _instead(
-        response,
-        {
-            where: ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, f"{where}: not replicated to offset {offset} in time"
-            )
-            for where, offset in missing.items()
-        },
-    )
-
-
-def _refuse_failed(broker: Broker, response: ProduceResponse, asked: Wanted) -> ProduceResponse:
+def _why_lost(broker: Broker, awaited: Awaited) -> ApiError:
     """A batch is not said to be stored where the log failed before it was acknowledged, or another
-    broker leads by now."""
-    refused = {}
-    for where, offset in asked.items():
-        try:
-            partition = broker.partition(*where)
-            if partition.log.high_watermark >= offset:
-                continue
-            partition.replication.check_leader()
-        except ApiError as error:
-            refused[where] = error
-        else:
-            if (failure := partition.log.failure) is not None:
-                refused[where] = ApiError(ErrorCode.KAFKA_STORAGE_ERROR, failure)
-    return _instead(response, refused)
+    broker leads by now, or this one in another epoch."""
+    where = awaited.partition.topic_partition
+    try:
+        partition = broker.partition(*where)
+        partition.replication.check_led_in(awaited.leader_epoch)
+    except ApiError as error:
+        return error
+    failure = partition.log.failure
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER if failure is None else ErrorCode.KAFKA_STORAGE_ERROR
+    return ApiError(code, failure or f"{where}: is another one by now")
 
 
 def _instead(

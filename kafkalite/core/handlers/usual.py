@@ -46,7 +46,7 @@ from kafkalite.core.protocol.usual_requests import (
     write_produce,
 )
 from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
-from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_LEADER, Role
+from kafkalite.core.replicas.replication import ACKS_ALL, ACKS_LEADER
 from kafkalite.core.types import RequestContext, TopicPartition
 from kafkalite.errors import ApiError, RecordsTooLarge
 
@@ -134,9 +134,7 @@ def _takes(partition: Partition, acks: int) -> bool:
     replication, log = partition.replication, partition.log
     return (
         acks in (ACKS_LEADER, ACKS_ALL)
-        and replication.role is Role.LEADER
-        and replication.replica_count == len(replication.in_sync_replicas) == 1
-        and replication.node_id in replication.in_sync_replicas
+        and replication.is_alone
         and log.health.failure is None
         and log.config.flush_messages == LONG_MAX
     )
@@ -291,6 +289,10 @@ class Poll(Pending[Any]):
 
     def advance(self, key: TopicPartition, high_watermark: int, bytes_added: int) -> bool:
         """As an operation it is parked on no key: the partition calls `changed`."""
+        return False
+
+    def lose(self, key: TopicPartition) -> bool:
+        """As `advance`: the partition calls `changed`."""
         return False
 
     def token(self) -> None:

@@ -26,26 +26,26 @@ from typing import Final, NoReturn
 
 from kafkalite.core.config.keys import LONG_MAX
 from kafkalite.core.config.settings import LogConfig
-from kafkalite.core.log.epochs import LeaderEpochs
 from kafkalite.core.log.flushing import Durability, Flush
-from kafkalite.core.log.health import Health, refuse
+from kafkalite.core.log.health import refuse
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import Loaded, load
 from kafkalite.core.log.place import Place, Report
 from kafkalite.core.log.port import Buffer, Storage
 from kafkalite.core.log.producer_state import BatchMetadata, ProducerState
+from kafkalite.core.log.readable import ReadableLog
 from kafkalite.core.log.retention import deletable, farewell
-from kafkalite.core.log.segment import FileRecords, Segment
-from kafkalite.core.log.segments import Segments
+from kafkalite.core.log.runs import Run, checked_run
+from kafkalite.core.log.segment import Segment
 from kafkalite.core.log.snapshots import Snapshots
 from kafkalite.core.log.validation import Batch, Validated, validated
-from kafkalite.core.log.values import AbortedTransaction, Appended, GoOn, TimestampAndOffset
-from kafkalite.core.protocol.records import BatchHeader, batches, patch, verify_crc
-from kafkalite.core.types import NO_EPOCH, NO_TIMESTAMP, Now, TopicPartition
+from kafkalite.core.log.values import AbortedTransaction, Appended
+from kafkalite.core.protocol.records import BatchHeader, patch
+from kafkalite.core.types import NO_TIMESTAMP, Now, TopicPartition
 from kafkalite.errors import ApiError, CorruptBatchError, ErrorCode, StorageError
 
 
-class PartitionLog:
+class PartitionLog(ReadableLog):
     """One partition's log. See the module's docstring for the order of its offsets."""
 
     __slots__ = (
@@ -53,29 +53,18 @@ class PartitionLog:
         "_expired_ms",
         "_high_watermark",
         "_place",
-        "_segments",
         "_snapshots",
-        "epochs",
-        "health",
-        "log_end_offset",
-        "log_start_offset",
         "loss",
         "producers",
-        "topic_partition",
     )
 
     def __init__(self, place: Place, loaded: Loaded, now: Now, *, is_new: bool) -> None:
+        super().__init__(place, loaded)
         self._place = place
-        self.topic_partition: Final = place.partition
-        self._segments = Segments(place, loaded.segments)
         self._snapshots: Final[Snapshots] = loaded.snapshots
         self.producers: Final[ProducerState] = loaded.producers
-        self.epochs: Final[LeaderEpochs] = loaded.epochs
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
         self.loss: Final = loaded.loss  # what opening it found missing or cut, in words
         self._high_watermark = loaded.log_start_offset
-        self.health: Final = Health(place.partition)
         opened_ms, synced = now.monotonic_ms, loaded.recovery_point
         self._durability = Durability(place, loaded.epochs, synced, opened_ms, is_new=is_new)
         self._expired_ms = opened_ms
@@ -215,29 +204,73 @@ class PartitionLog:
             batch.base_offset, batch.last_offset, time_ms, self.log_start_offset, duplicate=True
         )
 
-    def append_as_follower(self, records: Buffer, now_ms: int) -> Appended | None:
-        """Appends batches as a leader sent them, offsets and epochs included; None for no batch.
+    def append_as_follower(
+        self, records: Buffer, now_ms: int, leader_epoch: int = LONG_MAX
+    ) -> Appended | None:
+        """Appends a run of batches as the leader of `leader_epoch` sent them, offsets and epochs
+        included, with one write for each segment; None for no batch.
 
-        An incomplete batch at the end is left out. CorruptBatchError for a bad CRC, and for a
-        batch that begins before the log's end.
+        An incomplete batch at the end is left out. CorruptBatchError, and nothing is done, for a
+        bad CRC, for offsets or epochs that fall, and for a batch that begins before the log's end.
         """
         self.health.check()
-        first_offset, view = None, memoryview(records)
-        for position, header in batches(records):
-            verify_crc(records, position, header)
-            if header.base_offset < self.log_end_offset:
-                raise CorruptBatchError(
-                    f"{self.topic_partition}: batch at offset {header.base_offset}, the log ends "
-                    f"at {self.log_end_offset}"
-                )
-            data = view[position : position + header.size_bytes]
-            self.log_end_offset = header.base_offset  # over what the leader has compacted away
-            leader_epoch, max_timestamp = header.partition_leader_epoch, header.max_timestamp
-            self._store(data, header, leader_epoch, max_timestamp, now_ms)
-            first_offset = header.base_offset if first_offset is None else first_offset
-        if first_offset is None:
+        run = checked_run(records, self.topic_partition, self.epochs.latest, leader_epoch)
+        if not run:
             return None
+        first_offset, start, data = (
+            run[0][1].base_offset,
+            self.log_start_offset,
+            memoryview(records),
+        )
+        try:
+            if first_offset < self.log_end_offset:
+                self._begin_within(run[0][1])
+            while run:
+                run = self._store_run(data, run, now_ms)
+        except StorageError as error:
+            refuse(error)
+        if start > self.log_start_offset:
+            self.log_start_offset = start
+            self.high_watermark = self._high_watermark
         return Appended(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset)
+
+    def _begin_within(self, header: BatchHeader) -> None:
+        """The leader's log may begin within a batch, where records were deleted. A log that is to
+        begin there holds the whole batch."""
+        first, last, end = header.base_offset, header.last_offset, self.log_end_offset
+        if self.log_start_offset < end or last < end:
+            raise CorruptBatchError(
+                f"{self.topic_partition}: batch at offset {first}, the log ends at {end}"
+            )
+        self.truncate_fully(first)
+
+    def _store_run(self, data: memoryview, run: Run, now_ms: int) -> Run:
+        """Writes the batches for which one segment has room, and returns the others. What `_store`
+        does for a batch is done for each. StorageError."""
+        position, header = run[0]
+        self.log_end_offset = header.base_offset  # over what the leader has compacted away
+        count = self._segments.room_for(run, now_ms)
+        if not count:
+            self.roll(now_ms)
+            count = self._segments.room_for(run, now_ms)
+        segment, (last_position, last) = self._segments.active, run[count - 1]
+        size = segment.log.size_bytes
+        try:
+            written = segment.log.append(data[position : last_position + last.size_bytes])
+        except OSError as error:
+            self._undo(segment, size, error)
+        self.log_end_offset, shift = last.next_offset, written - position
+        for position, header in run[:count]:
+            segment.reindex(position + shift, header, self._place.config.index_interval_bytes)
+            if header.partition_leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                batch = data[position : position + header.size_bytes]
+                offset, timestamp = header.base_offset, header.max_timestamp
+                aborted = self.producers.replay(header, offset, timestamp, batch)
+                if aborted is not None:
+                    self._note_abort(segment, aborted)
+        return run[count:]
 
     def _store(
         self,
@@ -296,72 +329,6 @@ class PartitionLog:
             raise StorageError(f"{self.topic_partition}: roll: {error}") from error
         self._durability.made_file()
         return segment
-
-    # ---- read ----------------------------------------------------------------------------------
-
-    def read(self, offset: int, bytes_max: int, before_offset: int) -> FileRecords | None:
-        """Whole batches below `before_offset`, from the one that holds `offset`, `bytes_max` at
-        most but always the first. None when there is none (yet); ApiError OFFSET_OUT_OF_RANGE.
-        """
-        end_offset = self.log_end_offset
-        if not self.log_start_offset <= offset <= end_offset:
-            raise ApiError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition}: offset {offset}, there is "
-                f"[{self.log_start_offset}, {end_offset})",
-            )
-        if self.health.failure is not None:
-            self.health.check_read(offset)
-            before_offset = min(before_offset, self.health.readable_end)
-        if offset >= end_offset or offset >= before_offset:
-            return None
-        try:
-            return self._segments.read(offset, bytes_max, before_offset, end_offset)
-        except (OSError, CorruptBatchError) as error:
-            refuse(StorageError(f"{self.topic_partition}: {error}"))
-
-    def offset_for_timestamp(
-        self, timestamp: int, first_offset: int = 0, batches_max: int = LONG_MAX
-    ) -> TimestampAndOffset | GoOn | None:
-        """The first record from `first_offset` on that is not older than `timestamp`; None when
-        all are. After `batches_max` batches in vain: from which offset to go on.
-        """
-        first_offset = max(first_offset, self.log_start_offset)
-        try:
-            return self._segments.offset_for_timestamp(timestamp, first_offset, batches_max)
-        except (OSError, CorruptBatchError) as error:
-            refuse(StorageError(f"{self.topic_partition}: {error}"))
-
-    def max_timestamp(self) -> int:
-        """The largest timestamp of all batches, -1 without one."""
-        try:
-            return self._segments.max_timestamp()
-        except OSError as error:
-            refuse(StorageError(f"{self.topic_partition}: {error}"))
-
-    def segments_written(self, now_ms: int) -> list[tuple[int, int]]:
-        """Each segment's base offset and the time of its last write (epoch ms), newest first. The
-        log's end counts as a segment if the newest one is not empty.
-        """
-        try:
-            written = self._segments.written(self.log_start_offset)
-        except OSError as error:
-            refuse(StorageError(f"{self.topic_partition}: {error}"))
-        has_records = self._segments.active.size_bytes > 0
-        return [(self.log_end_offset, now_ms), *written] if has_records else written
-
-    def aborted_transactions(self, offset: int, before_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records in [offset, before_offset), by their markers."""
-        try:
-            return self._segments.aborted_transactions(offset, before_offset)
-        except (OSError, StorageError) as error:
-            refuse(StorageError(f"{self.topic_partition}: {error}"))
-
-    def end_offset_for_epoch(
-        self, leader_epoch: int, current_epoch: int = NO_EPOCH
-    ) -> tuple[int, int]:
-        """The largest epoch up to `leader_epoch` and where it ends; (-1, -1) when unknown."""
-        return self.epochs.end_offset(leader_epoch, self.log_end_offset, current_epoch)
 
     # ---- truncate ------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from zlib import crc32
 from kafkalite.core.log.index import IndexCache
 from kafkalite.core.log.loading import CLEANED_SUFFIX, SWAP_SUFFIX
 from kafkalite.core.log.place import Place
+from kafkalite.core.log.runs import Run
 from kafkalite.core.log.segment import DELETED_SUFFIX, FileRecords, Segment
 from kafkalite.core.log.values import AbortedTransaction, GoOn, TimestampAndOffset
 
@@ -129,6 +130,21 @@ class Segments:
         return waited_ms > roll_ms or segment.is_full(
             size, last_offset, config.segment_bytes, config.segment_index_bytes
         )
+
+    def room_for(self, run: Run, now_ms: int) -> int:
+        """How many batches of a run the active segment takes; 0: it must roll."""
+        config, active, size = self._place.config, self.active, 0
+        for number, (_, header) in enumerate(run):
+            size += header.size_bytes
+            if active.size_bytes:
+                is_over = self.must_roll(size, header.last_offset, header.max_timestamp, now_ms)
+            else:  # takes one batch, however large
+                is_over = number > 0 and active.is_full(
+                    size, header.last_offset, config.segment_bytes, config.segment_index_bytes
+                )
+            if is_over:
+                return number
+        return len(run)
 
     def _jitter_ms(self, roll_ms: int) -> int:
         """At most segment.jitter.ms, and the same for a segment whenever it is asked."""

@@ -15,7 +15,7 @@ Source apache/kafka LogManager.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -353,6 +353,11 @@ class LogStore:
                 offsets.pop(where, None)
         return self._start_offsets.writer()
 
+    def high_watermarks_writer(self, logs: Iterable[PartitionLog]) -> Callable[[], None] | None:
+        """The same of how far `logs` are committed; of the others as it was last written."""
+        self._watermarks.offsets |= {log.topic_partition: log.high_watermark for log in logs}
+        return self._watermarks.writer()
+
     def cleaned_offsets_writer(self) -> Callable[[], None] | None:
         """The same of `cleaned_offsets`."""
         return self._cleaned.writer()
@@ -369,8 +374,7 @@ class LogStore:
 
     def write_high_watermarks(self) -> None:
         """Writes up to where each log is committed."""
-        self._watermarks.offsets |= {w: log.high_watermark for w, log in self.logs.items()}
-        if write := self._watermarks.writer():
+        if write := self.high_watermarks_writer(self.logs.values()):
             write()
 
     def _take_back(self, log: PartitionLog) -> None:

@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
 from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImage
-from kafkalite.core.config.settings import LogConfig, TopicConfig
+from kafkalite.core.config.settings import BrokerConfig, LogConfig, TopicConfig
 from kafkalite.core.duties import Slices
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
-from kafkalite.core.replicas.partition import Partition
+from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.replication import PartitionReplication, Role
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.types import Now, TopicPartition
@@ -53,8 +53,16 @@ class Host(Protocol):
     def note(self, message: str) -> None:
         """Logs one line for the operator."""
 
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+
     def gone(self, partition: Partition) -> None:
-        """The partition is no more, or is led elsewhere: whatever waits for it is answered."""
+        """The partition is no more, or is led elsewhere, or in another epoch: whatever waits for it
+        is answered."""
+
+    def settle(self, partition: Partition, change: Change) -> None:
+        """Answers what waited for the change, and asks the controller what it asks."""
 
     def in_thread(self, act: Callable[[], Any]) -> asyncio.Future[Any]:
         """Runs `act`, which waits for a disk, in another thread."""
@@ -157,7 +165,11 @@ class Partitions:
             log.warning("%s is online again", where)
         if opened.loss is not None:
             log.warning("%s: %s", where, opened.loss)
-        return Partition(where, opened, PartitionReplication(where, self._host.node_id))
+        return Partition(where, opened, self._replication(where))
+
+    def _replication(self, where: TopicPartition) -> PartitionReplication:
+        lag_ms = self._host.config["replica.lag.time.max.ms"]
+        return PartitionReplication(where, self._host.node_id, lag_ms)
 
     def _note_offline(self, where: TopicPartition, error: StorageError) -> None:
         if self.offline.get(where) != str(error):
@@ -165,8 +177,18 @@ class Partitions:
         self.offline[where] = str(error)
 
     def _replay(self, partition: Partition, image: PartitionImage) -> None:
-        """Takes a new image; records found in the log may need a flush before they count."""
-        partition.replay(image)
+        """Takes a new image; records found in the log may need a flush before they count.
+
+        What waits for records of an earlier leader epoch is answered: whether they stay is decided
+        elsewhere."""
+        host, replication = self._host, partition.replication
+        role, epoch = replication.role, replication.leader_epoch
+        change = partition.replay(image, host.now().monotonic_ms)
+        if role is Role.LEADER and (
+            replication.role is not Role.LEADER or replication.leader_epoch != epoch
+        ):
+            host.gone(partition)
+        host.settle(partition, change)
         if partition.log.flush_is_due:
             self._upkeep.await_flush(partition, partition.log.size_bytes)
 
@@ -177,10 +199,7 @@ class Partitions:
         image = self._host.image.partition(*where)
         if partition is None or image is None:
             return None
-        before = partition.replication.role
         self._replay(partition, image)
-        if before is Role.LEADER and partition.replication.role is not Role.LEADER:
-            self._host.gone(partition)
         return partition
 
     def let_go(self, topic: TopicImage) -> list[Partition]:
@@ -259,7 +278,7 @@ class Partitions:
                 host.note(str(error))
                 return
             log.warning("%s takes records again", where)
-            partition.reopened(future.result(), PartitionReplication(where, host.node_id))
+            partition.reopened(future.result(), self._replication(where))
             if partition.log.loss is not None:
                 log.warning("%s: %s", where, partition.log.loss)
             self._hold_again(where)

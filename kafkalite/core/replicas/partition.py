@@ -1,17 +1,19 @@
-"""One partition on this broker: its log, and how far consumers may read it.                 [D]
+"""One partition on this broker: its log, and how far consumers and followers may read it.    [D]
 
     read ──> the reader watches ──changed──> called once, and reads again when it needs to
 
 Owns   the high watermark's way from replication to the log; the readers that watch for changes of
-       what they read: records, high watermark, start of the log, leader, failure.
+       what they read: records, high watermark, start of the log, leader, failure. Consumers read
+       up to the high watermark, followers up to the end of the log.
 Fails  with ApiError if this broker does not lead the partition, or if the log refuses a batch.
 Source apache/kafka `Partition`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.log.partition_log import PartitionLog
@@ -21,11 +23,24 @@ from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import AbortedTransaction, Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import Allowance
-from kafkalite.core.replicas.replication import PartitionReplication, Role
-from kafkalite.core.types import NO_EPOCH, TopicPartition
+from kafkalite.core.replicas.leader import Altered, AlterPartition, FollowerFetch
+from kafkalite.core.replicas.replication import LogEnds, PartitionReplication, Role
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NOTHING, Outcome, TopicPartition
+from kafkalite.errors import ApiError, ErrorCode
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
+READ_AS_REPLICA: Final = 2  # of no request: all that the log has
+
+
+class Change(NamedTuple):
+    """What a step of the replication has changed."""
+
+    has_advanced: bool  # the high watermark, so that more counts than before
+    effects: tuple[object, ...] = ()  # questions to the controller
+
+
+NO_CHANGE: Final = Change(False)
 
 
 class Watcher(Protocol):
@@ -36,6 +51,18 @@ class Watcher(Protocol):
         the next change too."""
 
 
+class FollowerWatcher(Watcher, Protocol):
+    """A follower that waits for more at the log's end."""
+
+    @property
+    def replica_id(self) -> int:
+        """The follower's broker."""
+
+    @property
+    def fetched_ms(self) -> int:
+        """When it last asked for records, monotonic."""
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
     """The broker's state of one partition that it holds."""
@@ -44,19 +71,30 @@ class Partition:
     log: PartitionLog
     replication: PartitionReplication
     watchers: dict[Watcher, None] = field(default_factory=dict)  # in the order of their looks
+    followers: dict[FollowerWatcher, None] = field(default_factory=dict)  # they see all of it
     fresh: MemoryRecords | None = None  # the last append, until the readers it woke have read it
 
     def __post_init__(self) -> None:
         self.log.health.on_change = self.changed
 
     def changed(self, byte_count: int = 0) -> None:
-        """Calls the watchers. The broker does so for an append, with its bytes; this and the log do
-        it for all other changes."""
+        """Calls all watchers: the log begins elsewhere, has failed, or is led by another."""
+        self.counts(byte_count)
+        self.grew(byte_count)
+
+    def counts(self, byte_count: int) -> None:
+        """Calls the watchers: `byte_count` bytes more can be read by consumers."""
         self.fresh = None
         if self.watchers:
             done = [each for each in self.watchers if not each.changed(self, byte_count)]
             for each in done:
                 del self.watchers[each]
+
+    def grew(self, byte_count: int) -> None:
+        """Calls the followers: the log is `byte_count` bytes longer, whether these count or not."""
+        called = [each for each in self.followers if not each.changed(self, byte_count)]
+        for follower in called:
+            del self.followers[follower]
 
     def reopened(self, log: PartitionLog, replication: PartitionReplication) -> None:
         """Goes on with another log, as the disk has it; a `replay` follows."""
@@ -89,20 +127,97 @@ class Partition:
         appended = log.append_as_leader(
             records, replication.leader_epoch, now_ms, from_client=from_client
         )
-        if replication.replicated(replication.node_id, log.acknowledged_end):
-            log.high_watermark = replication.high_watermark
+        leader = replication.leader
+        assert leader is not None, f"{self.topic_partition}: not led here"
+        if leader.appended(log.acknowledged_end):
+            log.high_watermark = leader.high_watermark
         return appended
 
-    def advance(self) -> None:
-        """More of the log counts than before: it was flushed."""
-        if self.replication.appended(self.log.acknowledged_end):
-            self.log.high_watermark = self.replication.high_watermark
+    # -- replication
 
-    def replay(self, image: PartitionImage) -> None:
+    def why_unsafe(self, leader_epoch: int) -> ApiError | None:
+        """Why a record that was appended in `leader_epoch`, and is below the high watermark now, is
+        not to be called safe; None if it is."""
+        replication = self.replication
+        if replication.is_alone and replication.leader_epoch == leader_epoch:
+            return None  # as always on one node
+        try:
+            replication.check_led_in(leader_epoch)
+            replication.check_in_sync(
+                self.log.config.min_insync_replicas, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            )
+        except ApiError as error:
+            return error
+        return None
+
+    def advance(self) -> bool:
+        """More of the log counts than before: it was flushed. True if the high watermark moved."""
+        if self.replication.leader is None:
+            return False
+        self.replication.leader.appended(self.log.acknowledged_end)
+        return self._settled().has_advanced
+
+    def replay(self, image: PartitionImage, now_ms: int) -> Change:
         """Takes a new image of the partition."""
-        self.replication.replay(image, self.log.acknowledged_end)
-        self.log.high_watermark = self.replication.high_watermark
+        log = self.log
+        ends = LogEnds(log.high_watermark, log.log_end_offset, log.acknowledged_end)
+        outcome = self.replication.replay(image, ends, now_ms)
+        if outcome is None:
+            return NO_CHANGE
+        change = self._settled(outcome)
         self.changed()
+        return change
+
+    def check_lineage(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
+        """Where the log of a reader that has fetched up to `offset`, the last of it written in
+        `last_fetched_epoch`, parts from this one: the largest common epoch that this log can name,
+        and where it ends here. None while all of it is here. ApiError if the epoch is not known."""
+        if last_fetched_epoch == NO_EPOCH:
+            return None
+        epoch, end = self.log.end_offset_for_epoch(
+            last_fetched_epoch, self.replication.leader_epoch
+        )
+        if end == NO_OFFSET:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition}: nothing is known of leader epoch {last_fetched_epoch}",
+            )
+        return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
+
+    def fetched(self, fetch: FollowerFetch, now_ms: int) -> Change:
+        """A follower fetches, whose log is a part of this one. ApiError if it has no replica."""
+        leader, log = self.replication.led(), self.log
+        if not log.log_start_offset <= fetch.fetch_offset <= log.log_end_offset:
+            return NO_CHANGE  # and refused by `read`
+        return self._settled(leader.fetched(fetch, now_ms))
+
+    def tick(self, now_ms: int, registered: Collection[int]) -> Change:
+        """Looks for followers that lag; `registered` are the brokers that run."""
+        leader = self.replication.leader
+        if leader is None or not leader.followers:
+            return NO_CHANGE
+        for each in self.followers:
+            leader.still_fetches(each.replica_id, each.fetched_ms)
+        return self._settled(leader.tick(now_ms, registered))
+
+    def altered(self, asked: AlterPartition, answer: Altered | ErrorCode, now_ms: int) -> Change:
+        """The controller has answered what a change's effect asked."""
+        leader = self.replication.leader
+        if leader is None or asked.leader_epoch != leader.leader_epoch:
+            return NO_CHANGE
+        change = self._settled(leader.altered(asked, answer, now_ms))
+        self.replication.partition_epoch = leader.partition_epoch
+        return change
+
+    def _settled(self, outcome: Outcome[Any] = NOTHING) -> Change:
+        """The log's high watermark follows the leader's."""
+        leader, log = self.replication.leader, self.log
+        if leader is None or leader.high_watermark <= log.high_watermark:
+            return Change(False, outcome.effects) if outcome.effects else NO_CHANGE
+        log.high_watermark = leader.high_watermark
+        return Change(True, outcome.effects)
+
+    # -- readers
 
     def read(
         self,
@@ -142,8 +257,8 @@ class Partition:
             return self.log.aborted_transactions(offset, before_offset)
 
     def end(self, isolation_level: int) -> int:
-        """The first offset that a consumer may not see yet."""
+        """The first offset that such a reader may not see yet."""
         log = self.log
         if isolation_level == READ_COMMITTED:
             return log.last_stable_offset
-        return log.high_watermark
+        return log.log_end_offset if isolation_level == READ_AS_REPLICA else log.high_watermark

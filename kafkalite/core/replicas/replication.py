@@ -1,25 +1,25 @@
-"""One partition's replication as this broker sees it: the leader, the high watermark.       [P]
+"""One partition's replication as this broker sees it: its role, and the machine of the role.  [P]
 
-A leader commits a record once every in-sync replica has it: the high watermark is the smallest
-log end offset among them, and never falls while the leader stays. With one broker the in-sync
-set is the leader alone, and the high watermark is the end of its log.
+    OFFLINE ──image──> LEADER:   `leader` says what is committed and who is in sync
+                └────> FOLLOWER: `follower` says what to fetch and what to cut
 
-Owns   role, leader_epoch, in_sync_replicas, high_watermark.
+Owns   role, leader_epoch; the machine of this role and epoch, which goes with either.
 Never  touches the log: the caller reports the log end offset after each append.
 Fails  with ApiError: NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH,
-       INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS.
+       INVALID_REQUIRED_ACKS, NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND.
 Source KIP-101, KIP-320 (epochs); apache/kafka `Partition`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from kafkalite.core.cluster.image import PartitionImage
-from kafkalite.core.types import NO_EPOCH, NO_OFFSET, TopicPartition
+from kafkalite.core.cluster.image import NO_LEADER, PartitionImage
+from kafkalite.core.replicas.leader import Leader
+from kafkalite.core.types import NO_EPOCH, NOTHING, Outcome, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 ACKS_NONE: Final = 0
@@ -43,36 +43,78 @@ LEGAL: Final[Mapping[Role, frozenset[Role]]] = {
 }
 
 
+class LogEnds(NamedTuple):
+    """How far this broker's own log reaches."""
+
+    high_watermark: int
+    log_end_offset: int
+    acknowledged_end: int  # the end of the records that are safe here
+
+
 @dataclass(slots=True)
 class PartitionReplication:
     """The replication state of one partition on the broker `node_id`."""
 
     topic_partition: TopicPartition
     node_id: int
+    lag_time_max_ms: int = 30_000
     role: Role = Role.OFFLINE
+    leader_id: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
+    partition_epoch: int = -1
     replica_count: int = 0
-    in_sync_replicas: frozenset[int] = frozenset()
-    high_watermark: int = 0
-    log_end_offsets: dict[int, int] = field(default_factory=dict)  # of the leader and followers
+    is_alone: bool = False  # the leader, and the only replica: what it has is committed
+    leader: Leader | None = None
 
-    def replay(self, image: PartitionImage, log_end_offset: int) -> bool:
-        """Takes a new image of the partition; False if it is older than the known one.
-
-        `log_end_offset` is this broker's own. A broker that becomes leader learns its followers'
-        offsets from their fetches.
-        """
+    def replay(self, image: PartitionImage, ends: LogEnds, now_ms: int) -> Outcome[Any] | None:
+        """Takes a new image of the partition: what the leader asks for then; None, and nothing is
+        done, if it is older than the known one."""
         if image.leader_epoch < self.leader_epoch:
-            return False
-        if image.leader_epoch > self.leader_epoch:
-            self.log_end_offsets = {}
-        self.leader_epoch = image.leader_epoch
+            return None
+        is_new_epoch = image.leader_epoch > self.leader_epoch
+        if not is_new_epoch and image.epoch < self.partition_epoch:
+            return None
         self._become(Role.LEADER if image.leader == self.node_id else Role.FOLLOWER)
+        self.leader_id, self.leader_epoch = image.leader, image.leader_epoch
+        self.partition_epoch = image.epoch
         self.replica_count = len(image.replicas)
-        self.in_sync_replicas = frozenset(image.in_sync_replicas)
-        if self.role is Role.LEADER:
-            self.appended(log_end_offset)
-        return True
+        if self.role is not Role.LEADER:
+            self.leader, self.is_alone = None, False
+            return NOTHING
+        leader = None if is_new_epoch else self.leader
+        if leader is None:
+            leader = self.leader = Leader(
+                self.topic_partition,
+                self.node_id,
+                image.leader_epoch,
+                epoch_start_offset=ends.log_end_offset,
+                high_watermark=ends.high_watermark,
+                log_end_offset=ends.acknowledged_end,
+                lag_time_max_ms=self.lag_time_max_ms,
+            )
+        leader.log_end_offset = ends.acknowledged_end
+        outcome = leader.replay(image, now_ms)
+        self.is_alone = image.replicas == (self.node_id,) == image.in_sync_replicas
+        return outcome
+
+    @property
+    def in_sync_replicas(self) -> frozenset[int]:
+        """The in-sync set in force, as the leader knows it; empty elsewhere."""
+        return frozenset() if self.leader is None else self.leader.in_sync_replicas
+
+    @property
+    def high_watermark(self) -> int:
+        """Below it records are committed, as the leader knows; -1 elsewhere."""
+        return -1 if self.leader is None else self.leader.high_watermark
+
+    def led(self) -> Leader:
+        """The leader's machine. ApiError NOT_LEADER_OR_FOLLOWER."""
+        if self.leader is None:
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self.topic_partition}: broker {self.node_id} does not lead it",
+            )
+        return self.leader
 
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
         """Refuses a request unless this broker leads, in the epoch that the peer knows."""
@@ -84,50 +126,49 @@ class PartitionReplication:
                 f"{self.topic_partition}: leader epoch {current_leader_epoch}, "
                 f"ours is {self.leader_epoch}",
             )
-        if self.role is not Role.LEADER:
+        self.led()
+
+    def check_led_in(self, leader_epoch: int) -> None:
+        """Refuses to speak for records of a leader epoch that is over: they may be cut elsewhere,
+        and others have their offsets. ApiError NOT_LEADER_OR_FOLLOWER."""
+        self.led()
+        if leader_epoch != self.leader_epoch:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"{self.topic_partition}: broker {self.node_id} does not lead it",
+                f"{self.topic_partition}: appended in leader epoch {leader_epoch}, "
+                f"ours is {self.leader_epoch}",
             )
 
     def check_produce(self, acks: int, min_insync_replicas: int) -> None:
-        """Refuses an append whose `acks` the replicas cannot fulfil.
-
-        A partition with fewer replicas than `min_insync_replicas` needs all of them.
-        """
+        """Refuses an append whose `acks` the replicas cannot fulfil."""
         if acks not in ACKS:
             raise ApiError(
                 ErrorCode.INVALID_REQUIRED_ACKS,
                 f"{self.topic_partition}: acks {acks}, expected -1, 0 or 1",
             )
-        if self.role is not Role.LEADER:
-            self.check_leader()
-        needed = min(min_insync_replicas, self.replica_count)
-        if acks == ACKS_ALL and len(self.in_sync_replicas) < needed:
+        if self.is_alone:
+            return
+        self.led()
+        if acks == ACKS_ALL:
+            self.check_in_sync(min_insync_replicas, ErrorCode.NOT_ENOUGH_REPLICAS)
+
+    def check_in_sync(self, min_insync_replicas: int, code: ErrorCode) -> None:
+        """Refuses, with `code`, to call a record safe while too few replicas are in sync.
+
+        A partition with fewer replicas than `min_insync_replicas` needs all of them.
+        """
+        in_sync = len(self.in_sync_replicas)
+        if in_sync < min(min_insync_replicas, self.replica_count):
             raise ApiError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{self.topic_partition}: {len(self.in_sync_replicas)} in sync, "
+                code,
+                f"{self.topic_partition}: {in_sync} in sync, "
                 f"min.insync.replicas is {min_insync_replicas}",
             )
 
     def appended(self, log_end_offset: int) -> bool:
         """Notes the end of the leader's own log; True if the high watermark moved."""
-        return self.replicated(self.node_id, log_end_offset)
-
-    def replicated(self, node_id: int, log_end_offset: int) -> bool:
-        """Notes how far a replica's log reaches; True if the high watermark moved."""
-        assert self.role is Role.LEADER, f"{self.topic_partition}: {self.role.name}"
-        ends = self.log_end_offsets
-        ends[node_id] = log_end_offset
-        if len(self.in_sync_replicas) == 1 and node_id in self.in_sync_replicas:
-            committed = log_end_offset  # as on every append of a cluster of one broker
-        else:
-            replicas = self.in_sync_replicas
-            committed = min((ends.get(node, NO_OFFSET) for node in replicas), default=-1)
-        if committed <= self.high_watermark:
-            return False
-        self.high_watermark = committed
-        return True
+        assert self.leader is not None, f"{self.topic_partition}: {self.role.name}"
+        return self.leader.appended(log_end_offset)
 
     def _become(self, role: Role) -> None:
         step = f"{self.topic_partition}: {self.role.name} -> {role.name}"

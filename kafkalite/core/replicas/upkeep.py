@@ -32,9 +32,11 @@ from kafkalite.core.types import Now
 from kafkalite.errors import ApiError, StorageError
 
 HOUSEKEEPING_MS: Final = 10_000
+IN_SYNC_CHECK_MS: Final = 500
 FLUSH_CHECK_MS: Final = 1_000
 FLUSH_CHECK_MS_MIN: Final = 10
 LOGS_PER_SLICE: Final = 32
+PARTITIONS_PER_SLICE: Final = 500  # of looks at their followers, some 5 us each
 
 
 class Host(Protocol):
@@ -60,6 +62,9 @@ class Host(Protocol):
 
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
+
+    def look_for_lag(self, partition: Partition, monotonic_ms: int) -> None:
+        """Looks for followers of `partition` that lag, or are caught up."""
 
     def try_again(self) -> Slices:
         """Opens the logs that could not be opened or have failed, where that may help."""
@@ -88,6 +93,9 @@ class Upkeep:
         interval_ms = config["log.flush.scheduler.interval.ms"]  # may be 0, or less
         interval_ms = max(FLUSH_CHECK_MS_MIN, min(FLUSH_CHECK_MS, interval_ms))
         yield Duty("flush", interval_ms, self._flush_overdue)
+        yield Duty("in-sync replicas", IN_SYNC_CHECK_MS, self._look_for_lag)
+        interval_ms = max(1, config["replica.high.watermark.checkpoint.interval.ms"])
+        yield Duty("high watermarks", interval_ms, self._write_high_watermarks)
         interval_ms = config["log.flush.offset.checkpoint.interval.ms"]
         yield Duty("recovery points", interval_ms, self._move_recovery_points)
         interval_ms = config["log.flush.start.offset.checkpoint.interval.ms"]
@@ -184,6 +192,21 @@ class Upkeep:
         rolled = [each for each, log in logs if log.segments[-1].base_offset > log.recovery_point]
         yield from self._flush_all(rolled)
         writer = self._host.logs.recovery_points_writer()
+        yield from self._run([] if writer is None else [writer])
+
+    def _look_for_lag(self, monotonic_ms: int) -> Slices:
+        """Looks at the followers of the partitions led here."""
+        replicated = [each for each in self._partitions() if each.replication.replica_count > 1]
+        for number, partition in enumerate(replicated, start=1):
+            self._host.look_for_lag(partition, monotonic_ms)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield None
+
+    def _write_high_watermarks(self, monotonic_ms: int) -> Slices:
+        """Writes the high watermarks of partitions that have other replicas: alone a log counts as
+        far as it goes, whatever was written."""
+        replicated = [each for each in self._partitions() if each.replication.replica_count > 1]
+        writer = self._host.logs.high_watermarks_writer([each.log for each in replicated])
         yield from self._run([] if writer is None else [writer])
 
     def _write_log_start_offsets(self, monotonic_ms: int) -> Slices:

@@ -266,16 +266,18 @@ class Game:
                 replicas = (*image.in_sync_replicas, 99) if what == "lag" else image.replicas
                 epoch = partition.replication.leader_epoch
                 image = replace(image, in_sync_replicas=replicas, leader_epoch=epoch)
-                partition.replay(image)
+                partition.replay(image, self.broker.monotonic_ms())
                 self.broker.waiting.advanced(partition, 10)
             case "new epoch":
                 image = self.broker.image.topics[self.topic].partitions[index]
                 epoch = partition.replication.leader_epoch + 1
-                partition.replay(replace(image, leader_epoch=epoch))
+                partition.replay(replace(image, leader_epoch=epoch), self.broker.monotonic_ms())
             case "other leader":
                 image = self.broker.image.topics[self.topic].partitions[index]
                 epoch = partition.replication.leader_epoch + 1
-                partition.replay(replace(image, leader=99, leader_epoch=epoch))
+                partition.replay(
+                    replace(image, leader=99, leader_epoch=epoch), self.broker.monotonic_ms()
+                )
 
     async def mend(self) -> None:
         """Logs that failed are opened again, in threads."""

@@ -465,8 +465,8 @@ def test_what_a_start_finds_unflushed_is_flushed_before_it_counts(
             again = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
             await peer.produce("t", b"v", **again)
             await peer.produce("t", b"w")
-        checkpoint = tmp_path / "data" / "recovery-point-offset-checkpoint"
-        checkpoint.write_text("0\n0\n")  # as after a kill
+        for kind in ("recovery-point", "replication"):  # as after a kill
+            (tmp_path / "data" / f"{kind}-offset-checkpoint").write_text("0\n0\n")
         (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
         async with start() as running:
             peer = await running.connect()
@@ -492,8 +492,8 @@ def test_offsets_that_a_start_finds_unflushed_are_loaded(
             await peer.ask(FindCoordinatorRequest("g"), 3)
             for offset in (5, 6):
                 assert await commit(peer, offset) is ErrorCode.NONE
-        checkpoint = tmp_path / "data" / "recovery-point-offset-checkpoint"
-        checkpoint.write_text("0\n0\n")  # as after a kill
+        for kind in ("recovery-point", "replication"):  # as after a kill
+            (tmp_path / "data" / f"{kind}-offset-checkpoint").write_text("0\n0\n")
         (tmp_path / "data" / ".kafka_cleanshutdown").unlink()
         gate = Gate(monkeypatch, "__consumer_offsets-0")
         async with start(**settings) as running:

@@ -86,7 +86,8 @@ def test_a_smaller_in_sync_set_acknowledges_what_waited_for_the_others(start: St
             reader.send_fetch("t", max_wait_ms=3_600_000)
             writer.send(write(), 9)
             await running.until(lambda: len(running.broker.waiting) == 2)
-            await led(running, "t", 0, leader=1, epoch=2)
+            alone = PartitionImage((1, 2), 1, 1, (1,), 2)
+            await running.broker.replay((partition_record("t", 0, alone),))
             assert (await reader.received_fetch()).records
             (topic,) = (await writer.receive()).responses
             assert topic.partition_responses[0].error_code is ErrorCode.NONE

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.core.broker.reading import Replica
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.protocol.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from kafkalite.core.protocol.list_offsets import (
@@ -164,7 +165,7 @@ def test_acks_all_waits_for_the_replicas_or_times_out(start: Start) -> None:
             await peer.create("t")
             partition = running.broker.partition("t", 0)
             both = PartitionImage((1, 2), 1, 0, (1, 2))
-            partition.replication.replay(both, 0)
+            partition.replay(both, running.broker.monotonic_ms())
             data = (TopicProduceData("t", (PartitionProduceData(0, one()),)),)
             late = await peer.ask(ProduceRequest(None, -1, 20, data), 9)
             answer = late.responses[0].partition_responses[0]
@@ -173,9 +174,7 @@ def test_acks_all_waits_for_the_replicas_or_times_out(start: Start) -> None:
 
             waiting.send(ProduceRequest(None, -1, 60_000, data), 9)
             await running.until(lambda: partition.log.log_end_offset == 2)
-            assert partition.replication.replicated(2, 2)
-            partition.log.high_watermark = partition.replication.high_watermark
-            running.broker.appended(partition, 1)
+            running.broker.follower_fetched(partition, Replica(2, 1), 2, 0)
             response = await waiting.receive()
             assert response.responses[0].partition_responses[0].error_code is ErrorCode.NONE
             assert len(await peer.values("t")) == 2
@@ -378,12 +377,13 @@ def test_a_fetch_that_cannot_be_served_is_told_at_once(
     asyncio.run(story())
 
 
-def test_followers_are_refused(start: Start) -> None:
+def test_a_fetch_of_a_broker_that_has_no_replica_is_refused(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
             peer = await running.connect()
             await peer.create("t")
-            topics = (FetchTopic("t", partitions=(FetchPartition(0),)),)
+            topic_id = running.broker.image.topics["t"].topic_id
+            topics = (FetchTopic("t", topic_id, partitions=(FetchPartition(0),)),)
             for request, version in (
                 (FetchRequest(replica_id=2, topics=topics), 12),
                 (FetchRequest(replica_state=ReplicaState(2, 1), topics=topics), 15),

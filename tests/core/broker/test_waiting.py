@@ -26,7 +26,9 @@ def test_what_is_appended_is_told_of_however_many_wait() -> None:
             topic_partition=HERE,
             log=SimpleNamespace(high_watermark=4),
             watchers={},
-            changed=lambda byte_count: None,
+            counts=lambda byte_count: None,
+            replication=SimpleNamespace(leader_epoch=3),
+            why_unsafe=lambda leader_epoch: None,
         )
         waiting.when_committed(
             partition, 5, lambda: told.append("committed"), lambda: told.append("lost")

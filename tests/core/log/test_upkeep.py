@@ -63,6 +63,9 @@ class Host:
     def failed(self, partition: Partition) -> None:
         self.told.append("failed")
 
+    def look_for_lag(self, partition: Partition, monotonic_ms: int) -> None:
+        self.told.append("looked for lag")
+
     def try_again(self) -> Iterator[None]:
         yield
 

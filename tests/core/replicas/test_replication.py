@@ -1,22 +1,28 @@
-"""Who may append, and what is committed."""
+"""The role of a broker for a partition: who may append, and who is told to ask elsewhere."""
 
 from __future__ import annotations
 
 import pytest
 
 from kafkalite.core.cluster.image import PartitionImage
-from kafkalite.core.replicas.replication import PartitionReplication, Role
+from kafkalite.core.replicas.replication import LogEnds, PartitionReplication, Role
 from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 ORDERS = TopicPartition("orders", 3)
+AFTER_APPEND = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def ends(end: int = 0, high_watermark: int = 0) -> LogEnds:
+    return LogEnds(high_watermark, end, end)
 
 
 def leader(
     leader_epoch: int = 5, replicas: tuple[int, ...] = (1,), in_sync: tuple[int, ...] | None = None
 ) -> PartitionReplication:
     replication = PartitionReplication(ORDERS, node_id=1)
-    assert replication.replay(PartitionImage(replicas, 1, leader_epoch, in_sync or replicas), 0)
+    image = PartitionImage(replicas, 1, leader_epoch, in_sync or replicas)
+    assert replication.replay(image, ends(), 0) is not None
     return replication
 
 
@@ -46,6 +52,13 @@ def test_a_partition_of_fewer_replicas_than_min_insync_replicas_needs_all_of_the
     leader(replicas=(1, 2)).check_produce(-1, 3)
 
 
+def test_what_was_appended_is_not_called_safe_by_too_few() -> None:
+    with pytest.raises(ApiError, match="1 in sync, min.insync.replicas is 2") as refused:
+        leader(replicas=(1, 2), in_sync=(1,)).check_in_sync(2, AFTER_APPEND)
+    assert refused.value.error_code is AFTER_APPEND
+    leader(replicas=(1, 2)).check_in_sync(2, AFTER_APPEND)
+
+
 @pytest.mark.parametrize(
     ("epoch", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
@@ -58,38 +71,42 @@ def test_a_peer_with_another_leader_epoch_is_told(epoch: int, code: ErrorCode) -
     leader().check_leader(-1)
 
 
+def test_a_leader_vouches_for_its_own_epoch_alone() -> None:
+    replication = leader(leader_epoch=5)
+    replication.check_led_in(5)
+    replication.replay(PartitionImage((1,), 1, 7, (1,)), ends(), 0)
+    with pytest.raises(ApiError, match="appended in leader epoch 5, ours is 7") as refused:
+        replication.check_led_in(5)
+    assert refused.value.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_a_follower_refuses_requests_and_an_older_image_changes_nothing() -> None:
     replication = leader(leader_epoch=5)
-    assert replication.replay(PartitionImage((1, 2), 2, 6, (1, 2)), 0)
+    assert replication.replay(PartitionImage((1, 2), 2, 6, (1, 2)), ends(), 0) is not None
     with pytest.raises(ApiError) as refused:
         replication.check_leader()
     assert refused.value.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert not replication.replay(PartitionImage((1,), 1, 5, (1,)), 0)
+    assert replication.replay(PartitionImage((1,), 1, 5, (1,)), ends(), 0) is None
     assert replication.role is Role.FOLLOWER
+
+
+def test_an_image_of_an_earlier_partition_epoch_changes_nothing() -> None:
+    replication = PartitionReplication(ORDERS, node_id=1)
+    replication.replay(PartitionImage((1, 2), 1, 5, (1,), 8), ends(), 0)
+    assert replication.replay(PartitionImage((1, 2), 1, 5, (1, 2), 7), ends(), 0) is None
+    assert replication.in_sync_replicas == {1}
 
 
 def test_alone_the_high_watermark_is_the_end_of_the_log() -> None:
     replication = leader()
+    assert replication.is_alone
     assert replication.appended(7)
     assert replication.high_watermark == 7
     assert not replication.appended(7)
 
 
-def test_with_followers_the_high_watermark_waits_for_the_slowest_in_sync() -> None:
-    replication = leader(replicas=(1, 2, 3))
-    assert not replication.appended(10)
-    assert not replication.replicated(2, 10)
-    assert replication.replicated(3, 4)
+def test_a_new_leader_begins_with_the_high_watermark_that_it_knew() -> None:
+    replication = PartitionReplication(ORDERS, node_id=1)
+    replication.replay(PartitionImage((1, 2), 1, 5, (1, 2)), ends(10, high_watermark=4), 0)
     assert replication.high_watermark == 4
-    assert replication.replay(PartitionImage((1, 2, 3), 1, 5, (1, 2)), 10)
-    assert replication.high_watermark == 10
-
-
-def test_a_new_leader_does_not_trust_offsets_of_an_older_epoch() -> None:
-    replication = leader(replicas=(1, 2))
-    replication.appended(10)
-    replication.replicated(2, 10)
-    replication.replay(PartitionImage((1, 2), 2, 6, (1, 2)), 10)
-    replication.replay(PartitionImage((1, 2), 1, 7, (1, 2)), 10)
-    assert not replication.appended(12)
-    assert replication.high_watermark == 10
+    assert not replication.is_alone

@@ -90,7 +90,7 @@ class LossyHost(ABC):
             for where, log in self.logs.items()
         }
         for partition in self.partitions.values():
-            partition.replay(IMAGE)
+            partition.replay(IMAGE, self.clock_ms)
         self.coordinators = self.begin()
         for each in self.coordinators:
             self.run_slices(each.load_all(), "loading")
