@@ -25,6 +25,7 @@ from kafkalite.core.protocol.fetch import (
     PartitionData,
 )
 from kafkalite.core.protocol.groups import HeartbeatRequest, HeartbeatResponse
+from kafkalite.core.protocol.metadata import MetadataRequest
 from kafkalite.core.server.network import SocketNetwork
 from kafkalite.core.server.server import Server, ServerLimits
 from kafkalite.core.types import PeerIdentity
@@ -278,8 +279,6 @@ def test_an_api_that_the_other_broker_lacks_is_refused_by_name(run: Run) -> None
     async def story(stage: Stage) -> None:
         await stage.serve()
         peers = stage.peers()
-        from kafkalite.core.protocol.metadata import MetadataRequest
-
         with pytest.raises(ApiError, match="does not know Metadata"):
             await stage.channel(peers).ask(MetadataRequest())
         await peers.close()
