@@ -34,12 +34,7 @@ from kafkalite.core.broker.survey import Survey
 from kafkalite.core.broker.turns import turns_of
 from kafkalite.core.broker.waiting import Waiting
 from kafkalite.core.cluster.config_changes import in_force
-from kafkalite.core.cluster.controller import (
-    AllocateProducerIds,
-    Controller,
-    ControllerRequest,
-    ProducerIdBlock,
-)
+from kafkalite.core.cluster.controller import Controller, ControllerRequest
 from kafkalite.core.cluster.image import (
     ClusterImage,
     ClusterRecord,
@@ -59,6 +54,7 @@ from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.peers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from kafkalite.core.protocol.topics import (
     CreatableTopicConfigs,
     CreateTopicsRequest,
@@ -70,7 +66,7 @@ from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.shards import TransactionCoordinators
-from kafkalite.core.types import Now
+from kafkalite.core.types import NO_EPOCH, Now
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 log: Final = logging.getLogger(__name__)
@@ -415,13 +411,17 @@ class Broker:
             self._load_coordinators()
 
     def _request_producer_ids(self) -> None:
-        def allocated(answer: ProducerIdBlock | ApiError) -> None:
-            if isinstance(answer, ApiError):
-                self.producer_ids.refuse(answer)
+        def allocated(answer: AllocateProducerIdsResponse) -> None:
+            if answer.error_code:
+                words = "the controller gave no producer ids"
+                self.producer_ids.refuse(ApiError(answer.error_code, words))
             else:
-                self.producer_ids.add_block(answer.first, answer.size)
+                self.producer_ids.add_block(answer.producer_id_start, answer.producer_id_len)
 
-        self.control(AllocateProducerIds()).when_done(allocated)
+        own = self.image.brokers.get(self.node_id)
+        epoch = NO_EPOCH if own is None else own.epoch
+        request = AllocateProducerIdsRequest(self.node_id, epoch)
+        self.control(request).when_done(allocated)
 
     def _describe_topic(self, topic: TopicImage) -> Iterator[CreatableTopicConfigs]:
         for entry in self.topic_config(topic).describe():

@@ -1,9 +1,12 @@
-"""The controller: makes, changes and unmakes topics and settings, hands out producer ids.   [P]
+"""The controller: topics, settings, brokers that come and go, leaders, in-sync sets, ids.   [P]
 
 A machine over the cluster's image. Every step is validated against `image`, which `replay` alone
 advances, so the rim takes steps one at a time: handle, append the records, replay, reply.
 
-Owns   the image, as the records so far make it.
+The rules are elsewhere: `registrations` (brokers), `elections`, `in_sync` (AlterPartition),
+`reassignments`, `config_changes`, `placement`; `partition_changes` is what they share.
+
+Owns   the image, as the records so far make it; when leaders are balanced next.
 Never  touches a log or a socket; randomness (topic ids, first replicas) is handed in.
 Fails  per topic, with Kafka's code and a message in the response.
 Source KIP-4, KIP-195, KIP-464, KIP-516, KIP-730; apache/kafka `ReplicationControlManager`.
@@ -18,22 +21,39 @@ from random import Random
 from typing import Final
 from uuid import UUID
 
-from kafkalite.core.cluster import config_changes, elections
+from kafkalite.core.cluster import (
+    config_changes,
+    elections,
+    in_sync,
+    reassignments,
+    registrations,
+)
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.config_changes import ChangeConfigs
-from kafkalite.core.cluster.image import ClusterImage, ClusterRecord, TopicImage
+from kafkalite.core.cluster.image import ClusterImage, ClusterRecord, PartitionImage, TopicImage
+from kafkalite.core.cluster.partition_changes import LiveBrokers, PartitionChanges, next_state
 from kafkalite.core.cluster.placement import (
+    all_leaving,
     check_configs,
     check_name,
     collision_key,
     place,
     place_more,
 )
+from kafkalite.core.cluster.registrations import BrokerGone, BrokerRegistered, TakeOver
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.protocol.cluster import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
+)
+from kafkalite.core.protocol.peers import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
 )
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import (
@@ -52,25 +72,23 @@ from kafkalite.core.protocol.topics import (
     DeleteTopicState,
 )
 from kafkalite.core.types import Outcome, Reply, RequestContext
-from kafkalite.errors import ApiError, ErrorCode
+from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 PRODUCER_ID_BLOCK_SIZE: Final = 1_000
+FIRST_BALANCE_MS: Final = 5_000  # after a controller begins
+ELECTIONS_PER_STEP: Final = 1_000
+UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 
 Step = Outcome[ClusterRecord]
+Records = tuple[ClusterRecord, ...]
 DescribeTopic = Callable[[TopicImage], Iterable[CreatableTopicConfigs]]
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateProducerIds:
-    """A broker asks for ids to give to its idempotent producers."""
+class Tick:
+    """Time has come to `Controller.due_ms`. The answer: how many partitions changed."""
 
-
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
-    """The ids [first, first + size), for one owner."""
-
-    first: int
-    size: int
+    now_ms: int
 
 
 ControllerRequest = (
@@ -80,7 +98,13 @@ ControllerRequest = (
     | ChangeConfigs
     | ElectLeadersRequest
     | AlterPartitionReassignmentsRequest
-    | AllocateProducerIds
+    | AlterPartitionRequest
+    | ControlledShutdownRequest
+    | AllocateProducerIdsRequest
+    | BrokerRegistered
+    | BrokerGone
+    | TakeOver
+    | Tick
 )
 
 
@@ -92,6 +116,7 @@ class Controller:
     random: Random
     describe_topic: DescribeTopic
     image: ClusterImage = field(default_factory=ClusterImage)
+    due_ms: int = 0  # the monotonic time at which a `Tick` has work to do
     _taken: dict[str, str] = field(init=False)  # what collides with a topic -> the topic
 
     def __post_init__(self) -> None:
@@ -99,23 +124,35 @@ class Controller:
 
     def handle(self, request: ControllerRequest, context: RequestContext) -> Step:
         """One step. Its records must be replayed before the next one."""
+        response: object
         match request:
             case CreateTopicsRequest():
-                return self._create_topics(request, context)
+                response, records = self._create_topics(request)
             case DeleteTopicsRequest():
-                return self._delete_topics(request, context)
+                response, records = self._delete_topics(request)
             case CreatePartitionsRequest():
-                return self._create_partitions(request, context)
+                response, records = self._create_partitions(request)
             case ChangeConfigs():
-                return self._change_configs(request, context)
+                response, records = self._change_configs(request)
             case ElectLeadersRequest():
-                response, records = elections.elect_leaders(request, self.image)
-                return Outcome(records, (Reply(context.token, response),))
+                response, records = elections.elect_leaders(request, self._changes())
             case AlterPartitionReassignmentsRequest():
-                moved, records = elections.alter_reassignments(request, self.image)
-                return Outcome(records, (Reply(context.token, moved),))
-            case AllocateProducerIds():
-                return self._allocate_producer_ids(context)
+                response, records = reassignments.alter_reassignments(request, self._changes())
+            case AlterPartitionRequest():
+                response, records = in_sync.alter_partition(request, self._changes())
+            case ControlledShutdownRequest():
+                response, records = registrations.controlled_shutdown(request, self._changes())
+            case BrokerRegistered():
+                response, records = registrations.registered(request, self._changes())
+            case BrokerGone():
+                response, records = registrations.gone(request, self._changes())
+            case TakeOver():
+                response, records = registrations.taken_over(self._changes())
+            case AllocateProducerIdsRequest():
+                response, records = self._allocate_producer_ids(request)
+            case Tick():
+                response, records = self._tick(request.now_ms)
+        return Outcome(records, (Reply(context.token, response),))
 
     def refuse(self, request: ControllerRequest, error: ApiError) -> object:
         """The response to a request whose records could not be written."""
@@ -140,7 +177,13 @@ class Controller:
                 return elections.refuse_elections(request, error)
             case AlterPartitionReassignmentsRequest():
                 return AlterPartitionReassignmentsResponse(error_code=code, error_message=words)
-            case AllocateProducerIds():
+            case AlterPartitionRequest():
+                return AlterPartitionResponse(error_code=code)
+            case ControlledShutdownRequest():
+                return ControlledShutdownResponse(code)
+            case AllocateProducerIdsRequest():
+                return AllocateProducerIdsResponse(error_code=code)
+            case BrokerRegistered() | BrokerGone() | TakeOver() | Tick():
                 return error
 
     def replay(self, records: Collection[ClusterRecord]) -> None:
@@ -154,9 +197,57 @@ class Controller:
             elif self._taken.get(key) == name:
                 del self._taken[key]
 
+    # -- partitions
+
+    def _changes(self) -> PartitionChanges:
+        """The partitions that the next step changes: none so far."""
+        return PartitionChanges(self.image, LiveBrokers.of(self.image), self._may_lose_records)
+
+    def _may_lose_records(self, topic: TopicImage) -> bool:
+        try:
+            return self.config.topic(topic.configs).log.unclean_leader_election_enable
+        except ConfigError:  # the settings of topic and broker do not go together any more
+            return self.config.topic().log.unclean_leader_election_enable
+
+    def _tick(self, now_ms: int) -> tuple[int, Records]:
+        """Balances leaders every leader.imbalance.check.interval.seconds, and looks for leaders of
+        partitions without one; in several steps if there is much to do."""
+        if now_ms < self.due_ms:
+            return 0, ()
+        if self.due_ms == 0:
+            self.due_ms = now_ms + FIRST_BALANCE_MS
+            return 0, ()
+        changes, is_balanced = self._changes(), True
+        elections.elect_missing(changes)
+        if self.config["auto.leader.rebalance.enable"]:
+            percentage: int = self.config["leader.imbalance.per.broker.percentage"]
+            is_balanced = elections.balance(changes, percentage, ELECTIONS_PER_STEP)
+        seconds: int = self.config["leader.imbalance.check.interval.seconds"]
+        self.due_ms = now_ms + 1_000 * seconds if is_balanced else now_ms
+        return len(changes), changes.records()
+
+    def _in_service(
+        self, partitions: tuple[PartitionImage, ...], first: int = 0, *, manual: bool
+    ) -> tuple[PartitionImage, ...]:
+        """New partitions, without brokers that shut down in their in-sync sets. The first has the
+        number `first`."""
+        live = LiveBrokers.of(self.image)
+        if live.active == live.registered:
+            return partitions
+        served = []
+        for index, made in enumerate(partitions, first):
+            active = tuple(node for node in made.replicas if node in live.active)
+            if not active:
+                raise all_leaving(index, made.replicas, manual=manual)
+            served.append(next_state(made, replace(made, in_sync_replicas=active), live))
+        return tuple(served)
+
+    def _racks(self) -> dict[int, str | None]:
+        return {node_id: broker.rack for node_id, broker in self.image.brokers.items()}
+
     # -- topics come
 
-    def _create_topics(self, request: CreateTopicsRequest, context: RequestContext) -> Step:
+    def _create_topics(self, request: CreateTopicsRequest) -> tuple[CreateTopicsResponse, Records]:
         times_named = Counter(topic.name for topic in request.topics)
         taken = dict(self._taken)
         records: list[ClusterRecord] = []
@@ -167,17 +258,16 @@ class Controller:
                 continue
             try:
                 made = self._new_topic(topic, taken)
-                record = images.checked(images.topic_record(made))
+                creation = images.creation_records(made)
+                images.checked(creation[0])
             except ApiError as error:
                 results.append(_refused(topic.name, error.words, error.error_code))
                 continue
             taken[collision_key(topic.name)] = topic.name
-            records.append(record)
+            records += creation
             results.append(self._created(made, validate_only=request.validate_only))
         response = CreateTopicsResponse(topics=tuple(results))
-        return Outcome(
-            () if request.validate_only else tuple(records), (Reply(context.token, response),)
-        )
+        return response, () if request.validate_only else tuple(records)
 
     def _new_topic(self, topic: CreatableTopic, taken: Mapping[str, str]) -> TopicImage:
         check_name(topic.name)
@@ -190,8 +280,8 @@ class Controller:
         defaults = {
             name: self.config[name] for name in ("num.partitions", "default.replication.factor")
         }
-        placed = place(topic, self.image.brokers, defaults, self.random)
-        partitions = images.new_partitions(placed)
+        placed = place(topic, self._racks(), defaults, self.random)
+        partitions = self._in_service(images.new_partitions(placed), manual=bool(topic.assignments))
         return TopicImage(topic.name, self._new_topic_id(), partitions, configs)
 
     def _new_topic_id(self) -> UUID:
@@ -213,7 +303,9 @@ class Controller:
 
     # -- topics grow, and get other settings
 
-    def _create_partitions(self, request: CreatePartitionsRequest, context: RequestContext) -> Step:
+    def _create_partitions(
+        self, request: CreatePartitionsRequest
+    ) -> tuple[CreatePartitionsResponse, Records]:
         times_named = Counter(topic.name for topic in request.topics)
         records: list[ClusterRecord] = []
         results: list[CreatePartitionsTopicResult] = []
@@ -221,25 +313,27 @@ class Controller:
             try:
                 if times_named[topic.name] > 1:
                     raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                records.append(images.checked(images.topic_record(self._grown(topic))))
+                records += self._grown(topic)
                 results.append(CreatePartitionsTopicResult(topic.name))
             except ApiError as error:
                 words = error.words or None
                 results.append(CreatePartitionsTopicResult(topic.name, error.error_code, words))
         response = CreatePartitionsResponse(results=tuple(results))
-        durable = () if request.validate_only else tuple(records)
-        return Outcome(durable, (Reply(context.token, response),))
+        return response, () if request.validate_only else tuple(records)
 
-    def _grown(self, wanted: CreatePartitionsTopic) -> TopicImage:
+    def _grown(self, wanted: CreatePartitionsTopic) -> Records:
+        """The records of the larger topic, and of its new partitions that need their own."""
         topic = self.image.topics.get(wanted.name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        placed = place_more(
-            topic, wanted.count, wanted.assignments, self.image.brokers, self.random
-        )
-        return replace(topic, partitions=(*topic.partitions, *images.new_partitions(placed)))
+        placed = place_more(topic, wanted.count, wanted.assignments, self._racks(), self.random)
+        first, made = len(topic.partitions), images.new_partitions(placed)
+        more = self._in_service(made, first, manual=wanted.assignments is not None)
+        grown = replace(topic, partitions=(*topic.partitions, *more))
+        own, *children = images.creation_records(grown, since=first)
+        return (images.checked(own), *children)
 
-    def _change_configs(self, request: ChangeConfigs, context: RequestContext) -> Step:
+    def _change_configs(self, request: ChangeConfigs) -> tuple[list[ApiError | None], Records]:
         records: list[ClusterRecord] = []
         results: list[ApiError | None] = []
         for change in request.changes:
@@ -251,12 +345,30 @@ class Controller:
             results.append(None)
             if record is not None:
                 records.append(record)
-        durable = () if request.validate_only else tuple(records)
-        return Outcome(durable, (Reply(context.token, results),))
+        if request.validate_only:
+            return results, ()
+        return results, (*records, *self._unclean_elections(request, records))
+
+    def _unclean_elections(
+        self, request: ChangeConfigs, records: Iterable[ClusterRecord]
+    ) -> Records:
+        """Leaders for partitions without one, of topics that may lose records from now on."""
+        names = [
+            change.resource_name
+            for change in request.changes
+            if change.resource_type == config_changes.TOPIC and UNCLEAN_ELECTION in change.names
+        ]
+        if not names:
+            return ()
+        after = images.replay(self.image, records)
+        changes = PartitionChanges(after, LiveBrokers.of(after), self._may_lose_records)
+        for name in names:
+            elections.elect_missing(changes, name)
+        return changes.records()
 
     # -- topics go
 
-    def _delete_topics(self, request: DeleteTopicsRequest, context: RequestContext) -> Step:
+    def _delete_topics(self, request: DeleteTopicsRequest) -> tuple[DeleteTopicsResponse, Records]:
         by_name = tuple(DeleteTopicState(name) for name in request.topic_names)
         wanted = Counter(request.topics or by_name)
         going: dict[str, TopicImage] = {}
@@ -276,8 +388,7 @@ class Controller:
         records = tuple(
             record for topic in going.values() for record in images.deletion_records(topic)
         )
-        response = DeleteTopicsResponse(responses=tuple(results))
-        return Outcome(records, (Reply(context.token, response),))
+        return DeleteTopicsResponse(responses=tuple(results)), records
 
     def _find(self, state: DeleteTopicState) -> TopicImage:
         """The topic that a request means."""
@@ -302,12 +413,20 @@ class Controller:
 
     # -- producer ids
 
-    def _allocate_producer_ids(self, context: RequestContext) -> Step:
+    def _allocate_producer_ids(
+        self, request: AllocateProducerIdsRequest
+    ) -> tuple[AllocateProducerIdsResponse, Records]:
         """The next block. Ids that a broker does not use before its end are lost: ids abound."""
+        try:
+            registrations.check_broker_epoch(self.image, request.broker_id, request.broker_epoch)
+        except ApiError as error:
+            return AllocateProducerIdsResponse(error_code=error.error_code), ()
         first = self.image.next_producer_id_block
-        block = ProducerIdBlock(first, PRODUCER_ID_BLOCK_SIZE)
         record = images.producer_ids_record(first + PRODUCER_ID_BLOCK_SIZE)
-        return Outcome((record,), (Reply(context.token, block),))
+        response = AllocateProducerIdsResponse(
+            producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK_SIZE
+        )
+        return response, (record,)
 
 
 def _refused(

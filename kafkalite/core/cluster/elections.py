@@ -1,33 +1,26 @@
-"""Elections and reassignments: operators choose the leaders and the holders of partitions.  [P]
+"""Elections: operators and the periodic balance choose who leads.                           [P]
 
     preferred election   the first replica leads again, if it is alive and in sync
     unclean election     any live replica may lead a partition without leader, records lost or not
-    reassignment         the same brokers in another order: the first becomes the preferred leader
+    balance              preferred elections, if others lead too many of a broker's partitions
 
 Owns   the rules; the controller writes the outcome.
-Never  moves records: a partition cannot go to other brokers before there is replication.
 Fails  per partition, in Kafka's code and words.
-Source KIP-455, KIP-460; apache/kafka `ReplicationControlManager`.
+Source KIP-460, KIP-704; apache/kafka `ReplicationControlManager`,
+       `KafkaController.checkAndTriggerAutoLeaderRebalance`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Final, NoReturn
 
-from kafkalite.core.cluster import image as images
-from kafkalite.core.cluster.image import ClusterImage, ClusterRecord, PartitionImage
-from kafkalite.core.cluster.placement import check_replicas
+from kafkalite.core.cluster.image import NO_LEADER, ClusterImage, ClusterRecord, PartitionImage
+from kafkalite.core.cluster.partition_changes import Election, LiveBrokers, PartitionChanges
 from kafkalite.core.protocol.cluster import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
     ElectLeadersPartitionResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
-    ReassignablePartition,
-    ReassignablePartitionResponse,
-    ReassignableTopicResponse,
     ReplicaElectionResult,
 )
 from kafkalite.errors import ApiError, ErrorCode
@@ -35,33 +28,23 @@ from kafkalite.errors import ApiError, ErrorCode
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
 
-Elect = Callable[[PartitionImage, ClusterImage], int]
-
-
-# ---- elections -----------------------------------------------------------------------------------
+Check = Callable[[PartitionImage, LiveBrokers], None]
 
 
 def elect_leaders(
-    request: ElectLeadersRequest, image: ClusterImage
+    request: ElectLeadersRequest, changes: PartitionChanges
 ) -> tuple[ElectLeadersResponse, tuple[ClusterRecord, ...]]:
     """The result of each election, and the records of the changes."""
-    try:
-        elect = _elector(request.election_type)
-    except ApiError as error:
-        return refuse_elections(request, error), ()
-    records: dict[str, ClusterRecord] = {}
+    if request.election_type not in ELECTIONS:
+        words = f"Unknown election type {request.election_type}"
+        return refuse_elections(request, ApiError(ErrorCode.INVALID_REQUEST, words)), ()
     results = []
-    for topic, partitions in _wanted(request, image):
-        partition_results = []
-        for partition in partitions:
-            result, record = _election(topic, partition, image, elect)
-            if record is not None:
-                records[record.path] = record
-            if request.topic_partitions is not None or not _is_needless(result):
-                partition_results.append(result)
-        results.append(ReplicaElectionResult(topic, tuple(partition_results)))
+    for topic, partitions in _wanted(request, changes.image):
+        each = (_election(topic, index, request.election_type, changes) for index in partitions)
+        told = (r for r in each if request.topic_partitions is not None or not _is_needless(r))
+        results.append(ReplicaElectionResult(topic, tuple(told)))
     response = ElectLeadersResponse(replica_election_results=tuple(results))
-    return response, tuple(records.values())
+    return response, changes.records()
 
 
 def refuse_elections(request: ElectLeadersRequest, error: ApiError) -> ElectLeadersResponse:
@@ -79,12 +62,6 @@ def refuse_elections(request: ElectLeadersRequest, error: ApiError) -> ElectLead
     )
 
 
-def _elector(election_type: int) -> Elect:
-    if election_type not in ELECTORS:
-        _refuse(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
-    return ELECTORS[election_type]
-
-
 def _wanted(
     request: ElectLeadersRequest, image: ClusterImage
 ) -> Iterable[tuple[str, Iterable[int]]]:
@@ -99,111 +76,82 @@ def _is_needless(result: ElectLeadersPartitionResult) -> bool:
 
 
 def _election(
-    topic: str, index: int, image: ClusterImage, elect: Elect
-) -> tuple[ElectLeadersPartitionResult, ClusterRecord | None]:
+    topic: str, index: int, election_type: int, changes: PartitionChanges
+) -> ElectLeadersPartitionResult:
+    check, election = ELECTIONS[election_type]
     try:
-        if topic not in image.topics:
+        if topic not in changes.image.topics:
             _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {topic}")
-        known = image.partition(topic, index)
+        known = changes.get(topic, index)
         if known is None:
             words = f"No such partition as {topic}-{index}"
             _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, words)
-        leader = elect(known, image)
+        check(known, changes.live)
     except ApiError as error:
-        return ElectLeadersPartitionResult(index, error.error_code, error.words), None
-    in_sync = known.in_sync_replicas
-    changed = replace(
-        known,
-        leader=leader,
-        leader_epoch=known.leader_epoch + 1,
-        in_sync_replicas=in_sync if leader in in_sync else (leader,),
-        epoch=known.epoch + 1,
-    )
-    record = images.partition_record(topic, index, changed)
-    return ElectLeadersPartitionResult(index), record
+        return ElectLeadersPartitionResult(index, error.error_code, error.words)
+    changes.change(topic, index, known, election)
+    return ElectLeadersPartitionResult(index)
 
 
-def _preferred(partition: PartitionImage, image: ClusterImage) -> int:
+def _check_preferred(partition: PartitionImage, live: LiveBrokers) -> None:
     preferred = partition.replicas[0]
     if partition.leader == preferred:
         _refuse_needless()
-    if preferred not in image.brokers or preferred not in partition.in_sync_replicas:
+    if preferred not in live.active or preferred not in partition.in_sync_replicas:
         _refuse(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"The preferred leader, broker {preferred}, is not alive or not in sync.",
         )
-    return preferred
 
 
-def _unclean(partition: PartitionImage, image: ClusterImage) -> int:
-    if partition.leader in image.brokers:
+def _check_unclean(partition: PartitionImage, live: LiveBrokers) -> None:
+    if partition.leader in live.registered:
         _refuse_needless()
-    alive = [replica for replica in partition.replicas if replica in image.brokers]
-    if not alive:
+    if live.active.isdisjoint(partition.replicas):
         _refuse(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica is alive.")
-    in_sync = [replica for replica in alive if replica in partition.in_sync_replicas]
-    return (in_sync or alive)[0]
 
 
-ELECTORS: Final[Mapping[int, Elect]] = {PREFERRED: _preferred, UNCLEAN: _unclean}
+ELECTIONS: Final[Mapping[int, tuple[Check, Election]]] = {
+    PREFERRED: (_check_preferred, Election.PREFERRED),
+    UNCLEAN: (_check_unclean, Election.UNCLEAN),
+}
 
 
 def _refuse_needless() -> NoReturn:
     _refuse(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
 
 
-def _refuse(code: ErrorCode, words: str = "") -> NoReturn:
+def _refuse(code: ErrorCode, words: str) -> NoReturn:
     raise ApiError(code, words)
 
 
-# ---- reassignments -------------------------------------------------------------------------------
+# ---- without being asked -------------------------------------------------------------------------
 
 
-def alter_reassignments(
-    request: AlterPartitionReassignmentsRequest, image: ClusterImage
-) -> tuple[AlterPartitionReassignmentsResponse, tuple[ClusterRecord, ...]]:
-    """The result for each partition, and the records of topics that change."""
-    changed: dict[str, list[PartitionImage]] = {}
-    responses = []
-    for topic in request.topics:
-        told = []
-        for wanted in topic.partitions:
-            try:
-                _reassign(topic.name, wanted, image, changed)
-                told.append(ReassignablePartitionResponse(wanted.partition_index))
-            except ApiError as error:
-                words = error.words or None
-                told.append(
-                    ReassignablePartitionResponse(wanted.partition_index, error.error_code, words)
-                )
-        responses.append(ReassignableTopicResponse(topic.name, tuple(told)))
-    topics = (replace(image.topics[name], partitions=tuple(p)) for name, p in changed.items())
-    records = tuple(images.topic_record(each) for each in topics if each != image.topics[each.name])
-    return AlterPartitionReassignmentsResponse(responses=tuple(responses)), records
+def balance(changes: PartitionChanges, percentage: int, elections_max: int) -> bool:
+    """Lets preferred leaders lead again, of brokers that lead less than they should by more than
+    `percentage` of their partitions. False if there is more to do than `elections_max`."""
+    preferring: dict[int, int] = {}  # broker -> partitions of which it is the preferred leader
+    elsewhere: dict[int, list[tuple[str, int, PartitionImage]]] = {}  # those that another leads
+    for topic, index, partition in changes.every():
+        preferred = partition.replicas[0]
+        preferring[preferred] = preferring.get(preferred, 0) + 1
+        if partition.leader != preferred:
+            elsewhere.setdefault(preferred, []).append((topic.name, index, partition))
+    for preferred, partitions in elsewhere.items():
+        too_many = len(partitions) * 100 > percentage * preferring[preferred]
+        if preferred not in changes.live.active or not too_many:
+            continue
+        for name, index, partition in partitions:
+            if preferred in partition.in_sync_replicas and not partition.is_moving:
+                if len(changes) >= elections_max:
+                    return False
+                changes.change(name, index, partition, Election.PREFERRED)
+    return True
 
 
-def _reassign(
-    name: str,
-    wanted: ReassignablePartition,
-    image: ClusterImage,
-    changed: dict[str, list[PartitionImage]],
-) -> None:
-    """Notes in `changed` the topic's partitions, one of them with its replicas in another order."""
-    topic, index, replicas = image.topics.get(name), wanted.partition_index, wanted.replicas
-    if topic is None:
-        _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
-    if not 0 <= index < len(topic.partitions):
-        _refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    if replicas is None:
-        _refuse(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    check_replicas(replicas, image.brokers)
-    known = topic.partitions[index]
-    if set(replicas) != set(known.replicas):
-        _refuse(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{name}-{index} is on brokers {list(known.replicas)} and cannot move to others: there "
-            "is no replication yet.",
-        )
-    if name not in changed:
-        changed[name] = list(topic.partitions)
-    changed[name][index] = replace(known, replicas=replicas)
+def elect_missing(changes: PartitionChanges, only_topic: str | None = None) -> None:
+    """Tries to find leaders for partitions without one, where records may be lost."""
+    for topic, index, partition in changes.every():
+        if partition.leader == NO_LEADER and only_topic in (None, topic.name):
+            changes.change(topic.name, index, partition)

@@ -2,14 +2,15 @@
 
 Owns   the rules of names, counts and assignments.
 Fails  with ApiError, in Kafka's code and words.
-Source apache/kafka `Topic`, `ReplicationControlManager.createTopic`.
+Source KIP-36 (racks); apache/kafka `Topic`, `ReplicationControlManager.createTopic`, `AdminUtils`.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import Final, NoReturn
 
@@ -25,6 +26,8 @@ from kafkalite.errors import ApiError, ConfigError, ErrorCode
 NAME_CHARACTERS_MAX: Final = 249
 PARTITIONS_MAX: Final = 10_000  # of one topic, so that its record fits into a coordination value
 BROKER_DEFAULT: Final = -1
+
+Racks = Mapping[int, str | None]  # the racks of the registered brokers, by their ids
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -73,7 +76,7 @@ def check_configs(configs: Sequence[CreatableTopicConfig], broker: BrokerConfig)
 
 def place(
     topic: CreatableTopic,
-    brokers: Collection[int],
+    brokers: Racks,
     defaults: Mapping[str, int],
     random: Random,
 ) -> list[tuple[int, ...]]:
@@ -103,7 +106,7 @@ def place_more(
     topic: TopicImage,
     count: int,
     assignments: Sequence[CreatePartitionsAssignment] | None,
-    brokers: Collection[int],
+    brokers: Racks,
     random: Random,
 ) -> list[tuple[int, ...]]:
     """The replicas of the partitions that `topic` lacks to have `count` in all."""
@@ -118,7 +121,8 @@ def place_more(
         )
         raise ApiError(ErrorCode.INVALID_PARTITIONS, words)
     _check_count(count)
-    replication_factor = len(topic.partitions[0].replicas)
+    first = topic.partitions[0]
+    replication_factor = len(first.replicas) - len(first.removing_replicas)
     if assignments is None:
         return _spread(count - known, replication_factor, brokers, random)
     if len(assignments) != count - known:
@@ -139,10 +143,11 @@ def _check_count(partition_count: int) -> None:
 
 
 def _spread(
-    partition_count: int, replication_factor: int, brokers: Collection[int], random: Random
+    partition_count: int, replication_factor: int, racks: Racks, random: Random
 ) -> list[tuple[int, ...]]:
-    """Leaders go round the brokers; with each round the followers are shifted by one more."""
-    count = len(brokers)
+    """Leaders go round the brokers; with each round the followers are shifted by one more. A
+    partition's replicas lie in as many racks as possible (KIP-36)."""
+    count = len(racks)
     if replication_factor > count:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -150,20 +155,45 @@ def _spread(
             f"replication factor of {replication_factor} cannot be reached because only {count} "
             "broker(s) are registered.",
         )
-    ordered = sorted(brokers)
+    ordered, rack_count = _alternating(racks), len(set(racks.values()))
     start = random.randrange(count)
     shift = random.randrange(count)
     placed = []
     for partition in range(partition_count):
         if partition and partition % count == 0:
             shift += 1
-        first = start + partition
-        replicas = [ordered[first % count]]
-        for follower in range(replication_factor - 1):
-            gap = 1 + (shift + follower) % (count - 1)
-            replicas.append(ordered[(first + gap) % count])
-        placed.append(tuple(replicas))
+        first = (start + partition) % count
+        others = (
+            ordered[(first + 1 + step % (count - 1)) % count]
+            for step in itertools.count(shift * rack_count)
+        )
+        placed.append(_replicas(ordered[first], others, replication_factor, racks, rack_count))
     return placed
+
+
+def _replicas(
+    leader: int, others: Iterator[int], replication_factor: int, racks: Racks, rack_count: int
+) -> tuple[int, ...]:
+    """The leader and the next of the `others`, which go round and round: those in racks without a
+    replica come first."""
+    replicas, used = [leader], {racks[leader]}
+    while len(replicas) < replication_factor:
+        broker = next(others)
+        is_fresh = racks[broker] not in used or len(used) == rack_count
+        if is_fresh and broker not in replicas:
+            replicas.append(broker)
+            used.add(racks[broker])
+    return tuple(replicas)
+
+
+def _alternating(racks: Racks) -> list[int]:
+    """The brokers with neighbours in different racks: the first of each rack, the second of each,
+    … Brokers without a rack count as one rack."""
+    of_rack: dict[str, list[int]] = {}
+    for broker in sorted(racks):
+        of_rack.setdefault(racks[broker] or "", []).append(broker)
+    rounds = itertools.zip_longest(*(of_rack[rack] for rack in sorted(of_rack)))
+    return [broker for each in rounds for broker in each if broker is not None]
 
 
 def _check_assignments(topic: CreatableTopic, brokers: Collection[int]) -> list[tuple[int, ...]]:
@@ -181,6 +211,21 @@ def _check_assignments(topic: CreatableTopic, brokers: Collection[int]) -> list[
     for replicas in dict.fromkeys(placed.values()):
         check_replicas(replicas, brokers, len(placed[0]))
     return [placed[partition] for partition in range(len(placed))]
+
+
+def all_leaving(index: int, replicas: Sequence[int], *, manual: bool) -> ApiError:
+    """The refusal of a partition whose brokers are all in controlled shutdown."""
+    if manual:
+        words = (
+            f"All brokers specified in the manual partition assignment for partition {index} are "
+            "fenced or in controlled shutdown."
+        )
+        return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+    words = (
+        f"Unable to replicate the partition {len(replicas)} time(s): All brokers are currently "
+        "fenced or in controlled shutdown."
+    )
+    return ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
 
 
 def check_replicas(

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from kafkalite.core.cluster.controller import Controller, ControllerRequest
-from kafkalite.core.cluster.image import ClusterRecord
+from kafkalite.core.cluster.image import ClusterRecord, is_registration
 from kafkalite.core.cluster.parts import joined, parts
 from kafkalite.core.cluster.store import ClusterStore, StaleState, batches
 from kafkalite.core.pending import Pending
@@ -140,7 +140,7 @@ class ControllerQueue:
         outcome = self._controller.handle(request, RequestContext(0))
         for batch in batches(outcome.records):
             try:
-                await self._store.append(batch)
+                await self._store.append([r for r in batch if not is_registration(r.path)])
             except StaleState as stale:
                 await self._apply(stale.records)
                 raise

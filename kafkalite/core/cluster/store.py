@@ -36,7 +36,7 @@ from kafkalite.core.cluster.coordination import (
     Operation,
     Set,
 )
-from kafkalite.core.cluster.image import CLUSTER_PATH, PRODUCER_IDS_PATH, ROOTS, TOPICS_PATH
+from kafkalite.core.cluster.image import ROOTS, TOPICS_PATH, VALUES
 from kafkalite.core.cluster.image import ClusterRecord as Record
 from kafkalite.errors import (
     ControllerDeposed,
@@ -85,7 +85,7 @@ class ClusterStore:
         self._versions.clear()
         self._unsettled = None
         await self._make_roots()
-        tops = [CLUSTER_PATH, PRODUCER_IDS_PATH]
+        tops = [*VALUES]
         for root, names in await self._children(ROOTS):
             tops += [f"{root}/{name}" for name in names]
         found = await self._read(tops)

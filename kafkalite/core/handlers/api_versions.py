@@ -39,7 +39,8 @@ def api_versions(
 
 @cache
 def _supported() -> ApiVersionsResponse:
-    routes = sorted(ROUTES.values(), key=lambda route: route.key)
+    public = (route for route in ROUTES.values() if not route.key.is_private)
+    routes = sorted(public, key=lambda route: route.key)
     return ApiVersionsResponse(
         api_keys=tuple(ApiVersion(int(route.key), *route.versions) for route in routes)
     )

@@ -60,7 +60,7 @@ def _table() -> Iterator[str]:
         yield f"| {int(key)} | {link} | {_range(*route.versions)} | {flexible} | {_says(route)} |"
     unserved = [api.name for key, api in sorted(API.items()) if key not in ROUTES]
     if unserved:
-        yield f"\nDefined for the clients alone: {', '.join(unserved)}."
+        yield f"\nDefined, but not served: {', '.join(unserved)}."
 
 
 def _says(route: Route) -> str:

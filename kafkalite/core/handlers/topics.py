@@ -1,7 +1,5 @@
 """Requests about topics, leaders and replicas, carried to the controller and back.         [P]
 
-No reassignment is ever under way: a possible one is done at once.
-
 Source KIP-4, KIP-195, KIP-455, KIP-460, KIP-464, KIP-516, KIP-525.
 """
 
@@ -9,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.cluster.reassignments import list_reassignments
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.apis import ApiKey
@@ -56,5 +55,5 @@ for _carried in CARRIED:
 def list_partition_reassignments(
     broker: Broker, request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
-    """Returns an empty list: reassignments are complete at once."""
-    return ListPartitionReassignmentsResponse()
+    """The partitions that are being moved, of those named or of all."""
+    return list_reassignments(request, broker.image)

@@ -37,8 +37,6 @@ JOIN_BELOW_BYTES: Final = 65_536  # parts smaller than this leave in one write
 SLICE_BYTES: Final = 262_144
 WRITE_BUFFER_BYTES: Final = 4 << 20  # beyond it `is_writable` says no
 
-PRIVATE_SINCE: Final = 20_000  # keys of APIs that only our own brokers have
-
 Versions = Mapping[ApiKey, tuple[int, int]]
 NO_LIMITS: Final[Mapping[ApiKey, int]] = MappingProxyType({})
 
@@ -86,7 +84,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         low, high = API[key].versions
         high = self._newest.get(key, high)
         theirs = self.versions.get(key)
-        if theirs is None and key >= PRIVATE_SINCE:  # never listed: brokers of one release
+        if theirs is None and key.is_private:  # never listed: brokers of one release
             theirs = low, high
         if theirs is None:
             raise ApiError(

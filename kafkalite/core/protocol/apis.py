@@ -20,6 +20,7 @@ from kafkalite.core.protocol import (
     list_offsets,
     metadata,
     offsets,
+    peers,
     produce,
     topics,
     transactions,
@@ -34,6 +35,7 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -64,11 +66,22 @@ class ApiKey(IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    ALTER_PARTITION = 56
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
     DESCRIBE_TOPIC_PARTITIONS = 75
+    FOLLOW_METADATA = 20_000
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the API is ours, between brokers of one release: ApiVersions does not list it."""
+        return self >= PRIVATE_SINCE
+
+
+PRIVATE_SINCE: Final = 20_000  # Kafka's keys count up from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,7 @@ API: Final[dict[ApiKey, Api]] = {
         _api(fetch.FetchRequest, fetch.FetchResponse),
         _api(list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse),
         _api(metadata.MetadataRequest, metadata.MetadataResponse),
+        _api(peers.ControlledShutdownRequest, peers.ControlledShutdownResponse),
         _api(offsets.OffsetCommitRequest, offsets.OffsetCommitResponse),
         _api(offsets.OffsetFetchRequest, offsets.OffsetFetchResponse),
         _api(groups.FindCoordinatorRequest, groups.FindCoordinatorResponse),
@@ -136,11 +150,14 @@ API: Final[dict[ApiKey, Api]] = {
         ),
         _api(cluster.ListPartitionReassignmentsRequest, cluster.ListPartitionReassignmentsResponse),
         _api(groups.OffsetDeleteRequest, groups.OffsetDeleteResponse),
+        _api(peers.AlterPartitionRequest, peers.AlterPartitionResponse),
         _api(cluster.DescribeClusterRequest, cluster.DescribeClusterResponse),
         _api(transactions.DescribeProducersRequest, transactions.DescribeProducersResponse),
         _api(transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse),
         _api(transactions.ListTransactionsRequest, transactions.ListTransactionsResponse),
+        _api(peers.AllocateProducerIdsRequest, peers.AllocateProducerIdsResponse),
         _api(cluster.DescribeTopicPartitionsRequest, cluster.DescribeTopicPartitionsResponse),
+        _api(peers.FollowMetadataRequest, peers.FollowMetadataResponse),
     )
 }
 assert set(API) == set(ApiKey)
@@ -171,9 +188,12 @@ REQUEST_BYTES_OF_LISTS: Final = 1 << 24
 _WITHOUT_LISTS: Final = frozenset(
     {
         ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.API_VERSIONS,
+        ApiKey.CONTROLLED_SHUTDOWN,
         ApiKey.DESCRIBE_CLUSTER,
         ApiKey.END_TXN,
+        ApiKey.FOLLOW_METADATA,
         ApiKey.HEARTBEAT,
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.LIST_GROUPS,

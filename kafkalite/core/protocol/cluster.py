@@ -1,5 +1,7 @@
 """The cluster: its brokers, elections, reassignments, and how full its disks are.         [P]
 
+`peers` has the requests that brokers send each other.
+
 Source: the JSON of each name below, Request and Response.
   DescribeCluster (60)              KIP-700; v1 endpoint_type (KIP-919)
   DescribeTopicPartitions (75)      KIP-966

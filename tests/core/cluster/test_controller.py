@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.core.cluster import image as images
-from kafkalite.core.cluster.controller import AllocateProducerIds, Controller
+from kafkalite.core.cluster.controller import Controller
 from kafkalite.core.cluster.image import ClusterImage, PartitionImage
 from kafkalite.core.cluster.local import LocalCoordination
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.log.storage import FileStorage
+from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
 from kafkalite.core.protocol.primitives import ZERO_UUID
 from kafkalite.core.protocol.topics import (
     CreatableReplicaAssignment,
@@ -239,8 +240,9 @@ def test_partitions_with_the_same_replicas_are_one_object() -> None:
 
 def test_producer_ids_are_given_out_once() -> None:
     machine = controller()
-    blocks = [run(machine, AllocateProducerIds()) for _ in range(3)]
-    ids = [n for block in blocks for n in range(block.first, block.first + block.size)]
+    blocks = [run(machine, AllocateProducerIdsRequest(1)) for _ in range(3)]
+    starts = [(block.producer_id_start, block.producer_id_len) for block in blocks]
+    ids = [n for start, length in starts for n in range(start, start + length)]
     assert ids == list(range(3_000))
 
 
@@ -256,7 +258,7 @@ def test_the_image_comes_back_from_the_store(tmp_path: Path) -> None:
         machine.replay([images.broker_record(1, {DEFAULT_LISTENER: ("h", 1)})])
         for request in (
             CreateTopicsRequest((topic("a", 2), topic("b", 1, retention_ms="5"))),
-            AllocateProducerIds(),
+            AllocateProducerIdsRequest(1),
             DeleteTopicsRequest(topic_names=("a",)),
             CreateTopicsRequest((topic("a", 1),)),
         ):

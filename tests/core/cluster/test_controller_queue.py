@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.core.cluster.controller import AllocateProducerIds, Controller, ProducerIdBlock
+from kafkalite.core.cluster.controller import Controller
 from kafkalite.core.cluster.coordination import Operation, Set
 from kafkalite.core.cluster.image import PRODUCER_IDS_PATH, ClusterRecord, broker_record
 from kafkalite.core.cluster.local import LocalCoordination
@@ -17,10 +17,10 @@ from kafkalite.core.cluster.parts import TOPICS_PER_PART
 from kafkalite.core.cluster.queue import WAITING_MAX, ControllerQueue
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig
+from kafkalite.core.protocol.peers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from kafkalite.core.protocol.topics import CreatableTopic, CreateTopicsRequest
 from kafkalite.core.types import DEFAULT_LISTENER, RequestContext
 from kafkalite.errors import (
-    ApiError,
     CoordinationError,
     CoordinationUnavailable,
     ErrorCode,
@@ -41,8 +41,13 @@ class Store(ClusterStore):
         await super().append(records, ephemeral=ephemeral)
 
 
+def block(first: int) -> AllocateProducerIdsResponse:
+    return AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=1_000)
+
+
 def queue(refusals: int = 0, coordination: LocalCoordination | None = None) -> ControllerQueue:
     controller = Controller(BrokerConfig.parse(), Random(1), lambda _: ())
+    controller.replay([broker_record(1, {DEFAULT_LISTENER: ("h", 9092)})])
     store = Store(coordination or LocalCoordination(MemoryStorage()))
     store.refusals = refusals
 
@@ -59,7 +64,7 @@ def test_whoever_fails_at_hearing_its_answer_does_not_keep_others_from_theirs(
     async def story() -> None:
         steps = queue(refusals)
         steps.start()
-        first, second = (steps.submit(AllocateProducerIds()) for _ in range(2))
+        first, second = (steps.submit(AllocateProducerIdsRequest(1)) for _ in range(2))
 
         def faulty(_: object) -> None:
             raise RuntimeError("a fault of ours")
@@ -67,7 +72,7 @@ def test_whoever_fails_at_hearing_its_answer_does_not_keep_others_from_theirs(
         first.when_done(faulty)
         answers: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         second.when_done(answers.set_result)
-        assert type(await asyncio.wait_for(answers, 60)) is ProducerIdBlock
+        assert type(await asyncio.wait_for(answers, 60)) is AllocateProducerIdsResponse
         await steps.close()
 
     asyncio.run(story())
@@ -77,9 +82,9 @@ def test_whoever_fails_at_hearing_its_answer_does_not_keep_others_from_theirs(
 def test_one_request_too_many_is_told_to_try_again() -> None:
     async def story() -> None:
         steps = queue()
-        waiting = [steps.submit(AllocateProducerIds()) for _ in range(WAITING_MAX + 1)]
+        waiting = [steps.submit(AllocateProducerIdsRequest(1)) for _ in range(WAITING_MAX + 1)]
         late = waiting.pop().response
-        assert isinstance(late, ApiError)
+        assert isinstance(late, AllocateProducerIdsResponse)
         assert late.error_code is ErrorCode.REQUEST_TIMED_OUT
         assert {each.response for each in waiting} == {None}
 
@@ -156,16 +161,16 @@ def test_closing_waits_for_the_write_that_has_begun_and_refuses_the_rest() -> No
         coordination = Slow()
         steps = queue(coordination=coordination)
         steps.start()
-        first, second = (steps.submit(AllocateProducerIds()) for _ in range(2))
+        first, second = (steps.submit(AllocateProducerIdsRequest(1)) for _ in range(2))
         await coordination.begun.wait()
         closing = asyncio.create_task(steps.close())
         await asyncio.sleep(0.01)
         assert not closing.done()
         coordination.may_go_on.set()
         await closing
-        assert first.response == ProducerIdBlock(0, 1_000)
+        assert first.response == block(0)
         assert steps._controller.image.next_producer_id_block == 1_000, "it is in force"
-        for refused in (second, steps.submit(AllocateProducerIds())):
+        for refused in (second, steps.submit(AllocateProducerIdsRequest(1))):
             assert refused.response is not None
             assert refused.response.error_code is ErrorCode.NOT_CONTROLLER
         assert (await coordination.get(PRODUCER_IDS_PATH)).version == 0
@@ -180,13 +185,13 @@ def test_no_step_is_taken_before_a_lost_answer_is_known() -> None:
         coordination.loses = True
         steps = queue(coordination=coordination)
         steps.start()
-        unknown = await answer_of(steps.submit(AllocateProducerIds()))
+        unknown = await answer_of(steps.submit(AllocateProducerIdsRequest(1)))
         assert unknown.error_code is ErrorCode.REQUEST_TIMED_OUT
-        waiting = steps.submit(AllocateProducerIds())
+        waiting = steps.submit(AllocateProducerIdsRequest(1))
         await asyncio.sleep(0.01)
         assert waiting.response is None
         coordination.is_away = False
-        assert await answer_of(waiting) == ProducerIdBlock(1_000, 1_000), "the first block is used"
+        assert await answer_of(waiting) == block(1_000), "the first block is used"
         await steps.close()
 
     asyncio.run(story())
@@ -197,11 +202,11 @@ def test_what_others_wrote_is_put_in_force_before_the_next_step() -> None:
         coordination = LocalCoordination(MemoryStorage())
         steps = queue(coordination=coordination)
         steps.start()
-        assert await answer_of(steps.submit(AllocateProducerIds())) == ProducerIdBlock(0, 1_000)
+        assert await answer_of(steps.submit(AllocateProducerIdsRequest(1))) == block(0)
         await coordination.transact([Set(PRODUCER_IDS_PATH, b'{"next_block_start":7000}')])
-        refused = await answer_of(steps.submit(AllocateProducerIds()))
+        refused = await answer_of(steps.submit(AllocateProducerIdsRequest(1)))
         assert refused.error_code is ErrorCode.NOT_CONTROLLER
-        assert await answer_of(steps.submit(AllocateProducerIds())) == ProducerIdBlock(7_000, 1_000)
+        assert await answer_of(steps.submit(AllocateProducerIdsRequest(1))) == block(7_000)
         await steps.close()
 
     asyncio.run(story())

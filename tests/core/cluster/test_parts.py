@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kafkalite.core.cluster.config_changes import ChangeConfigs, ConfigChange
-from kafkalite.core.cluster.controller import AllocateProducerIds
 from kafkalite.core.cluster.parts import CHANGES_PER_PART, TOPICS_PER_PART, joined, parts
+from kafkalite.core.protocol.peers import AllocateProducerIdsRequest
 from kafkalite.core.protocol.topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -31,7 +31,8 @@ def creation(names: list[str]) -> CreateTopicsRequest:
 def test_a_small_request_is_its_only_part() -> None:
     small = creation(NAMES[:TOPICS_PER_PART])
     assert list(parts(small)) == [small]
-    assert list(parts(AllocateProducerIds())) == [AllocateProducerIds()]
+    request = AllocateProducerIdsRequest(1)
+    assert list(parts(request)) == [request]
 
 
 @pytest.mark.parametrize(
