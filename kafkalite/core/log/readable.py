@@ -102,6 +102,11 @@ class ReadableLog:
         except (OSError, StorageError) as error:
             refuse(StorageError(f"{self.topic_partition}: {error}"))
 
+    @property
+    def latest_epoch(self) -> int:
+        """The leader epoch of the last record; -1 without one."""
+        return self.epochs.latest
+
     def end_offset_for_epoch(
         self, leader_epoch: int, current_epoch: int = NO_EPOCH
     ) -> tuple[int, int]:

@@ -176,7 +176,8 @@ class Segments:
         """Removes the batches from the one that holds `offset` on. Returns the log's new end.
 
         The newest go first, durably, before the one that is cut: else a crash could bring them back
-        behind a gap.
+        behind a gap. A segment that is cut and was not the active one is another from then on: what
+        a cleaner makes of the one that it has read does not take its place.
         """
         kept = bisect_right(self._bases, offset)
         assert kept, f"{self._place.partition}: offset {offset} is below {self._bases[0]}"
@@ -184,6 +185,9 @@ class Segments:
             segment.delete()
         if kept < len(self.all):
             self._place.storage.sync_directory(self._place.directory)
+        if self.all[kept - 1] is not self.active:
+            self.all[kept - 1].abandon()
+            self.all[kept - 1] = self._place.segment(self._bases[kept - 1])
         del self.all[kept:], self._bases[kept:]
         self.active = self.all[-1]
         self.active.begin_writing()

@@ -256,6 +256,29 @@ class LogStore:
         self._take_back(log)
         log.truncate_to(offset)
         self._take_back(log)
+        self._retract_cleaned(log)
+
+    def start_anew(self, log: PartitionLog, offset: int) -> None:
+        """Empties a log, which begins at `offset` from then on; else as `truncate`. A crash in
+        between leaves its oldest records, and it begins with those that there are."""
+        where = log.topic_partition
+        log.retract(0)
+        self._take_back(log)
+        if self._start_offsets.offsets.pop(where, 0) > offset and (
+            write := self._start_offsets.writer()
+        ):
+            write()
+        log.truncate_fully(offset)
+        self._take_back(log)
+        self._retract_cleaned(log)
+
+    def _retract_cleaned(self, log: PartitionLog) -> None:
+        """What comes after the cut is not compacted."""
+        where, cleaned = log.topic_partition, self._cleaned.offsets
+        if cleaned.get(where, 0) > log.log_end_offset:
+            cleaned[where] = log.log_end_offset
+            if write := self.cleaned_offsets_writer():
+                write()
 
     def delete(self, *logs: PartitionLog) -> None:
         """Lets go of logs. Their directories get other names at once and go after the delay.

@@ -22,6 +22,8 @@ from kafkalite.core.config.settings import BrokerConfig, LogConfig, TopicConfig
 from kafkalite.core.duties import Slices
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.store import LogStore
+from kafkalite.core.replicas.follower import LeaderAnswer, Position
+from kafkalite.core.replicas.following import Followed
 from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.replication import PartitionReplication, Role
 from kafkalite.core.replicas.upkeep import Upkeep
@@ -201,6 +203,23 @@ class Partitions:
             return None
         self._replay(partition, image)
         return partition
+
+    def following(self) -> list[Partition]:
+        """The partitions that follow a leader elsewhere."""
+        held = [partition for each in self._held.values() for partition in each.values()]
+        return [partition for partition in held if partition.replication.follower is not None]
+
+    def answered(self, partition: Partition, asked: Position, answer: LeaderAnswer) -> Followed:
+        """A leader has answered the fetch of a partition that follows it: the log gets the records,
+        or is cut. It tells the operator what went wrong."""
+        host, log = self._host, partition.log
+        followed = partition.answered(asked, answer, host.logs, host.now())
+        if followed.byte_count and log.flush_is_due:
+            self._upkeep.await_flush(partition, followed.byte_count)
+        follower = partition.replication.follower
+        if follower is not None and follower.rests_until_ms is not None:
+            host.note(follower.why)
+        return followed
 
     def let_go(self, topic: TopicImage) -> list[Partition]:
         """A topic is gone: its partitions are no longer found here. `remove` must follow."""

@@ -18,14 +18,17 @@ from typing import Any, Final, NamedTuple, Protocol
 from kafkalite.core.cluster.image import PartitionImage
 from kafkalite.core.log.partition_log import PartitionLog
 from kafkalite.core.log.segment import FileRecords
+from kafkalite.core.log.store import LogStore
 from kafkalite.core.log.uncached import cached_only
 from kafkalite.core.log.validation import Batch, Validated, validated
 from kafkalite.core.log.values import AbortedTransaction, Appended, MemoryRecords
 from kafkalite.core.protocol.primitives import Buffer
 from kafkalite.core.protocol.records import Allowance
+from kafkalite.core.replicas.follower import LeaderAnswer, Position
+from kafkalite.core.replicas.following import Followed, carry_out
 from kafkalite.core.replicas.leader import Altered, AlterPartition, FollowerFetch
 from kafkalite.core.replicas.replication import LogEnds, PartitionReplication, Role
-from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NOTHING, Outcome, TopicPartition
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NOTHING, Now, Outcome, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
 
 READ_UNCOMMITTED: Final = 0
@@ -208,6 +211,22 @@ class Partition:
         change = self._settled(leader.altered(asked, answer, now_ms))
         self.replication.partition_epoch = leader.partition_epoch
         return change
+
+    def wanted(self, now_ms: int) -> Position | None:
+        """What this follower is to ask its leader for; None: nothing, or not yet."""
+        follower = self.replication.follower
+        if follower is None or self.log.failure is not None:
+            return None
+        return follower.wanted(self.log, now_ms)
+
+    def answered(self, asked: Position, answer: LeaderAnswer, logs: LogStore, now: Now) -> Followed:
+        """The leader has answered: the log gets its records, or is cut. What the answer does not
+        fit any more is left alone; why nothing came of it is in the follower's `why`."""
+        follower = self.replication.follower
+        if follower is None or self.log.failure is not None:
+            return Followed()
+        outcome = follower.answered(asked, answer, self.log, now.monotonic_ms)
+        return carry_out(follower, outcome.effects, self.log, logs, now)
 
     def _settled(self, outcome: Outcome[Any] = NOTHING) -> Change:
         """The log's high watermark follows the leader's."""

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from kafkalite.core.cluster.image import NO_LEADER, PartitionImage
+from kafkalite.core.replicas.follower import Follower
 from kafkalite.core.replicas.leader import Leader
 from kafkalite.core.types import NO_EPOCH, NOTHING, Outcome, TopicPartition
 from kafkalite.errors import ApiError, ErrorCode
@@ -65,6 +66,7 @@ class PartitionReplication:
     replica_count: int = 0
     is_alone: bool = False  # the leader, and the only replica: what it has is committed
     leader: Leader | None = None
+    follower: Follower | None = None
 
     def replay(self, image: PartitionImage, ends: LogEnds, now_ms: int) -> Outcome[Any] | None:
         """Takes a new image of the partition: what the leader asks for then; None, and nothing is
@@ -80,7 +82,10 @@ class PartitionReplication:
         self.replica_count = len(image.replicas)
         if self.role is not Role.LEADER:
             self.leader, self.is_alone = None, False
+            self.follower = self.follower or Follower(self.topic_partition)
+            self.follower.follow(image.leader, image.leader_epoch)
             return NOTHING
+        self.follower = None
         leader = None if is_new_epoch else self.leader
         if leader is None:
             leader = self.leader = Leader(
