@@ -84,7 +84,8 @@ bench-state: $(VENV)/.dev
 # Histories of simulated brokers and workers, FIRST:LAST.
 simulate: $(VENV)/.dev
 	PYTHONHASHSEED=0 KAFKALITE_SEEDS=$(or $(SEEDS),0:1000) $(BIN)/python -m pytest -n 2 \
-	    tests/core/test_simulated_histories.py tests/streams/test_simulated_workers.py
+	    tests/core/test_simulated_histories.py tests/core/test_simulated_cluster.py \
+	    tests/streams/test_simulated_workers.py
 
 # Ours beside Apache Kafka: KIT and LAB as bench/broker.py says; ARGS=--ours needs neither.
 bench-broker: $(VENV)/.dev

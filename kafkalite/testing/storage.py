@@ -169,6 +169,11 @@ class MemoryStorage:
 
     # ---- what a test does to it ----------------------------------------------------------------
 
+    @property
+    def is_without_power(self) -> bool:
+        """Whether `crash_after` has come true."""
+        return self._crash_at is not None and self.changes >= self._crash_at
+
     def crash_after(self, changes: int, *, share: float = 0.5) -> None:
         """The `changes`-th change from now on, 1 the next, raises PowerLoss. An append that it
         hits has written `share` of its bytes; all else is not done."""
