@@ -1,29 +1,44 @@
-"""Spark's source on Apache Kafka: tables, streams, transactions, moments, group lag.
+"""Spark's source and sink on Apache Kafka: tables, streams, transactions, moments, group lag.
 
-The tests make the calls that Spark makes, without its JVM.
+The tests make the calls that Spark makes, without its JVM; a deep one runs streams of Spark.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
 from kafkalite.core.types import Columns
+from kafkalite.errors import KafkaliteError
 from kafkalite.serde import SerdeContext, avro
 from kafkalite.serde.registry_log import LogRegistry
+from kafkalite.spark.failures import our_failures
+from kafkalite.spark.sink.epochs import Epoch, commit
+from kafkalite.spark.sink.options import parse_sink_options
+from kafkalite.spark.sink.rows import records_of
+from kafkalite.spark.sink.writers import BatchWriter
 from kafkalite.spark.source import BatchReader, KafkaliteSource, StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 ALL = ReadAllAvailable()
 MARKER_SECONDS_MAX = 20
+
+ROWS = StructType().add("key", "string").add("value", "string")
+GUARANTEES = ("at-least-once", "exactly-once")
 
 Wait = Callable[[Coroutine[Any, Any, Any]], Any]
 
@@ -168,3 +183,69 @@ def test_columns_are_those_of_a_registry_in_the_log(kafka: str) -> None:
     assert isinstance(reader, BatchReader)
     (found,) = [batch for part in reader.partitions() for batch in reader.read(part)]
     assert found.column("value").to_pylist() == [{"id": 7}]
+
+
+# ---- the sink ----------------------------------------------------------------------------------
+
+
+def rows(numbers: range) -> pa.RecordBatch:
+    texts = [str(number) for number in numbers]
+    return pa.RecordBatch.from_pydict({"key": texts, "value": texts})
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_table_becomes_records(kafka: str, tmp_path: Path, guarantee: str) -> None:
+    topic = f"spark-sink-{guarantee}"
+    asyncio.run(create(kafka, topic, 2))
+    options = {"kafka.bootstrap.servers": kafka, "topic": topic, "deliveryGuarantee": guarantee}
+    options |= {"stagingLocation": str(tmp_path)} if guarantee == "exactly-once" else {}
+    writer = BatchWriter(options, ROWS)
+    written = [writer.write(iter([rows(range(n, n + 50))])) for n in (0, 50)]
+    staged = table(kafka, topic)
+    writer.commit(written)
+    assert sorted(stable_table(kafka, topic, 100)) == list(range(100))
+    assert len(staged) == (0 if guarantee == "exactly-once" else 100)
+
+
+def test_an_epoch_is_there_once_and_as_a_whole(kafka: str) -> None:
+    """Apache Kafka says with a transaction's record that the epoch was committed."""
+    topic = "spark-epochs"
+    asyncio.run(create(kafka, topic))
+    given = {"kafka.bootstrap.servers": kafka, "deliveryGuarantee": "exactly-once"}
+    options = parse_sink_options(given | {"stagingLocation": "/unused"})
+
+    def batches(first: int, *, is_broken: bool = False) -> Iterator[pa.RecordBatch]:
+        yield from records_of(rows(range(first, first + 10)), topic, {}, 1_000)
+        if is_broken:
+            raise KafkaliteError("the file is gone")
+
+    assert commit(options, "spark-epochs", batches(0), Epoch("query", 0))
+    assert not commit(options, "spark-epochs", batches(0), Epoch("query", 0))
+    with pytest.raises(KafkaliteError, match="the file is gone"):
+        commit(options, "spark-epochs", batches(10, is_broken=True), Epoch("query", 1))
+    assert commit(options, "spark-epochs", batches(10), Epoch("query", 1))
+    assert stable_table(kafka, topic, 20) == list(range(20))
+    aborted = table(kafka, topic, **{"kafka.isolation.level": "read_uncommitted"})
+    assert sorted(set(aborted)) == list(range(20))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_a_stream_of_spark_is_copied(
+    spark: SparkSession, kafka: str, tmp_path: Path, guarantee: str
+) -> None:
+    """A query that goes on where it was, after each of two runs."""
+    source, sink = f"spark-stream-{guarantee}", f"spark-copies-{guarantee}"
+    asyncio.run(create(kafka, source))
+    asyncio.run(create(kafka, sink))
+    servers = {"kafka.bootstrap.servers": kafka}
+    read = spark.readStream.format("kafkalite").options(**servers, subscribe=source)
+    read = read.options(startingOffsets="earliest", maxOffsetsPerTrigger="400")
+    write = read.load().select("key", "value", "timestamp").writeStream.format("kafkalite")
+    write = write.queryName("copies").options(**servers, topic=sink, deliveryGuarantee=guarantee)
+    write = write.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+    for first in (0, 1_000):
+        asyncio.run(send(kafka, source, range(first, first + 1_000)))
+        with our_failures("the stream"):
+            write.start().awaitTermination()
+        assert stable_table(kafka, sink, first + 1_000) == list(range(first + 1_000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -117,6 +118,34 @@ def test_what_makes_no_records_is_refused_before_a_row_is_read(spark: SparkSessi
     rows = rows.options(topic="t", **{"kafka.bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(ConfigError, match="a log is only added to"), our_failures("the sink"):
         rows.mode("overwrite").save()
+
+
+def test_a_stream_with_a_name_is_written_and_lag_tools_follow_it(
+    spark: SparkSession, bootstrap: str, make_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    """Spark hands the name of a query to the sink as an option."""
+    source = make_topic(1)
+    numbers = [b"%d" % number for number in range(15)]
+    with Producer(bootstrap) as producer:
+        producer.send_columns(source, Columns(numbers, numbers, [1_000] * 15))
+    servers = {"kafka.bootstrap.servers": bootstrap}
+    read = spark.readStream.format("kafkalite").options(**servers, subscribe=source)
+    read = read.options(startingOffsets="earliest", maxOffsetsPerTrigger="10")
+    rows = read.option("groupIdPrefix", "lag").load().select("key", "value")
+    write = rows.writeStream.format("kafkalite").queryName("copies").options(**servers)
+    write = write.options(topic=f"{source}-copies", deliveryGuarantee="exactly-once")
+    write = write.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with our_failures("the sink"):
+        query = write.trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert query.name == "copies"
+    found = asyncio.run(read_topic(bootstrap, f"{source}-copies", 1)).values
+    assert list(map(int, found)) == list(range(15))
+    command = [sys.executable, "-m", "kafkalite.cli", "groups", "describe", "--json"]
+    command += [f"lag-{source}", "-b", bootstrap]
+    (group,) = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    # Two batches; Spark reports a batch to the source when the next one begins.
+    assert [(each["committed"], each["lag"]) for each in group["partitions"]] == [(10, 5)]
 
 
 def commits(checkpoint: Path) -> int:

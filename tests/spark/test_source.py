@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ from pyspark.sql.types import StructType
 from kafkalite.clients.admin.client import Admin, NewTopic
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.core.types import Columns
+from kafkalite.errors import SerdeError
+from kafkalite.spark.failures import our_failures
 from kafkalite.spark.sink.writers import BatchWriter, StreamWriter
 from kafkalite.spark.source import BatchReader, KafkaliteSource, PruningReader, StreamReader
 
@@ -135,6 +138,23 @@ def test_the_last_line_of_an_error_names_option_and_value(read: Read, bootstrap:
     assert gone == (
         f"kafkalite.errors.TopologyError: topic 'nowhere' does not exist at {bootstrap}"
     )
+
+
+def test_the_error_of_a_stream_names_the_record_and_shows_no_java(
+    spark: SparkSession, bootstrap: str, topic: str
+) -> None:
+    words = spark.readStream.format("kafkalite").option("kafka.bootstrap.servers", bootstrap)
+    words = words.options(assign=json.dumps({topic: [1]}), startingOffsets="earliest")
+    fields = StructType().add("number", "integer").json()
+    words = words.options(**{"value.format": "json", "value.schema": fields})
+    query = words.load().writeStream.format("noop").trigger(availableNow=True).start()
+    expected = pytest.raises(SerdeError, match=f"^{topic}-1 offset 0: .*no column")
+    with expected as raised, our_failures("the stream"):
+        query.awaitTermination()
+    assert isinstance(raised.value.__cause__, PySparkException)
+    shown = str(raised.value.__cause__)
+    assert f"\nkafkalite.errors.SerdeError: {raised.value}\n" in shown
+    assert "\tat " not in shown
 
 
 # ---- traps without a session ---------------------------------------------------------------

@@ -30,12 +30,13 @@ AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
 CHECKPOINT: Final = "checkpointlocation"
 STAGING_FOLDER: Final = "kafkalite-staging"
+QUERY_NAME: Final = "queryname"  # Spark hands `queryName("x")` on as an option
 TRANSACTION_TIMEOUT_MS: Final = 900_000  # the longest that brokers allow by default
 KNOWN: Final = frozenset(
     {
         "kafka.bootstrap.servers", "bootstrap.servers", "topic", "key.format", "value.format",
         "key.schema", "value.schema", "deliveryguarantee", "transactionalid", "staginglocation",
-        CHECKPOINT, "path",
+        CHECKPOINT, QUERY_NAME, "path",
     }
 )  # fmt: skip
 

@@ -25,7 +25,6 @@ from kafkalite.spark.topology.packets import unpack
 from kafkalite.streams.local.holder import Holder
 
 SINK: Final = "kafkalite-topology-sink"
-OF_SPARK: Final = {"queryname"}  # options that Spark adds
 STAY: Final = "stay"  # an option: for which stay on Spark the query runs
 COLUMNS: Final = (
     StructType()
@@ -102,4 +101,4 @@ class TopologySink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """The writer."""
-        return PacketWriter({n: v for n, v in self.options.items() if n.lower() not in OF_SPARK})
+        return PacketWriter(self.options)
