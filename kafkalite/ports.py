@@ -1,7 +1,7 @@
 """What one broker takes from the world: its disk, its cluster, its sockets, time and chance.  [IO]
 
     storage        the data directory
-    coordination   the state that brokers share, here the journal of one that stands alone
+    coordination   the state that brokers share: the journal of one that stands alone, or ZooKeeper
     network        connections to others, and from others
     clock, seconds the time, of a broker and of its parts; precise_seconds of short measurements
     random_bytes   chance
@@ -19,17 +19,19 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from kafkalite.core.broker.clock import Clock
 from kafkalite.core.cluster.coordination import Coordination
 from kafkalite.core.cluster.local import LocalCoordination
+from kafkalite.core.cluster.zookeeper_address import parse_address
 from kafkalite.core.log.port import Storage
 from kafkalite.core.log.storage import FileStorage
 from kafkalite.core.network import Network
 from kafkalite.core.server.network import SocketNetwork
+from kafkalite.errors import ConfigError
 
 
 class HeldStorage(Storage, Protocol):
@@ -72,3 +74,21 @@ MACHINE: Final = Ports(
     random_bytes=os.urandom,
     executor=ThreadPoolExecutor,
 )
+
+
+def with_zookeeper(address: str, session_timeout_ms: int, ports: Ports = MACHINE) -> Ports:
+    """`ports` for a broker of a cluster that keeps its state in ZooKeeper, at the `address`
+    `host:port,host:port/chroot`. ConfigError without the extra `cluster`, or for no address."""
+    try:
+        from kafkalite.core.cluster.zookeeper import ZooKeeperCoordination
+    except ModuleNotFoundError as error:
+        words = f"zookeeper.connect needs {error.name}: pip install 'kafkalite[cluster]'"
+        raise ConfigError(words, setting="zookeeper.connect") from error
+    parse_address(address)
+
+    def connected(_: Storage) -> Coordination:
+        return ZooKeeperCoordination(
+            address, in_thread=asyncio.to_thread, session_timeout_ms=session_timeout_ms
+        )
+
+    return replace(ports, coordination=connected)

@@ -22,6 +22,7 @@ import pytest
 
 from kafkalite.core.broker.turns import MeasuredLoop, Turns, turns_of
 from kafkalite.embedded import READY, EmbeddedBroker
+from kafkalite.embedded_zookeeper import ZooKeeper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -448,3 +449,16 @@ def dump_log() -> Callable[..., str]:
         return done.stdout
 
     return dump
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """A ZooKeeper server for all tests of a worker, which leave it running."""
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper"), tick_ms=100) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_address(zookeeper: ZooKeeper) -> str:
+    """The server's address with an empty part of its tree."""
+    return f"{zookeeper.address}/{uuid4().hex}"

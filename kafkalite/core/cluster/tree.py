@@ -114,7 +114,9 @@ class Tree:
         if above is None:
             raise NoSuchNode(f"{parent} does not exist, so {path} cannot be made")
         if above.is_ephemeral:
-            raise CoordinationError(f"{parent} is ephemeral and can have no children")
+            raise CoordinationError(
+                f"{parent} is ephemeral and can have no children, so {path} cannot be made"
+            )
 
 
 def _has_new_child(path: str, changes: Changes) -> bool:
