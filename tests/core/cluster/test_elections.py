@@ -6,9 +6,15 @@ from random import Random
 from typing import Any
 
 import pytest
+from machine_cluster import Cluster
 
 from kafkalite.core.cluster import image as images
-from kafkalite.core.cluster.controller import Controller
+from kafkalite.core.cluster.controller import (
+    ELECTIONS_PER_STEP,
+    FIRST_BALANCE_MS,
+    Controller,
+    Tick,
+)
 from kafkalite.core.cluster.elections import PREFERRED, UNCLEAN
 from kafkalite.core.cluster.image import ClusterRecord, LeaderRecoveryState, PartitionImage
 from kafkalite.core.config.settings import BrokerConfig
@@ -19,6 +25,7 @@ from kafkalite.core.protocol.cluster import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from kafkalite.core.protocol.peers import ControlledShutdownRequest
 from kafkalite.core.protocol.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -190,3 +197,59 @@ def test_a_refused_write_is_told_at_the_top() -> None:
     for request in (ElectLeadersRequest(), AlterPartitionReassignmentsRequest()):
         refusal: Any = machine.refuse(request, error)
         assert refusal.error_code is ErrorCode.NOT_CONTROLLER
+
+
+# ---- balance -------------------------------------------------------------------------------------
+
+
+AWAY = PartitionImage((1, 2), 2, 4, (1, 2), 5)
+HOME = PartitionImage((1, 2), 1, 4, (1, 2), 5)
+
+
+def leaders_after_ticks(cluster: Cluster) -> list[int]:
+    cluster.run(Tick(1))
+    cluster.run(Tick(1 + FIRST_BALANCE_MS))
+    return [partition.leader for partition in cluster.machine.image.topics["t"].partitions]
+
+
+def balanced(*partitions: PartitionImage, **settings: str) -> Cluster:
+    cluster = Cluster(**settings)
+    cluster.create(*(p.replicas for p in partitions))
+    cluster.put(*partitions)
+    return cluster
+
+
+def test_preferred_leaders_return_with_time() -> None:
+    cluster = balanced(HOME, AWAY, PartitionImage((2, 1), 2, 0, (2, 1), 1))
+    assert leaders_after_ticks(cluster) == [1, 1, 2]
+    assert cluster.partition(1) == PartitionImage((1, 2), 1, 5, (1, 2), 6)
+    assert cluster.machine.due_ms == 1 + FIRST_BALANCE_MS + 300_000
+
+
+def test_a_small_imbalance_is_left_alone() -> None:
+    setting = {"leader_imbalance_per_broker_percentage": "50"}
+    assert leaders_after_ticks(balanced(HOME, AWAY, **setting)) == [1, 2]
+    assert leaders_after_ticks(balanced(HOME, AWAY, AWAY, **setting)) == [1, 1, 1]
+
+
+def test_leaders_stay_where_the_operator_wants_it() -> None:
+    cluster = balanced(AWAY, auto_leader_rebalance_enable="false")
+    assert leaders_after_ticks(cluster) == [2]
+
+
+def test_only_replicas_that_are_alive_in_sync_and_not_moving_return() -> None:
+    cluster = balanced(
+        PartitionImage((1, 2), 2, 4, (2,), 5),
+        PartitionImage((3, 2), 2, 4, (3, 2), 5),
+        PartitionImage((1, 2), 2, 4, (2, 1), 5, (), (2,)),
+    )
+    cluster.run(ControlledShutdownRequest(3, 30))
+    assert leaders_after_ticks(cluster) == [2, 2, 2]
+
+
+def test_many_elections_take_several_steps() -> None:
+    setting = {"leader_imbalance_per_broker_percentage": "0"}
+    cluster = balanced(*[AWAY] * (ELECTIONS_PER_STEP + 1), **setting)
+    assert sum(leader == 1 for leader in leaders_after_ticks(cluster)) == ELECTIONS_PER_STEP
+    assert cluster.machine.due_ms == 1 + FIRST_BALANCE_MS, "at once"
+    assert cluster.run(Tick(cluster.machine.due_ms)) == 1
