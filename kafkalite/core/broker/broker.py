@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from random import Random
 from typing import Any, Final, TypeVar
+from uuid import UUID
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.clock import LOOK_MS, Clock
@@ -54,12 +55,18 @@ from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.log.values import MemoryRecords
 from kafkalite.core.pending import Pending
-from kafkalite.core.protocol.peers import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from kafkalite.core.protocol.peers import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
 from kafkalite.core.protocol.topics import (
     CreatableTopicConfigs,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from kafkalite.core.replicas.alterations import Alterations
 from kafkalite.core.replicas.leader import Altered, AlterPartition, FollowerFetch
 from kafkalite.core.replicas.manager import Partitions
 from kafkalite.core.replicas.partition import Change, Partition
@@ -73,8 +80,6 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Asks the controller for an in-sync set; the second argument is called with the answer, once.
-AskForInSync = Callable[[AlterPartition, Callable[["Altered | ErrorCode"], None]], None]
 ALL_THERE_IS: Final = 1 << 40  # readers look again, and go on waiting if it is not enough
 COMPUTING_THREADS: Final = 2  # each may hold what a batch decompresses to
 FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
@@ -124,7 +129,9 @@ class Broker:
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
         self.partitions = Partitions(self, self._upkeep)
-        self.alter_partition: AskForInSync = _nobody_to_ask  # the cluster's to set
+        self.alterations = Alterations(
+            node_id, self._topic_id, lambda: self.broker_epoch, self._ask_controller
+        )
         self.producer_ids = ProducerIds(self._request_producer_ids)
         self._notes = Notes(clock.monotonic_ms)
         self.groups = group_coordinators(self, config, random)
@@ -315,16 +322,25 @@ class Broker:
         self, partition: Partition, replica: Replica, offset: int, log_start_offset: int
     ) -> None:
         """A follower fetches from `offset` on: what it has now may be committed by that. ApiError
-        if its broker has no replica of `partition`."""
-        known = self.image.brokers.get(replica.node_id)
-        fetch = FollowerFetch(
-            replica.node_id, offset, log_start_offset, replica.broker_epoch, known is not None
-        )
+        if its broker has no replica of `partition`, or fetched before it was started again."""
+        known = self._eligible().get(replica.node_id)
+        epoch = replica.broker_epoch
+        if known is not None and NO_EPOCH < epoch < known:
+            where = partition.topic_partition
+            words = f"{where}: broker {replica.node_id} fetches under epoch {epoch}, not {known}"
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, words)
+        is_eligible = known is not None and epoch in (NO_EPOCH, known)
+        fetch = FollowerFetch(replica.node_id, offset, log_start_offset, epoch, is_eligible)
         self.settle(partition, partition.fetched(fetch, self.monotonic_ms()))
+
+    def _eligible(self) -> dict[int, int]:
+        """The brokers that may be in an in-sync set, with their epochs."""
+        brokers = self.image.brokers.items()
+        return {node: each.epoch for node, each in brokers if not each.in_controlled_shutdown}
 
     def look_for_lag(self, partition: Partition, monotonic_ms: int) -> None:
         """Looks for followers of `partition` that lag, or are caught up."""
-        self.settle(partition, partition.tick(monotonic_ms, self.image.brokers))
+        self.settle(partition, partition.tick(monotonic_ms, self._eligible()))
 
     def settle(self, partition: Partition, change: Change) -> None:
         """Answers what waited for the change, and asks the controller what it asks."""
@@ -338,7 +354,25 @@ class Broker:
         def answered(answer: Altered | ErrorCode) -> None:
             self.settle(partition, partition.altered(asked, answer, self.monotonic_ms()))
 
-        self.alter_partition(asked, answered)
+        self.alterations.ask(asked, answered)
+
+    def _ask_controller(
+        self,
+        request: AlterPartitionRequest,
+        answered: Callable[[AlterPartitionResponse | ErrorCode], None],
+    ) -> None:
+        """Where the controller is in this process."""
+        self.control(request).when_done(answered)
+
+    def _topic_id(self, name: str) -> UUID | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration now; -1 without one."""
+        own = self.image.brokers.get(self.node_id)
+        return NO_EPOCH if own is None else own.epoch
 
     def failed(self, partition: Partition) -> None:
         """Nothing that waits for records of `partition` will come: its log has failed."""
@@ -418,9 +452,7 @@ class Broker:
             else:
                 self.producer_ids.add_block(answer.producer_id_start, answer.producer_id_len)
 
-        own = self.image.brokers.get(self.node_id)
-        epoch = NO_EPOCH if own is None else own.epoch
-        request = AllocateProducerIdsRequest(self.node_id, epoch)
+        request = AllocateProducerIdsRequest(self.node_id, self.broker_epoch)
         self.control(request).when_done(allocated)
 
     def _describe_topic(self, topic: TopicImage) -> Iterator[CreatableTopicConfigs]:
@@ -429,11 +461,6 @@ class Broker:
             yield CreatableTopicConfigs(
                 entry.key.name, value, entry.is_read_only, int(entry.source), entry.is_sensitive
             )
-
-
-def _nobody_to_ask(asked: AlterPartition, answered: Callable[[Altered | ErrorCode], None]) -> None:
-    """Where there is no cluster no in-sync set changes; the leader asks again later."""
-    answered(ErrorCode.NOT_CONTROLLER)
 
 
 def _is_same(old: TopicImage, new: TopicImage | None) -> bool:

@@ -19,7 +19,7 @@ Source KIP-497, KIP-903 (broker epochs); apache/kafka `Partition`, `Replica`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -212,16 +212,19 @@ class Leader:
             state.fetched_ms = max(state.fetched_ms, fetched_ms)
             state.caught_up_ms = max(state.caught_up_ms, fetched_ms)
 
-    def tick(self, now_ms: int, registered: Collection[int] | None = None) -> Outcome[Any]:
-        """Finds followers that lag, and repeats what was asked for in vain. `registered` are the
-        brokers that run; None: not known."""
+    def tick(self, now_ms: int, eligible: Mapping[int, int] | None = None) -> Outcome[Any]:
+        """Finds followers that lag, and repeats what was asked for in vain. `eligible` are the
+        brokers that may be in an in-sync set, with their epochs; None: not known."""
         for node in self.in_sync_replicas:
             state = self.followers.get(node)
             if state is not None and state.log_end_offset >= self.log_end_offset:
                 state.caught_up_ms = max(state.caught_up_ms, now_ms)  # until the next append
-        if registered is not None:
+        if eligible is not None:
             for node, state in self.followers.items():
-                state.is_eligible &= node in registered
+                if state.broker_epoch != NO_BROKER_EPOCH:
+                    state.is_eligible = eligible.get(node) == state.broker_epoch
+                else:
+                    state.is_eligible = node in eligible
         if self.asked is not None and self._retry_ms is not None and self._retry_ms <= now_ms:
             self._retry_ms = None
             return Outcome(effects=(self.asked,))

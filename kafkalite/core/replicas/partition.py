@@ -11,7 +11,7 @@ Source apache/kafka `Partition`.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -194,14 +194,15 @@ class Partition:
             return NO_CHANGE  # and refused by `read`
         return self._settled(leader.fetched(fetch, now_ms))
 
-    def tick(self, now_ms: int, registered: Collection[int]) -> Change:
-        """Looks for followers that lag; `registered` are the brokers that run."""
+    def tick(self, now_ms: int, eligible: Mapping[int, int]) -> Change:
+        """Looks for followers that lag; `eligible` are the brokers that may be in sync, with their
+        epochs."""
         leader = self.replication.leader
         if leader is None or not leader.followers:
             return NO_CHANGE
         for each in self.followers:
             leader.still_fetches(each.replica_id, each.fetched_ms)
-        return self._settled(leader.tick(now_ms, registered))
+        return self._settled(leader.tick(now_ms, eligible))
 
     def altered(self, asked: AlterPartition, answer: Altered | ErrorCode, now_ms: int) -> Change:
         """The controller has answered what a change's effect asked."""

@@ -31,19 +31,21 @@ from kafkalite.core.protocol.produce import (
     TopicProduceData,
 )
 from kafkalite.core.protocol.records import batches, encode
-from kafkalite.core.replicas.leader import Altered, AlterPartition
 from kafkalite.core.types import Columns
 from kafkalite.errors import ErrorCode
 
 Start = Callable[..., Any]
 REPLICAS = (1, 2, 3)
 HOUR_MS = 3_600_000
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def led(running: Any, *in_sync: int, epoch: int = 1, leader: int = 1, at: int = 1) -> None:
     """Topic t has three replicas; brokers 2 and 3 are registered. `at`: the partition's epoch."""
     image = PartitionImage(REPLICAS, leader, epoch, in_sync, at)
-    brokers = tuple(broker_record(node, {"PLAINTEXT": ("127.0.0.1", node)}) for node in (2, 3))
+    brokers = tuple(
+        broker_record(node, {"PLAINTEXT": ("127.0.0.1", node)}, epoch=7) for node in (2, 3)
+    )
     topic = topic_record(replace(running.broker.image.topics["t"], partitions=(image,)))
     await running.broker.replay((*brokers, topic, partition_record("t", 0, image)))
 
@@ -227,26 +229,30 @@ def test_the_session_of_a_follower_is_its_own(start: Start) -> None:
 def test_a_follower_that_caught_up_joins_by_the_controllers_word(start: Start) -> None:
     async def story() -> None:
         async with start() as running:
-            peer = await running.connect()
+            peer, writer = await running.connect(), await running.connect()
             await peer.create("t")
             await led(running, 1)
-            asked: list[tuple[AlterPartition, Any]] = []
-            running.broker.alter_partition = lambda *question: asked.append(question)
+            asked: list[Any] = []
+            running.broker.alterations.send = lambda *request: asked.append(request)
             await peer.produce("t", b"a")
             follower = Follower(running, await running.connect(), 2)
             await follower.fetch(0)
             await follower.fetch(1, last=1)
-            ((question, answered),) = asked
-            assert question.in_sync_replicas == ((1, -1), (2, 7))
-            writer = await running.connect()
+            ((request, answered),) = asked
+            (wanted,) = request.topics[0].partitions
+            assert [each.broker_id for each in wanted.new_isr_with_epochs] == [1, 2]
+            assert wanted.new_isr_with_epochs[1].broker_epoch == 7
             writer.send(write(), 9)
             log = running.broker.partition("t", 0).log
             await running.until(lambda: log.log_end_offset == 2)
             assert log.high_watermark == 1, "it counts from the question on"
             await follower.fetch(2, last=1)
             assert error_of(await writer.receive()) is ErrorCode.NONE
-            answered(Altered(1, 2, (1, 2)))
-            assert running.broker.partition("t", 0).replication.in_sync_replicas == {1, 2}
+            running.broker.control(request).when_done(answered)
+            partition = running.broker.partition("t", 0)
+            await running.until(lambda: partition.replication.in_sync_replicas == {1, 2})
+            image = running.broker.image.topics["t"].partitions[0]
+            assert (image.in_sync_replicas, image.epoch) == ((1, 2), 2)
 
     asyncio.run(story())
 
@@ -256,16 +262,22 @@ def test_a_follower_that_lags_leaves_and_what_waited_for_it_is_answered(start: S
         async with start(replica_lag_time_max_ms="1") as running:
             writer = await running.connect()
             await writer.create("t", min_insync_replicas="1")
-            asked: list[tuple[AlterPartition, Any]] = []
-            running.broker.alter_partition = lambda *question: asked.append(question)
             await led(running, 1, 2)
             writer.send(write(), 9)
-            await running.until(lambda: asked)
-            ((question, answered),) = asked
-            assert [each.node_id for each in question.in_sync_replicas] == [1]
-            assert running.broker.partition("t", 0).log.high_watermark == 0
-            answered(Altered(1, 2, (1,)))
             assert error_of(await writer.receive()) is ErrorCode.NONE
+            assert running.broker.image.topics["t"].partitions[0].in_sync_replicas == (1,)
+
+    asyncio.run(story())
+
+
+def test_a_fetch_under_an_earlier_broker_epoch_is_refused(start: Start) -> None:
+    async def story() -> None:
+        async with start() as running:
+            await (await running.connect()).create("t")
+            await led(running, 1, 2)
+            data = await Follower(running, await running.connect(), 2, broker_epoch=6).fetch(0)
+            assert data is not None
+            assert data.error_code is NOT_LEADER
 
     asyncio.run(story())
 
@@ -304,7 +316,7 @@ def test_a_wait_ends_with_the_leader_epoch_of_its_append(start: Start) -> None:
                 partition, 1, lambda: told.append("committed"), lambda: told.append("lost")
             )
             await led(running, 1, epoch=3, at=2)
-            assert error_of(await writer.receive()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert error_of(await writer.receive()) is NOT_LEADER
             await running.until(lambda: told)
             assert told == ["lost"]
 

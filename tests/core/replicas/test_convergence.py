@@ -30,6 +30,7 @@ ORDERS: Final = TopicPartition("orders", 0)
 ID: Final = UUID(int=7)
 NODES: Final = (1, 2, 3)
 START: Final = PartitionImage(NODES, 1, 1, NODES, 1)
+LIVE: Final = dict.fromkeys(NODES, 1)
 LAG_MS: Final = 500
 LARGE: Final = 1 << 20
 
@@ -165,7 +166,7 @@ class World:
 
     def tick(self, node: int) -> None:
         self.now_ms += self.random.randint(1, LAG_MS)
-        self.take(node, self.replicas[node].partition.tick(self.now_ms, NODES))
+        self.take(node, self.replicas[node].partition.tick(self.now_ms, LIVE))
 
     def kill(self, node: int) -> None:
         replica = self.replicas[node]
@@ -215,7 +216,7 @@ class World:
                 self.vote(node)
                 self.check()
             leader = self.replicas[self.truth.leader]
-            self.take(self.truth.leader, leader.partition.tick(self.now_ms, NODES))
+            self.take(self.truth.leader, leader.partition.tick(self.now_ms, LIVE))
             ends = {replica.log.high_watermark for replica in self.replicas.values()}
             if ends == {leader.log.log_end_offset} and set(self.truth.in_sync_replicas) == {*NODES}:
                 return

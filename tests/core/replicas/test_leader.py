@@ -143,8 +143,13 @@ def test_who_is_not_registered_does_not_join() -> None:
     leader.fetched(fetch(2, 11), 2)
     leader = leading((1,), end=10, high_watermark=10)
     leader.fetched(fetch(2, 5), 1)
-    leader.tick(2, registered=(1, 3))
+    leader.tick(2, eligible={1: 4, 3: 4})
     assert not leader.followers[2].is_eligible
+    leader.fetched(fetch(2, 5, broker_epoch=4), 3)
+    leader.tick(4, eligible={1: 4, 2: 5, 3: 4})
+    assert not leader.followers[2].is_eligible, "it runs in another life, which has not fetched"
+    leader.tick(5, eligible={1: 4, 2: 4, 3: 4})
+    assert leader.followers[2].is_eligible
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
