@@ -12,6 +12,7 @@ Fails  with StorageError if another writer committed first, with ConfigError for
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -32,6 +33,9 @@ from kafkalite.warehouse.partitioning import partition_value
 from kafkalite.warehouse.target import StagedFile
 
 HOUR_MS: Final = 3_600_000
+RETENTION: Final = "delta.deletedFileRetentionDuration"
+RETAINED_HOURS: Final = 7 * 24  # by default
+HOURS: Final = re.compile(r"interval (\d+) hours")
 DELETION_VECTORS: Final = "deletionVectors"
 
 
@@ -115,6 +119,15 @@ class DeltaFiles:
         """
         hours = max(0, ceil((self.now_ms - before_ms) / HOUR_MS))
         found = self._open()
+        if hours > _retained_hours(found):
+            found.alter.set_table_properties({RETENTION: f"interval {hours} hours"})
         if not found.vacuum(hours, enforce_retention_duration=False, full=True):
             return  # a vacuum writes two entries into the log
         yield from found.vacuum(hours, False, enforce_retention_duration=False, full=True)
+
+
+def _retained_hours(found: DeltaTable) -> int:
+    """How long the table remembers files that left it; a vacuum judges others by their age."""
+    configured = found.metadata().configuration.get(RETENTION)
+    given = None if configured is None else HOURS.fullmatch(configured)
+    return RETAINED_HOURS if given is None else int(given[1])

@@ -164,7 +164,8 @@ class DeltaTarget:
                     write_deltalake(found, empty, mode="append", schema_mode="merge")
                     found.update_incremental()
                     yield "columns added"
-                self._append(found, epoch, held)
+                now = int(staging.stat().st_mtime * 1000)  # files have left it for this commit
+                self._append(found, epoch, held, now)
         except DeltaError as error:
             raise TableHeld(f"table {self.table}: another writer was first: {error}") from error
         yield "committed"
@@ -187,10 +188,11 @@ class DeltaTarget:
             commit_properties=CommitProperties(app_transactions=_transactions(epoch, held)),
         )
 
-    def _append(self, found: DeltaTable, epoch: Epoch, held: dict[TopicPartition, int]) -> None:
+    def _append(
+        self, found: DeltaTable, epoch: Epoch, held: dict[TopicPartition, int], now: int
+    ) -> None:
         if self._offsets(found) != held:
             raise CommitFailedError("it committed while columns were added")
-        now = int(self.table.stat().st_mtime * 1000)  # it got the files of this commit
         removed = [self._remove(stored, epoch, now) for stored in epoch.removed]
         found.create_write_transaction(
             [*removed, *(self._add(file, epoch) for file in epoch.files)],

@@ -260,7 +260,7 @@ class Load:
             return None
         by, is_sorted = Partitioning(plan.layout["partition_by"]), plan.layout["is_sorted"]
         keys = reading.key_columns()
-        return Update(self.engine, self.target, workspace, keys, by, is_sorted)
+        return Update(self.engine, self.target, workspace, plan.ranges, keys, by, is_sorted)
 
     def _commit(
         self,
@@ -281,7 +281,7 @@ class Load:
                     yield f"dead letters: {step}"
         epoch = Epoch(plan.ranges, files, columns, partitioning)
         if update is not None:
-            epoch = yield from update.epoch(plan.ranges, files, columns)
+            epoch = yield from update.epoch(files, columns)
             self.is_committing = True
         yield from self.target.commit(epoch, workspace.staging)
         if update is not None:

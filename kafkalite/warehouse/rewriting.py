@@ -128,11 +128,13 @@ class NewSchema:
 
 
 def forget(target: Target, staging: Path) -> None:
-    """Removes files of a change that broke off from the table's folder."""
+    """Removes files of a change that broke off from the table's folder. The table still has the
+    old file of a change without a commit; files of any other change may be in older versions.
+    """
     notes = [noted(path) for path in staging.glob("rewritten-*.json")]
     stored = {file.path for file in target.stored()} if notes else set()
     for made in map(_rewritten, notes):
-        if made.file.path not in {made.old.path, *stored}:
+        if made.old.path in stored:
             (target.table / made.file.path).unlink(missing_ok=True)
 
 

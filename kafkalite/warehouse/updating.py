@@ -11,7 +11,6 @@ Fails  with ConfigError where a table's folders are named by its key.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,16 +32,17 @@ from kafkalite.warehouse.merging import (
 )
 from kafkalite.warehouse.partitioning import TIMES, Partitioning, visible
 from kafkalite.warehouse.target import Epoch, StagedFile, Stored, Target
-from kafkalite.warehouse.workspace import Workspace
+from kafkalite.warehouse.workspace import Workspace, noted
 
 
 @dataclass(slots=True)
 class Update:
-    """Merges the changes of a load into `target`. `keys` are the columns that name a row."""
+    """Merges the changes of `ranges` into `target`. `keys` are the columns that name a row."""
 
     engine: Engine
     target: Target
     workspace: Workspace
+    ranges: tuple[OffsetRange, ...]
     keys: tuple[str, ...]
     partitioning: Partitioning
     is_sorted: bool
@@ -55,9 +55,7 @@ class Update:
         if by in self.keys and not self.target.field_in_files:
             raise ConfigError(f"--partition-by {by}: rows are updated by that column")
 
-    def epoch(
-        self, ranges: tuple[OffsetRange, ...], files: Sequence[StagedFile], columns: pa.Schema
-    ) -> Generator[str, None, Epoch]:
+    def epoch(self, files: Sequence[StagedFile], columns: pa.Schema) -> Generator[str, None, Epoch]:
         """The epoch that brings the staged changes into the table; yields the name of each step."""
         self.clean()
         found: list[Changes] = []
@@ -65,7 +63,7 @@ class Update:
         for changes in self.engine.run(FindWinners(staging, self.keys), changes_of(files)):
             found.append(changes)
             yield f"reduced bucket {changes.bucket}"
-        token = Path(mkdtemp(prefix=f"{visible(ranges[0].topic)}-", dir=staging)).name
+        token = Path(mkdtemp(prefix=f"{visible(self.ranges[0].topic)}-", dir=staging)).name
         removed: list[Stored] = []
         kept: list[StagedFile] = []
         beaten: dict[int, list[int]] = {changes.bucket: [] for changes in found}
@@ -81,7 +79,7 @@ class Update:
         new = yield from self._new_files(token, found, beaten, columns)
         write_json(self.workspace.folder / "merge.json", {"token": token})
         yield "merged"
-        return Epoch(ranges, (*kept, *new), columns, self.partitioning, True, tuple(removed))
+        return Epoch(self.ranges, (*kept, *new), columns, self.partitioning, True, tuple(removed))
 
     def _new_files(
         self, token: str, found: Sequence[Changes], beaten: dict[int, list[int]], columns: pa.Schema
@@ -98,12 +96,15 @@ class Update:
         return new
 
     def clean(self) -> None:
-        """Removes files of an attempt that are in the table's folder, but not in the table."""
-        note: Path = self.workspace.folder / "merge.json"
-        if note.exists():
-            token = json.loads(note.read_text())["token"]
-            stored = {file.path for file in self.target.stored()}
-            for path in self.target.table.glob(f"**/{token}.*.parquet"):
-                if str(path.relative_to(self.target.table)) not in stored:
-                    path.unlink()
-            note.unlink()
+        """Removes files of an attempt that are in the table's folder, but not in the table. Those
+        of an attempt that was committed stay: if they were merged since, older versions have them.
+        """
+        note = self.workspace.folder / "merge.json"
+        found = noted(note)
+        if found is None:
+            return
+        attempt = Epoch(self.ranges, (), pa.schema([]), self.partitioning)
+        if not attempt.is_in(self.target.offsets()):
+            for path in self.target.table.glob(f"**/{found['token']}.*.parquet"):
+                path.unlink()
+        note.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from keyed_log import Change, ChangeTopic
 from killed import loading
 from memory_log import MemoryTopic
@@ -37,6 +39,7 @@ Make = Callable[[Path], Target]
 SMALL = Layout(file_bytes=1_000)  # ten records
 BIG = Layout()
 FIELDS = ("id", *(f"field{number}" for number in range(9)))  # so that rows outweigh footers
+DAY_S = 24 * 3_600
 SHOPS = ("a/b", "50 % & more", None)
 
 
@@ -216,6 +219,29 @@ def test_old_files_go_after_a_time(make: Make, tmp_path: Path) -> None:
     assert ids(table) == list(range(25))
     topic.ends = {0: 33}
     assert load(make, table, topic).run().records == 8
+
+
+def test_files_stay_for_keep_however_old_they_are(make: Make, tmp_path: Path) -> None:
+    """Also where Delta's checkpoints would forget after a week which files left the table."""
+    table, topic = tmp_path / "orders", MemoryTopic({0: 25})
+    load(make, table, topic).run()
+    now_ms = int(time.time() * 1000)
+    for file in table.rglob("*.parquet"):
+        os.utime(file, (now_ms / 1000 - 60 * DAY_S,) * 2)
+    files = {file.stat().st_ino for file in data_files(table)}
+
+    def there() -> set[int]:
+        return files & {file.stat().st_ino for file in tmp_path.rglob("*.parquet")}
+
+    before_ms = now_ms - (8 * DAY_S * 1000 if make is DeltaTarget else 0)  # others take the time
+    merging = Compaction(rewritable(table, before_ms), "c", before_ms, keep_ms=30 * DAY_S * 1000)
+    assert merging.run().merged == len(files)
+    if make is DeltaTarget:
+        DeltaTable(str(table)).create_checkpoint()
+    assert compaction(table, "d", keep_ms=30 * DAY_S * 1000).run().removed == 0
+    assert there() == files
+    assert compaction(table, "e", keep_ms=0).run().removed
+    assert not there()
 
 
 def test_files_of_a_load_that_broke_off_stay(make: Make, tmp_path: Path) -> None:

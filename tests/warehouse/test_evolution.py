@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -9,7 +11,11 @@ import pytest
 
 from kafkalite.errors import ConfigError
 from kafkalite.serde.avro_schema import parse_schema
+from kafkalite.warehouse.delta_table import DeltaTarget
 from kafkalite.warehouse.evolution import aliases_of, conformed, evolved
+from kafkalite.warehouse.files import write_json
+from kafkalite.warehouse.rewriting import forget
+from kafkalite.warehouse.target import Rewritten, StagedFile, Stored
 
 
 def schema(**types: pa.DataType) -> pa.Schema:
@@ -161,3 +167,19 @@ def test_a_name_of_an_older_field_is_not_that_of_a_new_one() -> None:
     assert conformed(batch, names, older).to_pylist() == [{"city": 1, "town": None}]
     later = pa.RecordBatch.from_pylist([{"town": 2, "city": 1}])
     assert conformed(later, names, older).to_pylist() == [{"city": 1, "town": 2}]
+
+
+def test_forgotten_are_files_of_a_change_that_no_commit_made(tmp_path: Path) -> None:
+    """The table has left the other file's change behind: an older version may need what it made."""
+
+    class Table(DeltaTarget):
+        def stored(self) -> list[Stored]:
+            return [Stored("old.parquet")]
+
+    for name in ("old", "merged"):
+        made = StagedFile(f"{name}.tmp", f"{name}.columns-3.parquet", 1, 1)
+        note = asdict(Rewritten(made, Stored(f"{name}.parquet")))
+        write_json(tmp_path / f"rewritten-{name}.json", note)
+        (tmp_path / made.path).touch()
+    forget(Table(tmp_path), tmp_path)
+    assert [file.name for file in tmp_path.glob("*.parquet")] == ["merged.columns-3.parquet"]

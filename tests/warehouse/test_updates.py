@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +216,40 @@ def test_files_that_no_commit_added_are_removed(make: Make, tmp_path: Path) -> N
     assert orphans
     load(make, tmp_path, topic).run()
     assert not orphans & {path.name for path in table.glob("*.parquet")}
+
+
+def test_older_versions_keep_files_of_a_commit_whose_load_was_killed(
+    make: Make, tmp_path: Path
+) -> None:
+    """The load ends right after its commit; a merge replaces its files; the next load cleans up."""
+    topic = first_changes()
+    load(make, tmp_path, topic).run()
+    more_changes(topic, "2")
+    running = load(make, tmp_path, topic).steps()
+    while next(running) != "committed":
+        pass
+    running.close()
+    table = tmp_path / "orders"
+    files = [table / stored.path for stored in make(table).stored()]
+    assert Compaction(rewritable(table, 0), "c", 0, 0).run().merged == len(files)
+    load(make, tmp_path, topic).run()
+    assert [file for file in files if not file.exists()] == []
+    assert not (Workspace(table).folder / "merge.json").exists()
+
+
+def test_replaced_files_stay_for_keep_in_folders_of_long_ago(make: Make, tmp_path: Path) -> None:
+    """A Delta table says when a file left it: at the commit, however old the folders are."""
+    layout, topic = replace(SMALL, partition_by="shop"), first_changes()
+    load(make, tmp_path, topic, layout).run()
+    table, now_s = tmp_path / "orders", time.time()
+    files = [table / stored.path for stored in make(table).stored()]
+    for path in (table, *files):
+        os.utime(path, (now_s - 10 * 24 * 3_600,) * 2)
+    more_changes(topic, "2")
+    load(make, tmp_path, topic, layout).run()
+    now_ms = int(now_s * 1000)
+    assert Compaction(rewritable(table, now_ms), "c", now_ms, 3_600_000).run().removed == 0
+    assert [file for file in files if not file.exists()] == []
 
 
 @pytest.mark.slow
