@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Protocol
 
 import pytest
 
 from kafkalite.core.cluster.coordination import Coordination, Session
 from kafkalite.core.cluster.local import LocalCoordination
 from kafkalite.core.cluster.zookeeper import ZooKeeperCoordination
+from kafkalite.testing.coordination import CoordinationServer, SimulatedCoordination
+from kafkalite.testing.simulation import World
 from kafkalite.testing.storage import MemoryStorage
 
 SECONDS_MAX = 20
@@ -26,7 +29,7 @@ class Clients(Protocol):
         """Ends the session of a client behind its back."""
 
 
-Story = Callable[[Clients], Awaitable[None]]
+Story = Callable[[Clients], Coroutine[Any, Any, None]]
 
 
 class Backend(Protocol):
@@ -54,6 +57,31 @@ class LocalClients:
 class LocalBackend:
     def run(self, story: Story) -> None:
         asyncio.run(story(LocalClients()))
+
+
+class SimulatedClients:
+    """Clients on hosts of their own, of a fake server."""
+
+    def __init__(self, world: World, server: CoordinationServer) -> None:
+        self.world, self.server = world, server
+        self.opened: list[SimulatedCoordination] = []
+
+    async def open(self) -> SimulatedCoordination:
+        name = f"broker-{len(self.opened)}"
+        client = self.server.client(name, session_timeout_ms=SESSION_TIMEOUT_MS)
+        self.opened.append(client)
+        return client
+
+    async def expire(self, client: Coordination) -> None:
+        assert isinstance(client, SimulatedCoordination)
+        self.server.expire(client.name)
+
+
+class SimulatedBackend:
+    def run(self, story: Story) -> None:
+        with World() as world:
+            server = CoordinationServer(world.host("zookeeper").loop, Random(1))
+            world.result(world.host("program"), story(SimulatedClients(world, server)), 3_600)
 
 
 class ZooKeeperClients:
@@ -104,13 +132,18 @@ class ZooKeeperBackend:
 
 
 ON_ZOOKEEPER = [pytest.mark.slow, pytest.mark.xdist_group("zookeeper")]
-SHARED = [pytest.param("zookeeper", marks=ON_ZOOKEEPER)]  # whose tree has several clients
+SHARED = [
+    "simulated",
+    pytest.param("zookeeper", marks=ON_ZOOKEEPER),
+]  # whose tree has several clients
 BACKENDS = ["local", *SHARED]
 
 
 def backend_of(name: str, request: pytest.FixtureRequest) -> Backend:
     if name == "local":
         return LocalBackend()
+    if name == "simulated":
+        return SimulatedBackend()
     return ZooKeeperBackend(request.getfixturevalue("zookeeper_address"))
 
 
