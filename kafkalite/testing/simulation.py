@@ -197,7 +197,14 @@ class World:
         turns = 0
         while not until():
             has_arrived = self.network.events.run_due()
-            worked = [host for host in self.hosts if host.runs and host.loop.turn()]
+            now = self.time.monotonic()
+            worked = [
+                host
+                for host in self.hosts
+                if not (host.is_dead or host.is_paused)
+                and host.loop.has_work(now)
+                and host.loop.turn()
+            ]
             turns += 1
             self.time.now_ns += TURN_NS
             if not (worked or has_arrived):

@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -23,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from kafkalite.clients import cluster
 from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.cluster import Client
 from kafkalite.clients.consumer.consumer import Consumer
 from kafkalite.clients.producer.producer import Producer
 from kafkalite.clients.producer.transactional import TransactionalProducer
@@ -66,7 +65,6 @@ class History:
         self.transactions: dict[bytes, str] = {}  # by the beginning of its values: how it ended
         self.hosts: dict[Host, tuple[Callable[[str], Coroutine[Any, Any, None]], str]] = {}
         self.start_broker()
-        self.address = f"broker:{self.port}"
         world.result(world.host("admin"), self.make_topics(), PATIENCE_SECONDS)
 
     # The broker
@@ -88,11 +86,14 @@ class History:
             loop.default_exception_handler(context)
 
     async def make_topics(self) -> None:
-        async with Admin(self.address) as admin:
+        async with self.client() as client, Admin(client) as admin:
             made = [NewTopic("log", PARTITIONS), NewTopic("copies", PARTITIONS)]
             await admin.create_missing_topics(made)
 
     # Programs
+
+    def client(self) -> Client:
+        return Client(f"broker:{self.port}", ports=self.world.client_ports(self.random))
 
     def start(self, program: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
         host = self.world.host(name)
@@ -105,7 +106,10 @@ class History:
     async def produce(self, name: str) -> None:
         """Sends records, and notes where they are once that is acknowledged."""
         numbers = count()
-        async with Producer(self.address, delivery_timeout_ms=10**6) as producer:
+        async with (
+            self.client() as client,
+            Producer(client, delivery_timeout_ms=10**6) as producer,
+        ):
             while not self.is_stopping:
                 sent = []
                 for _ in range(self.random.randint(1, 20)):
@@ -121,9 +125,12 @@ class History:
         """Transactions of some records each, some of which it aborts."""
         while not self.is_stopping:
             try:
-                async with TransactionalProducer(
-                    self.address, name, transaction_timeout_ms=TRANSACTION_MS
-                ) as producer:
+                async with (
+                    self.client() as client,
+                    TransactionalProducer(
+                        client, name, transaction_timeout_ms=TRANSACTION_MS
+                    ) as producer,
+                ):
                     while not self.is_stopping:
                         await self.transaction(producer)
             except KafkaliteError:
@@ -157,11 +164,10 @@ class History:
 
     async def copy_until(self, name: str, is_enough: Callable[[Consumer], bool]) -> None:
         async with (
-            TransactionalProducer(
-                self.address, name, transaction_timeout_ms=TRANSACTION_MS
-            ) as producer,
+            self.client() as client,
+            TransactionalProducer(client, name, transaction_timeout_ms=TRANSACTION_MS) as producer,
             Consumer(
-                self.address,
+                client,
                 group_id="copiers",
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
@@ -283,9 +289,12 @@ class History:
 
     async def read(self, topic: str) -> dict[int, dict[int, bytes]]:
         """The committed values of a topic, by partition and offset."""
-        async with Consumer(
-            self.address, auto_offset_reset="earliest", isolation_level="read_committed"
-        ) as consumer:
+        async with (
+            self.client() as client,
+            Consumer(
+                client, auto_offset_reset="earliest", isolation_level="read_committed"
+            ) as consumer,
+        ):
             partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
@@ -297,7 +306,7 @@ class History:
             return found
 
     async def copy_the_rest(self) -> None:
-        async with Consumer(self.address) as other:
+        async with self.client() as client, Consumer(client) as other:
             partitions = [TopicPartition("log", number) for number in range(PARTITIONS)]
             ends = await other.end_offsets(partitions)
 
@@ -309,19 +318,10 @@ class History:
         await self.copy_until("copier-a", is_there)
 
 
-@contextmanager
-def simulated(monkeypatch: pytest.MonkeyPatch, random: Random) -> Iterator[World]:
-    """A world whose time and chance are all that clients know."""
-    with World(random) as world, monkeypatch.context() as patch:
-        patch.setattr(os, "urandom", random.randbytes)
-        patch.setattr(cluster, "MACHINE", world.client_ports(random))
-        yield world
-
-
 @pytest.mark.parametrize("seed", [*FAILED_ONCE, *range(FIRST, LAST)])
-def test_nothing_acknowledged_is_lost(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_nothing_acknowledged_is_lost(seed: int) -> None:
     random = Random(seed)
-    with simulated(monkeypatch, random) as world:
+    with World(random) as world:
         history = History(world, random)
         history.live()
         history.check()
