@@ -36,13 +36,11 @@ from kafkalite.core.broker.turns import turns_of
 from kafkalite.core.broker.waiting import Waiting
 from kafkalite.core.cluster.config_changes import in_force
 from kafkalite.core.cluster.controller import Controller, ControllerRequest
+from kafkalite.core.cluster.delta import local_delta
 from kafkalite.core.cluster.image import (
     ClusterImage,
     ClusterRecord,
     TopicImage,
-    is_broker_configs,
-    partition_of,
-    topic_of,
 )
 from kafkalite.core.cluster.internal_topics import creatable
 from kafkalite.core.cluster.producer_ids import ProducerIds
@@ -80,6 +78,7 @@ log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+TOPICS_PER_SLICE: Final = 100  # that get other settings
 ALL_THERE_IS: Final = 1 << 40  # readers look again, and go on waiting if it is not enough
 COMPUTING_THREADS: Final = 2  # each may hold what a batch decompresses to
 FETCH_SESSION_SLOTS: Final = "max.incremental.fetch.session.cache.slots"
@@ -123,6 +122,7 @@ class Broker:
         self._survey: asyncio.Future[Survey] | None = None  # under way
         if (turns := turns_of(self._loop)) is not None:
             self.metrics.loop_turns = turns.histogram
+        self._image = image
         self._controller = Controller(config, random, self._describe_topic, image)
         self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
         self._agenda = Agenda(clock.monotonic_ms)
@@ -175,9 +175,10 @@ class Broker:
         self.config = self._controller.config = self._in_force(self.image)
         for watcher in self._config_watchers:
             watcher(self.config)
-        for name in tuple(self.image.topics):
-            if (topic := self.image.topics.get(name)) is not None:
-                await self.partitions.hold(topic)
+        for number, topic in enumerate(tuple(self.image.topics.values()), start=1):
+            self.partitions.configure(topic)
+            if number % TOPICS_PER_SLICE == 0:
+                await asyncio.sleep(0)
 
     def _in_force(self, image: ClusterImage) -> BrokerConfig:
         config, complaint = in_force(self._static_config, image, self.node_id)
@@ -226,7 +227,7 @@ class Broker:
     @property
     def image(self) -> ClusterImage:
         """The cluster as it is now."""
-        return self._controller.image
+        return self._image
 
     @property
     def controller_id(self) -> int:
@@ -409,40 +410,51 @@ class Broker:
         return self.control(CreateTopicsRequest(topics))
 
     async def replay(self, records: Sequence[ClusterRecord]) -> None:
-        """Puts durable records of the cluster in force.
+        """Puts durable records of the cluster in force, where the controller is in this process."""
+        self._controller.replay(records)
+        await self.put_in_force(self._controller.image)
+
+    async def put_in_force(self, image: ClusterImage) -> None:
+        """The cluster is another: this broker leads, follows, holds and deletes what it is to. One
+        image after the other: the caller waits for the end.
 
         What the image has no more is let go before others get their turn; making the files follow
-        takes longer, and no name is given anew before that is done.
+        takes longer, and no name is given anew before that is done. Partitions that are held get
+        their new leaders first, as clients wait for those.
         """
-        before = self.image.topics
-        self._controller.replay(records)
-        after = self.image.topics
-        names = [n for n in dict.fromkeys(topic_of(record.path) for record in records) if n]
-        gone = [n for n in names if n in before and not _is_same(before[n], after.get(n))]
-        leaving = [p for name in gone for p in self.partitions.let_go(before[name])]
+        before, self._image = self._image, image
+        delta = local_delta(self.node_id, before, image)
+        leaving = self.partitions.let_go(delta.delete)
+        gone = [n for n, topic in before.topics.items() if not _is_same(topic, image.topics.get(n))]
         for name in gone:
             self.metrics.forget_topic(name)
         if gone:
             self.groups.topics_deleted(gone)
             self.transactions.topics_deleted(gone)
+        changed = (*delta.stop, *delta.lead, *delta.follow)
+        coordinated = {self.groups.topic, self.transactions.topic}
+        has_coordinators = any(
+            each.topic_partition.topic in coordinated for each in (*changed, *delta.delete)
+        )
+        missing = await self.partitions.move(changed)
+        if has_coordinators:
+            self._leaders_changed()
+        if leaving:
             await self.partitions.remove(leaving)
-        for name in names:
-            if name in after:
-                await self.partitions.hold(after[name])
-        self._leaders_changed(records)
-        if any(is_broker_configs(record.path) for record in records):
+        if missing:
+            await self.partitions.hold(missing)
+            if has_coordinators:
+                self._leaders_changed()
+        for name in delta.configured:
+            self.partitions.configure(image.topics[name])
+        if image.broker_configs != before.broker_configs:
             await self._configure()
 
-    def _leaders_changed(self, records: Iterable[ClusterRecord]) -> None:
-        """Puts the state of partitions in force: leaders, epochs, replicas in sync. Coordinators
-        follow their partitions."""
-        changed = {where for record in records if (where := partition_of(record.path)) is not None}
-        for where in changed:
-            self.partitions.replay(where)
-        if changed:
-            self.groups.leaders_changed()
-            self.transactions.leaders_changed()
-            self._load_coordinators()
+    def _leaders_changed(self) -> None:
+        """Coordinators follow their partitions."""
+        self.groups.leaders_changed()
+        self.transactions.leaders_changed()
+        self._load_coordinators()
 
     def _request_producer_ids(self) -> None:
         def allocated(answer: AllocateProducerIdsResponse) -> None:

@@ -202,9 +202,10 @@ class Coordinators(Generic[M]):
         resigns; its waiting clients are sent to the new one. So does one whose partition is led
         here in another epoch: it is made anew from the log, as what it had asked for may be lost.
         """
-        for coordinator in tuple(self._coordinators.values()):
+        for index, coordinator in tuple(self._coordinators.items()):
             replication = coordinator.partition.replication
-            is_led = replication.role is Role.LEADER
+            is_held = self._partition(index) is coordinator.partition
+            is_led = is_held and replication.role is Role.LEADER
             if not is_led or coordinator.leader_epoch != replication.leader_epoch:
                 self._resign(coordinator)
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from kafkalite.core.cluster.delta import LocalPartition
 from kafkalite.core.cluster.image import ClusterImage, PartitionImage, TopicImage
 from kafkalite.core.config.settings import BrokerConfig, LogConfig, TopicConfig
 from kafkalite.core.duties import Slices
@@ -27,13 +28,14 @@ from kafkalite.core.replicas.following import Followed
 from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.replication import PartitionReplication, Role
 from kafkalite.core.replicas.upkeep import Upkeep
-from kafkalite.core.types import Now, TopicPartition
+from kafkalite.core.types import Now, TopicPartition, by_topic
 from kafkalite.errors import ApiError, ErrorCode, StorageError
 
 log: Final = logging.getLogger(__name__)
 
 PARTITIONS_PER_SLICE: Final = 4  # opened or made
 REMOVED_PER_SLICE: Final = 64
+MOVED_PER_SLICE: Final = 200  # some 20 us each
 
 
 class Host(Protocol):
@@ -118,26 +120,38 @@ class Partitions:
         for topic in self._host.image.topics.values():
             self._hold_whole(topic)
         logs, image = self._host.logs, self._host.image
-        strays = [where for where in logs.unopened() if image.partition(*where) is None]
+        strays = [where for where in logs.unopened() if not self._is_placed_here(image, where)]
         for where in strays:
-            log.warning("%s belongs to no topic and is removed", where)
+            log.warning("%s has no replica here and is removed", where)
         logs.delete_unopened(*strays)
 
-    async def hold(self, topic: TopicImage) -> None:
-        """Opens or makes the logs of a topic that are placed here, with the settings that it has
-        now. Making a log takes a while; others get their turn."""
-        await self._settled((topic.name,))
-        config = self._host.topic_config(topic)
-        every = range(len(topic.partitions))
-        for first in every[::PARTITIONS_PER_SLICE]:
-            self._hold(topic, config, every[first : first + PARTITIONS_PER_SLICE])
-            await asyncio.sleep(0)
+    def _is_placed_here(self, image: ClusterImage, where: TopicPartition) -> bool:
+        partition = image.partition(*where)
+        return partition is not None and self._host.node_id in partition.replicas
+
+    async def hold(self, places: Sequence[LocalPartition]) -> None:
+        """Opens or makes the logs of partitions that are placed here. Making a log takes a while;
+        others get their turn."""
+        topics = by_topic(place.topic_partition for place in places)
+        await self._settled(topics)
+        for name, indexes in topics.items():
+            topic = self._host.image.topics[name]
+            config = self._host.topic_config(topic)
+            for first in range(0, len(indexes), PARTITIONS_PER_SLICE):
+                self._hold(topic, config, indexes[first : first + PARTITIONS_PER_SLICE])
+                await asyncio.sleep(0)
+
+    def configure(self, topic: TopicImage) -> None:
+        """Gives the logs of a topic the settings that it has now."""
+        config = self._host.topic_config(topic).log
+        for partition in self.of_topic(topic.name):
+            partition.log.config = config
 
     def _hold_whole(self, topic: TopicImage) -> None:
         """The same at once."""
         self._hold(topic, self._host.topic_config(topic), range(len(topic.partitions)))
 
-    def _hold(self, topic: TopicImage, config: TopicConfig, indexes: range) -> None:
+    def _hold(self, topic: TopicImage, config: TopicConfig, indexes: Sequence[int]) -> None:
         log_config = config.log
         held = self._held.setdefault(topic.name, {})
         for index in indexes:
@@ -194,15 +208,20 @@ class Partitions:
         if partition.log.flush_is_due:
             self._upkeep.await_flush(partition, partition.log.size_bytes)
 
-    def replay(self, where: TopicPartition) -> Partition | None:
-        """Gives a partition its state in the image: leader, epoch, replicas in sync; None if it is
-        not held here. Requests that wait for one that this broker led before are answered."""
-        partition = self._held.get(where.topic, {}).get(where.partition)
-        image = self._host.image.partition(*where)
-        if partition is None or image is None:
-            return None
-        self._replay(partition, image)
-        return partition
+    async def move(self, places: Iterable[LocalPartition]) -> list[LocalPartition]:
+        """Gives partitions their state in the image: leader, epoch, replicas in sync. Requests that
+        wait for one that this broker led before are answered. Returns those that are not held, for
+        `hold`."""
+        missing = []
+        for number, place in enumerate(places, start=1):
+            partition = self.find(*place.topic_partition)
+            if partition is None:
+                missing.append(place)
+            else:
+                self._replay(partition, place.image)
+            if number % MOVED_PER_SLICE == 0:
+                await asyncio.sleep(0)
+        return missing
 
     def following(self) -> list[Partition]:
         """The partitions that follow a leader elsewhere."""
@@ -221,11 +240,18 @@ class Partitions:
             host.note(follower.why)
         return followed
 
-    def let_go(self, topic: TopicImage) -> list[Partition]:
-        """A topic is gone: its partitions are no longer found here. `remove` must follow."""
-        for where in [each for each in self.offline if each.topic == topic.name]:
-            del self.offline[where]
-        return list(self._held.pop(topic.name, {}).values())
+    def let_go(self, places: Iterable[LocalPartition]) -> list[Partition]:
+        """Partitions are gone, or have no replica here any more: they are no longer found. `remove`
+        must follow."""
+        leaving = []
+        for where in (place.topic_partition for place in places):
+            self.offline.pop(where, None)
+            held = self._held.get(where.topic, {})
+            if (partition := held.pop(where.partition, None)) is not None:
+                leaving.append(partition)
+            if not held:
+                self._held.pop(where.topic, None)
+        return leaving
 
     async def remove(self, partitions: Sequence[Partition]) -> None:
         """Removes the logs of such partitions; requests that wait for them get an error."""

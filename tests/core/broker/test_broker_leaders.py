@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from kafkalite.core.cluster.image import PartitionImage, partition_record
@@ -91,6 +92,57 @@ def test_a_smaller_in_sync_set_acknowledges_what_waited_for_the_others(start: St
             assert (await reader.received_fetch()).records
             (topic,) = (await writer.receive()).responses
             assert topic.partition_responses[0].error_code is ErrorCode.NONE
+
+    asyncio.run(story())
+
+
+def test_a_partition_that_moves_away_is_deleted_and_one_that_comes_is_made(
+    start: Start, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with start() as running:
+            broker, reader, writer = running.broker, *[await running.connect() for _ in range(2)]
+            await reader.create("t", 2)
+            await reader.produce("t", b"a")
+            both = PartitionImage((2, 1), 1, 1, (2, 1), 1)
+            await broker.replay((partition_record("t", 0, both),))
+            reader.send_fetch("t", offset=1, max_wait_ms=3_600_000)
+            writer.send(write(), 9)
+            await running.until(lambda: len(broker.waiting) == 2)
+            away = PartitionImage((2, 3), 2, 2, (2,), 2)
+            await broker.replay((partition_record("t", 0, away),))
+            assert (await reader.received_fetch()).error_code is NOT_LEADER
+            (topic,) = (await writer.receive()).responses
+            assert topic.partition_responses[0].error_code is NOT_LEADER
+            assert broker.partitions.find("t", 0) is None
+            assert broker.partitions.find("t", 1) is not None
+            assert not (tmp_path / "data" / "t-0").exists()
+            back = PartitionImage((2, 3, 1), 2, 2, (2,), 3)
+            await broker.replay((partition_record("t", 0, back),))
+            partition = broker.partition("t", 0)
+            assert partition.log.log_end_offset == 0
+            wanted = partition.wanted(broker.monotonic_ms())
+            assert wanted is not None
+            assert (wanted.leader_id, wanted.leader_epoch, wanted.fetch_offset) == (2, 2, 0)
+            assert broker.partitions.following() == [partition]
+
+    asyncio.run(story())
+
+
+def test_a_coordinator_whose_partition_moves_away_resigns(start: Start) -> None:
+    async def story() -> None:
+        protocols = (JoinGroupRequestProtocol("range", b""),)
+        join = JoinGroupRequest("g", 10_000, 10_000, "", None, "consumer", protocols)
+        async with start(offsets_topic_num_partitions="1") as running:
+            peer = await running.connect()
+            running.broker.create_topics([GROUPS])
+            await running.until(lambda: GROUPS in running.broker.image.topics)
+            assert (await peer.ask(join, 3)).error_code is ErrorCode.NONE
+            assert running.broker.groups.machines()
+            away = PartitionImage((2,), 2, 1, (2,), 1)
+            await running.broker.replay((partition_record(GROUPS, 0, away),))
+            assert not running.broker.groups.machines()
+            assert (await peer.ask(join, 3)).error_code is ErrorCode.NOT_COORDINATOR
 
     asyncio.run(story())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kafkalite.core.cluster.delta import LocalPartition
 from kafkalite.core.handlers.list_offsets import BATCHES_PER_STEP, WORK_PER_SLICE, list_offsets
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.list_offsets import (
@@ -14,7 +15,7 @@ from kafkalite.core.protocol.list_offsets import (
 )
 from kafkalite.core.protocol.records import encode
 from kafkalite.core.protocol.topics import DeleteTopicsRequest
-from kafkalite.core.types import Columns, RequestContext
+from kafkalite.core.types import Columns, RequestContext, TopicPartition
 from kafkalite.errors import ErrorCode
 
 Start = Any
@@ -76,8 +77,9 @@ def test_a_topic_that_goes_during_a_search_is_not_found(start: Start) -> None:
             await peer.create("t")
             fill(running.broker)
             answer = list_offsets(running.broker, wanted(500), RequestContext(9, "c", "/h"))
-            partitions = running.broker.partitions
-            await partitions.remove(partitions.let_go(running.broker.image.topics["t"]))
+            partitions, topic = running.broker.partitions, running.broker.image.topics["t"]
+            where = LocalPartition(TopicPartition("t", 0), topic.topic_id, topic.partitions[0])
+            await partitions.remove(partitions.let_go([where]))
             await running.until(lambda: answer.response)
             code = answer.response.topics[0].partitions[0].error_code
             assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
