@@ -132,6 +132,49 @@ def test_a_load_holds_every_row_once_however_often_it_runs(
     assert all(row.day.toordinal() - 719_163 == row.id * 600_000 // DAY_MS for row in keyed)
 
 
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_are_updated_and_deleted_by_tasks_of_spark(
+    address: str, spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Changes of many keys in three partitions: some keys change twice, some end, some return."""
+    load = TopicLoad(
+        f"customers-{kind}", key_format="string", value_format="string", table_format=kind,
+        upsert=True,
+    )  # fmt: skip
+    rows: dict[str, str] = {}
+
+    def change(changes: list[tuple[int, str | None]]) -> Loaded:
+        asyncio.run(put(changes))
+        for number, value in changes:
+            rows[f"c{number}"] = "" if value is None else value
+        return load_topic(spark, address, load, tmp_path)
+
+    async def put(changes: list[tuple[int, str | None]]) -> None:
+        async with Admin(address) as admin:
+            await admin.create_missing_topics([NewTopic(load.topic, 3)])
+        async with Producer(address) as producer:
+            for number, value in changes:
+                text = None if value is None else value.encode()
+                await producer.send(load.topic, text, key=f"c{number}".encode())
+            await producer.flush()
+
+    def check() -> None:
+        assert read_table(spark, tmp_path, load)
+        found = spark.sql(f"SELECT key, value FROM `{load.table}`").collect()
+        assert len(found) == len({row.key for row in found})
+        assert {row.key: row.value for row in found} == {k: v for k, v in rows.items() if v}
+
+    assert change([(number, "first") for number in range(300)]).updated == 300
+    check()
+    updates: list[tuple[int, str | None]] = [(number, "second") for number in range(0, 300, 3)]
+    deletes: list[tuple[int, str | None]] = [(number, None) for number in range(0, 300, 7)]
+    done = change([*updates, *deletes, (0, "back"), (300, "new")])
+    assert (done.updated, done.deleted) == (87, 42)
+    check()
+    assert load_topic(spark, address, load, tmp_path).records == 0
+    check()
+
+
 def test_a_load_ends_before_a_transaction_that_is_open(
     address: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -11,15 +11,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from whole_topics import read_topic
 
-from kafkalite.clients.sync import Producer
+from kafkalite.clients import NewTopic
+from kafkalite.clients.sync import Admin, Producer
 from kafkalite.core.types import Columns
 from kafkalite.errors import KafkaliteError, ProcessingError
-from kafkalite.streams import Streams, json, string, tumbling
+from kafkalite.streams import Streams, count, json, string, sum_, tumbling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,8 +125,64 @@ def test_an_error_in_a_function_is_told_in_one_line(
     assert source in str(failed.value)
 
 
+def visits(name: str, clicks: str, users: str, sink: str) -> Streams[str, Any]:
+    """A join, windows by city, and the sums of all windows by country: three levels of Spark."""
+    app: Streams[str, Any] = Streams(name, key=string(), value=json())
+    joined = app.stream(clicks).join(app.table(users), lambda click, user: {**click, **user})
+    windows = joined.group_by(lambda value: str(value["city"])).window(tumbling("10s"))
+    (
+        windows.aggregate(visits=count(), seconds=sum_("seconds"))
+        .final()
+        .map(lambda key, row: {"country": key.key[:2], **row}, with_key=True)
+        .group_by("country")
+        .aggregate(windows=count(), visits=sum_("visits"), seconds=sum_("seconds"))
+        .to_stream()
+        .to(sink, create={"partitions": 2})
+    )
+    return app
+
+
+def send(address: str, topic: str, rows: list[tuple[str, dict[str, Any], int]]) -> None:
+    keys, values, times = zip(*rows, strict=True)
+    texts = [plain_json.dumps(value).encode() for value in values]
+    with Producer(address) as producer:
+        producer.send_columns(topic, Columns([key.encode() for key in keys], texts, times))
+
+
+def last_rows(address: str, topic: str) -> dict[str, Any]:
+    columns = asyncio.run(read_topic(address, topic, 2))
+    rows = zip(map(bytes, columns.keys), map(bytes, columns.values), strict=True)
+    return {key.decode(): plain_json.loads(value) for key, value in rows}
+
+
+def test_joins_and_repartitions_give_what_the_local_engine_gives(
+    spark: SparkSession, bootstrap: str, make_topic: Callable[[int], str], tmp_path: Path
+) -> None:
+    clicks = make_topic(3)
+    users, random = f"{clicks}-users", Random(5)
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic(users, 3)])
+    cities = ["AT-Graz", "AT-Linz", "CH-Basel", "DE-Jena", "DE-Ulm"]
+    send(bootstrap, users, [(f"u{n}", {"city": cities[n % 5]}, 0) for n in range(50)])
+    who = [f"u{random.randrange(60)}" for _ in range(3_000)]  # some are no users
+    rows = [(user, {"seconds": random.randrange(9)}, 100 * n) for n, user in enumerate(who)]
+    send(bootstrap, clicks, rows)
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")  # three levels: each has its processes
+    try:
+        run(spark, visits(f"{clicks}-s", clicks, users, f"{clicks}-spark"), bootstrap, tmp_path)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
+    local = visits(f"{clicks}-l", clicks, users, f"{clicks}-local")
+    local.run(bootstrap, until_caught_up=True)
+    found = last_rows(bootstrap, f"{clicks}-spark")
+    assert found == last_rows(bootstrap, f"{clicks}-local")
+    assert sum(row["windows"] for row in found.values()) > 100
+    assert set(found) == {"AT", "CH", "DE"}
+
+
 APP = """
-from kafkalite.streams import Streams, json, string, tumbling
+from kafkalite.streams import Streams, count, json, string, sum_, tumbling
 from users import user
 
 app = Streams("APP", key=string(), value=json())
