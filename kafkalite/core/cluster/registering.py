@@ -1,0 +1,75 @@
+"""A broker's registration: where it is, under a new number for each of its starts.         [IO]
+
+    /broker_epochs   the number of the last start of any broker
+    /brokers/<id>    endpoints, rack, the number of this start      ephemeral
+
+Both are written in one transaction, so no two starts have one number. A registration that an
+earlier session left is waited for: it goes when that session ends.
+
+Owns   both paths, for its own broker.
+Fails  with ConfigError when another session holds the id for longer than a session may live
+       without its broker, and as the port does.
+Source KIP-380 (broker epochs); apache/kafka `KafkaZkClient.registerBroker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from kafkalite.core.cluster import image as images
+from kafkalite.core.cluster.coordination import Coordination, Create
+from kafkalite.core.cluster.counters import counter
+from kafkalite.core.cluster.image import BROKERS_PATH, ClusterRecord
+from kafkalite.errors import (
+    ConfigError,
+    CoordinationUnavailable,
+    NodeExists,
+    NoSuchNode,
+    OutcomeUnknown,
+    VersionMismatch,
+)
+
+BROKER_EPOCHS_PATH: Final = "/broker_epochs"
+LOOK_SECONDS: Final = 0.2  # between looks at a registration that is to go
+ATTEMPTS_MAX: Final = 100
+
+RecordOf = Callable[[int], ClusterRecord]  # the registration under a broker epoch
+
+
+async def register(
+    coordination: Coordination, node_id: int, record_of: RecordOf, patience_s: float
+) -> ClusterRecord:
+    """Registers a start of the broker; the record that was written. An earlier registration of its
+    id is waited for, so long at most."""
+    path = images.broker_path(node_id)
+    attempted: ClusterRecord | None = None
+    looks = 0
+    for _ in range(ATTEMPTS_MAX + round(patience_s / LOOK_SECONDS)):
+        (known,) = await coordination.get_many([path])
+        if known is not None:
+            if attempted is not None and known.value == attempted.value:
+                return attempted  # the answer was lost, the registration is there
+            if looks * LOOK_SECONDS >= patience_s:
+                where = images.registration(ClusterRecord(path, known.value))[1].endpoints
+                words = f"broker {node_id} is registered by another process, at {where}"
+                raise ConfigError(words, setting="broker.id")
+            looks += 1
+            await asyncio.sleep(LOOK_SECONDS)
+            continue
+        last = await counter(coordination, BROKER_EPOCHS_PATH)
+        attempted = record_of(last.number + 1)
+        assert attempted.value is not None, "a registration says where the broker is"
+        registration = Create(path, attempted.value, is_ephemeral=True)
+        try:
+            await coordination.transact((last.raised(), registration))
+        except NoSuchNode:
+            with suppress(NodeExists, OutcomeUnknown):
+                await coordination.transact((Create(BROKERS_PATH, b""),))
+        except (OutcomeUnknown, NodeExists, VersionMismatch):
+            continue
+        else:
+            return attempted
+    raise CoordinationUnavailable(f"{path} was not written in {ATTEMPTS_MAX} attempts")
