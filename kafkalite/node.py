@@ -1,6 +1,6 @@
 """The composition root: one broker process, or a broker within a test.                     [IO]
 
-    storage (lock) ── coordination ── cluster store ── image
+    storage (lock) ── coordination ── the cluster it belongs to
           └────────── logs ──────────────┬── broker ── server (sockets)
                                          │      │        └── schema registry (HTTP), if wanted
                                          │      └── monitor (HTTP: metrics, health), if wanted
@@ -14,7 +14,6 @@ Fails  with DataDirectoryInUse, StorageError, or ConfigError naming setting, add
 from __future__ import annotations
 
 import asyncio
-import base64
 import errno
 import logging
 import socket
@@ -26,19 +25,15 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from kafkalite.belonging import Belonging, home_of
 from kafkalite.compaction.runner import LogCleaner
 from kafkalite.core.broker.broker import COMPUTING_THREADS, Broker
-from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination
-from kafkalite.core.cluster.image import ClusterImage
-from kafkalite.core.cluster.local import JOURNAL
-from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.keys import INT_MAX
 from kafkalite.core.config.listeners import Address, Listeners, parse_address, read_listeners
 from kafkalite.core.config.security import check_security
 from kafkalite.core.config.settings import BrokerConfig
 from kafkalite.core.handlers.service import BrokerService
-from kafkalite.core.log import checkpoints
 from kafkalite.core.log.port import WAITING_THREADS_MAX, Storage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.server.server import Server, ServerLimits
@@ -98,6 +93,7 @@ class Node:
                 await asyncio.to_thread(self.http.close)
 
     async def _close_broker(self) -> None:
+        await self.broker.steering.leave()
         await self._server.close()
         await self._cleaner.close()
         await self.broker.close()
@@ -238,29 +234,23 @@ async def _start(
     ports: Ports,
     data_dir: Path,
 ) -> Node:
-    coordination = ports.coordination(storage)
-    store = ClusterStore(coordination)
-    image = images.replay(ClusterImage(), await store.load())
     logs, clock = LogStore(storage, report=_report), ports.clock()
     try:
-        if not image.cluster_id:
-            image = await _found_cluster(store, image, storage, logs, ports)
-        node_id = _claim(storage, image.cluster_id, config)
+        cluster = await Belonging.find(storage, logs, ports)
+        node_id = cluster.claim(storage, config)
         config = _as_it_is(config, node_id, listeners, told, storage)
+        home = home_of(told, listeners.inter_broker, config, logs)
         broker = Broker(
             node_id=node_id,
             config=config,
-            image=image,
-            cluster_store=store,
+            image=cluster.first_image(node_id),
+            steer=lambda broker: cluster.steer(broker, home),
             logs=logs,
             random=Random(ports.random_bytes(32)),
             clock=clock,
             threads=ports.executor(WAITING_THREADS_MAX, "flush"),
             computing=ports.executor(COMPUTING_THREADS, "compute"),
         )
-        record = images.broker_record(node_id, told, config["broker.rack"])
-        await store.append((record,), ephemeral=True)
-        await broker.replay((record,))
 
         def limit(config: BrokerConfig) -> None:
             server.limits = _limits(config)
@@ -276,25 +266,14 @@ async def _start(
             monotonic=ports.seconds,
         )
         cleaner.start()
+        await cluster.enter(broker, home)
         await server.start(BrokerService(broker))
     except BaseException:
         # So that the next start need not take this one for a crash.
         logs.close(clock.monotonic_ms())
         raise
     address = told[listeners.inter_broker]
-    return Node(address, told, data_dir, broker, server, storage, coordination, cleaner)
-
-
-async def _found_cluster(
-    store: ClusterStore, image: ClusterImage, storage: Storage, logs: LogStore, ports: Ports
-) -> ClusterImage:
-    """Names a new cluster. Partitions without a journal are not taken for an empty one."""
-    if logs.unopened():
-        where = storage.location
-        raise StorageError(f"{where}: there are partitions, but no {JOURNAL} to tell whose")
-    record = images.cluster_record(_new_cluster_id(ports.random_bytes))
-    await store.append((record,))
-    return images.replay(image, (record,))
+    return Node(address, told, data_dir, broker, server, storage, cluster.coordination, cleaner)
 
 
 # ---- addresses ---------------------------------------------------------------------------------
@@ -382,25 +361,6 @@ def _open_storage(ports: Ports, data_dir: Path) -> HeldStorage:
     except OSError as error:
         raise StorageError(f"{data_dir}: {error.strerror or error}") from error
     return storage
-
-
-def _claim(storage: Storage, cluster_id: str, config: BrokerConfig) -> int:
-    """Writes whose data directory this is; ConfigError if it is another broker's."""
-    known = checkpoints.read_meta_properties(storage)
-    wanted = config.node_id if config.node_id >= 0 else int(known.get("node.id", DEFAULT_NODE_ID))
-    mine = {"cluster.id": cluster_id, "node.id": str(wanted)}
-    for name, value in mine.items():
-        if known.get(name, value) != value:
-            where = f"{storage.location}/{checkpoints.META_PROPERTIES}"
-            raise ConfigError(f"{where}: {name} is {known[name]}, this broker's is {value}")
-    if not mine.keys() <= known.keys():
-        checkpoints.write_meta_properties(storage, known | mine)
-    return wanted
-
-
-def _new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
-    """A random id in the form of Kafka's: 16 bytes, base64 for URLs."""
-    return base64.urlsafe_b64encode(random_bytes(16)).decode().rstrip("=")
 
 
 def _limits(config: BrokerConfig) -> ServerLimits:

@@ -58,6 +58,7 @@ class Ports:
     precise_seconds: Callable[[], float]
     random_bytes: Callable[[int], bytes]
     executor: Callable[[int, str], Executor]
+    shares_cluster: bool = False  # whether other brokers have the same coordination
 
 
 def _journal(storage: Storage) -> Coordination:
@@ -91,4 +92,4 @@ def with_zookeeper(address: str, session_timeout_ms: int, ports: Ports = MACHINE
             address, in_thread=asyncio.to_thread, session_timeout_ms=session_timeout_ms
         )
 
-    return replace(ports, coordination=connected)
+    return replace(ports, coordination=connected, shares_cluster=True)

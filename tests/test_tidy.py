@@ -58,7 +58,8 @@ FUNCTION_LINES_MAX = 70
 # its room. Imports run downwards, or sideways within one floor.
 FLOORS = {
     "kafkalite": 9, "kafkalite.cli": 9,
-    "kafkalite.node": 8, "kafkalite.ports": 8, "kafkalite.testing": 8, "kafkalite.spark": 8,
+    "kafkalite.node": 8, "kafkalite.ports": 8, "kafkalite.belonging": 8,
+    "kafkalite.testing": 8, "kafkalite.spark": 8,
     "kafkalite.embedded": 1, "kafkalite.embedded_zookeeper": 1, "kafkalite.java": 0,
     "kafkalite.streams": 7, "kafkalite.warehouse": 7,
     "kafkalite.compaction.runner": 7, "kafkalite.monitoring": 7,

@@ -186,7 +186,7 @@ class SimulatedCluster:
         ports = self.world.ports(chance, storage)
         if self._coordination is not None:
             make = self._coordination
-            ports = replace(ports, coordination=lambda held: make(host, held))
+            ports = replace(ports, coordination=lambda held: make(host, held), shares_cluster=True)
         settings = {"node.id": str(node_id), **self._settings}
         broker.starting = host.spawn(
             start_node(Path(f"/{broker.name}"), broker.address, settings, ports=ports)

@@ -31,6 +31,7 @@ from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
 from kafkalite.core.broker.reading import Replica
 from kafkalite.core.broker.sessions import FetchSessions
+from kafkalite.core.broker.steering import Steering
 from kafkalite.core.broker.survey import Survey
 from kafkalite.core.broker.turns import turns_of
 from kafkalite.core.broker.waiting import Waiting
@@ -39,13 +40,10 @@ from kafkalite.core.cluster.controller import Controller, ControllerRequest
 from kafkalite.core.cluster.delta import local_delta
 from kafkalite.core.cluster.image import (
     ClusterImage,
-    ClusterRecord,
     TopicImage,
 )
 from kafkalite.core.cluster.internal_topics import creatable
 from kafkalite.core.cluster.producer_ids import ProducerIds
-from kafkalite.core.cluster.queue import ControllerQueue
-from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig, TopicConfig
 from kafkalite.core.duties import Duty, Slices
 from kafkalite.core.groups.shards import group_coordinators
@@ -97,7 +95,7 @@ class Broker:
         node_id: int,
         config: BrokerConfig,
         image: ClusterImage,
-        cluster_store: ClusterStore,
+        steer: Callable[[Broker], Steering],
         logs: LogStore,
         random: Random,
         clock: Clock,
@@ -123,8 +121,7 @@ class Broker:
         if (turns := turns_of(self._loop)) is not None:
             self.metrics.loop_turns = turns.histogram
         self._image = image
-        self._controller = Controller(config, random, self._describe_topic, image)
-        self._control_queue = ControllerQueue(self._controller, cluster_store, self.replay)
+        self._random = random
         self._agenda = Agenda(clock.monotonic_ms)
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
@@ -137,13 +134,14 @@ class Broker:
         self.groups = group_coordinators(self, config, random)
         self.markers = LocalMarkers(self, self.groups)
         self.transactions = TransactionCoordinators(self, config, self.producer_ids, self.markers)
+        self.steering = steer(self)
 
     # -- life
 
     async def start(self) -> None:
         """Opens the logs of all partitions that the image places here, and begins to work."""
         self.partitions.hold_all()
-        self._control_queue.start()
+        self.steering.start()
         for coordinators in (self.groups, self.transactions):
             self._agenda.watch(f"the coordinators of {coordinators.topic}", coordinators.tick)
         for duty in (*self._upkeep.duties(), Duty("clock", LOOK_MS, self._look_at_clock)):
@@ -157,7 +155,7 @@ class Broker:
     async def close(self) -> None:
         """Stops working. The logs stay open: they are the composition root's to close."""
         self._agenda.close()
-        await self._control_queue.close()
+        await self.steering.close()
         while work := (*self._upkeep.in_flight(), *self.partitions.opening()):
             await asyncio.wait(work)
         self._threads.shutdown()
@@ -172,7 +170,8 @@ class Broker:
 
     async def _configure(self) -> None:
         """Applies the brokers' settings, also to all topics that fall back to them."""
-        self.config = self._controller.config = self._in_force(self.image)
+        self.config = self._in_force(self.image)
+        self.steering.configure(self.config)
         for watcher in self._config_watchers:
             watcher(self.config)
         for number, topic in enumerate(tuple(self.image.topics.values()), start=1):
@@ -231,8 +230,8 @@ class Broker:
 
     @property
     def controller_id(self) -> int:
-        """The broker that makes and unmakes topics."""
-        return self.node_id
+        """The broker that makes and unmakes topics; -1 while nobody knows."""
+        return self.steering.controller_id
 
     def partition(self, topic: str, index: int) -> Partition:
         """A partition that this broker holds. ApiError with the reason if it does not."""
@@ -399,20 +398,19 @@ class Broker:
 
     # -- the controller
 
-    def control(self, request: ControllerRequest) -> Pending[Any]:
-        """Hands a request to the controller; answered once its records are in force."""
-        return self._control_queue.submit(request)
+    def control(self, request: ControllerRequest, *, may_forward: bool = True) -> Pending[Any]:
+        """Hands a request to the controller; answered once its records are durable."""
+        return self.steering.control(request, may_forward=may_forward)
+
+    def new_controller(self, image: ClusterImage) -> Controller:
+        """A controller in this broker's process."""
+        return Controller(self.config, self._random, self._describe_topic, image)
 
     def create_topics(self, names: Iterable[str]) -> Pending[CreateTopicsResponse]:
         """Makes topics as the broker's defaults say; internal ones as Kafka does."""
         count = len(self.image.brokers)
         topics = tuple(creatable(name, self.config, count) for name in names)
         return self.control(CreateTopicsRequest(topics))
-
-    async def replay(self, records: Sequence[ClusterRecord]) -> None:
-        """Puts durable records of the cluster in force, where the controller is in this process."""
-        self._controller.replay(records)
-        await self.put_in_force(self._controller.image)
 
     async def put_in_force(self, image: ClusterImage) -> None:
         """The cluster is another: this broker leads, follows, holds and deletes what it is to. One

@@ -154,7 +154,8 @@ class Controller:
                 response, records = self._tick(request.now_ms)
         return Outcome(records, (Reply(context.token, response),))
 
-    def refuse(self, request: ControllerRequest, error: ApiError) -> object:
+    @staticmethod
+    def refuse(request: ControllerRequest, error: ApiError) -> object:
         """The response to a request whose records could not be written."""
         code, words = error.error_code, error.words
         match request:

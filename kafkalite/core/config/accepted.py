@@ -274,8 +274,6 @@ _ONLY_BEFORE_4: Final = """\
     auto.include.jmx.reporter BOOLEAN true
     broker.id.generation.enable BOOLEAN true
     control.plane.listener.name STRING -
-    controlled.shutdown.max.retries INT 3
-    controlled.shutdown.retry.backoff.ms LONG 5000
     delegation.token.master.key PASSWORD -
     eligible.leader.replicas.enable BOOLEAN false
     group.share.max.groups SHORT [1,...,100] 10

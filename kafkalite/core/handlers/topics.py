@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.broker.steering import is_peer
 from kafkalite.core.cluster.reassignments import list_reassignments
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending
@@ -15,6 +16,7 @@ from kafkalite.core.protocol.cluster import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from kafkalite.core.protocol.peers import FollowMetadataRequest, FollowMetadataResponse
 from kafkalite.core.types import RequestContext
 
 if TYPE_CHECKING:
@@ -36,12 +38,15 @@ CARRIED: Final[tuple[tuple[ApiKey, tuple[int, int], str], ...]] = (
     ),
     (ApiKey.ELECT_LEADERS, (0, 2), "Answered once the new leaders are durable."),
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, (0, 0), "Answered once the replicas are durable."),
+    (ApiKey.ALTER_PARTITION, (2, 3), "A leader's in-sync sets; answered once they are durable."),
+    (ApiKey.CONTROLLED_SHUTDOWN, (0, 3), "Answered once others lead, where others can."),
+    (ApiKey.ALLOCATE_PRODUCER_IDS, (0, 0), "Answered once the ids belong to one broker."),
 )
 
 
 def _carry(key: ApiKey, versions: tuple[int, int], says: str) -> None:
     def carry(broker: Broker, request: ControllerRequest, context: RequestContext) -> Pending[Any]:
-        return broker.control(request)
+        return broker.control(request, may_forward=not is_peer(context.client_id))
 
     carry.__doc__ = says
     handles(key, versions)(carry)
@@ -49,6 +54,14 @@ def _carry(key: ApiKey, versions: tuple[int, int], says: str) -> None:
 
 for _carried in CARRIED:
     _carry(*_carried)
+
+
+@handles(ApiKey.FOLLOW_METADATA, versions=(0, 0))
+def follow_metadata(
+    broker: Broker, request: FollowMetadataRequest, context: RequestContext
+) -> FollowMetadataResponse | Pending[FollowMetadataResponse]:
+    """The cluster's records for another broker, once there are some."""
+    return broker.steering.follow(request)
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS, versions=(0, 0))

@@ -47,7 +47,7 @@ async def led(running: Any, *in_sync: int, epoch: int = 1, leader: int = 1, at: 
         broker_record(node, {"PLAINTEXT": ("127.0.0.1", node)}, epoch=7) for node in (2, 3)
     )
     topic = topic_record(replace(running.broker.image.topics["t"], partitions=(image,)))
-    await running.broker.replay((*brokers, topic, partition_record("t", 0, image)))
+    await running.broker.steering.apply((*brokers, topic, partition_record("t", 0, image)))
 
 
 def write(acks: int = -1) -> ProduceRequest:

@@ -28,7 +28,7 @@ async def led(running: Any, topic: str, *partitions: int, leader: int, epoch: in
     """The image names a leader of partitions that brokers 1 and 2 have."""
     for index in partitions:
         image = PartitionImage((1, 2), leader, epoch, (leader,), epoch)
-        await running.broker.replay((partition_record(topic, index, image),))
+        await running.broker.steering.apply((partition_record(topic, index, image),))
 
 
 def write(acks: int = -1) -> ProduceRequest:
@@ -64,7 +64,7 @@ def test_who_waits_for_a_partition_that_is_led_elsewhere_is_answered(start: Star
             reader, writer = await running.connect(), await running.connect()
             await reader.create("t")
             both = PartitionImage((1, 2), 1, 1, (1, 2), 1)
-            await running.broker.replay((partition_record("t", 0, both),))
+            await running.broker.steering.apply((partition_record("t", 0, both),))
             reader.send_fetch("t", max_wait_ms=3_600_000)
             writer.send(write(), 9)
             await running.until(lambda: len(running.broker.waiting) == 2)
@@ -83,12 +83,12 @@ def test_a_smaller_in_sync_set_acknowledges_what_waited_for_the_others(start: St
             reader, writer = await running.connect(), await running.connect()
             await reader.create("t")
             both = PartitionImage((1, 2), 1, 1, (1, 2), 1)
-            await running.broker.replay((partition_record("t", 0, both),))
+            await running.broker.steering.apply((partition_record("t", 0, both),))
             reader.send_fetch("t", max_wait_ms=3_600_000)
             writer.send(write(), 9)
             await running.until(lambda: len(running.broker.waiting) == 2)
             alone = PartitionImage((1, 2), 1, 1, (1,), 2)
-            await running.broker.replay((partition_record("t", 0, alone),))
+            await running.broker.steering.apply((partition_record("t", 0, alone),))
             assert (await reader.received_fetch()).records
             (topic,) = (await writer.receive()).responses
             assert topic.partition_responses[0].error_code is ErrorCode.NONE
@@ -105,12 +105,12 @@ def test_a_partition_that_moves_away_is_deleted_and_one_that_comes_is_made(
             await reader.create("t", 2)
             await reader.produce("t", b"a")
             both = PartitionImage((2, 1), 1, 1, (2, 1), 1)
-            await broker.replay((partition_record("t", 0, both),))
+            await broker.steering.apply((partition_record("t", 0, both),))
             reader.send_fetch("t", offset=1, max_wait_ms=3_600_000)
             writer.send(write(), 9)
             await running.until(lambda: len(broker.waiting) == 2)
             away = PartitionImage((2, 3), 2, 2, (2,), 2)
-            await broker.replay((partition_record("t", 0, away),))
+            await broker.steering.apply((partition_record("t", 0, away),))
             assert (await reader.received_fetch()).error_code is NOT_LEADER
             (topic,) = (await writer.receive()).responses
             assert topic.partition_responses[0].error_code is NOT_LEADER
@@ -118,7 +118,7 @@ def test_a_partition_that_moves_away_is_deleted_and_one_that_comes_is_made(
             assert broker.partitions.find("t", 1) is not None
             assert not (tmp_path / "data" / "t-0").exists()
             back = PartitionImage((2, 3, 1), 2, 2, (2,), 3)
-            await broker.replay((partition_record("t", 0, back),))
+            await broker.steering.apply((partition_record("t", 0, back),))
             partition = broker.partition("t", 0)
             assert partition.log.log_end_offset == 0
             wanted = partition.wanted(broker.monotonic_ms())
@@ -140,7 +140,7 @@ def test_a_coordinator_whose_partition_moves_away_resigns(start: Start) -> None:
             assert (await peer.ask(join, 3)).error_code is ErrorCode.NONE
             assert running.broker.groups.machines()
             away = PartitionImage((2,), 2, 1, (2,), 1)
-            await running.broker.replay((partition_record(GROUPS, 0, away),))
+            await running.broker.steering.apply((partition_record(GROUPS, 0, away),))
             assert not running.broker.groups.machines()
             assert (await peer.ask(join, 3)).error_code is ErrorCode.NOT_COORDINATOR
 

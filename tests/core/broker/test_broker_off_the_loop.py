@@ -194,7 +194,7 @@ def test_second_tries_between_the_steps_of_a_change_find_what_the_image_has(
                 gone[0], name="many", topic_id=uuid4(), partitions=gone[0].partitions * 9
             )
             records = (topic_record(many), *(r for topic in gone for r in deletion_records(topic)))
-            changing = asyncio.create_task(broker.replay(records))
+            changing = asyncio.create_task(broker.steering.apply(records))
             while "many" not in broker.image.topics:
                 await asyncio.sleep(0)
             assert not changing.done()

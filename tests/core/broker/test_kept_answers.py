@@ -93,7 +93,7 @@ def test_nothing_is_kept_over_a_change(start: Start, change: str) -> None:
             elif change == "broker":
                 from kafkalite.core.cluster.image import ClusterRecord
 
-                await broker.replay((ClusterRecord(f"/brokers/{broker.node_id}", None),))
+                await broker.steering.apply((ClusterRecord(f"/brokers/{broker.node_id}", None),))
             elif change == "offline":
                 offline[here] = "a disk"
             else:

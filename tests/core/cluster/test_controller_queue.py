@@ -104,7 +104,7 @@ def test_a_large_request_is_taken_in_steps_between_which_others_get_their_turn(
         counts: list[int] = []
 
         class Counting:
-            refuse = controller.refuse
+            refuse = staticmethod(controller.refuse)
 
             def handle(self, request: Any, context: RequestContext) -> Any:
                 counts.append(len(request.topics))

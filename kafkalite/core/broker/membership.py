@@ -1,0 +1,356 @@
+"""A broker's membership in a cluster: registered, following the controller, or being it.    [IO]
+
+    coordination ── session ──> registered again under a new epoch, where it expired
+               └── /controller ──> the seat: free, taken by us (a Term begins), or by another
+    the controller ── metadata, one long poll ──> image ──> Broker.put_in_force
+    Broker.control ── in our term its queue, else a request to the controller's broker
+
+What needs no decision goes on while the coordination is away: the image stays in force. Decisions
+wait for the controller, and are refused with a retriable error after a time.
+
+Owns   the registration, the term while this broker holds the seat, the following of metadata.
+Never  lets a term outlive its session or its seat. Never puts an older image in force.
+Fails  from `start` with ConfigError where the id is taken, CoordinationError without coordination.
+       Later failures are logged, and tried again.
+Source apache/kafka `BrokerLifecycleManager`, `KafkaController`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalite.core.broker.term import Term, answered
+from kafkalite.core.cluster import image as images
+from kafkalite.core.cluster.controller import Controller, ControllerRequest
+from kafkalite.core.cluster.coordination import Coordination, Session, Stop
+from kafkalite.core.cluster.following import ImageFollower
+from kafkalite.core.cluster.image import BrokerImage, ClusterRecord
+from kafkalite.core.cluster.registering import register
+from kafkalite.core.cluster.seat import CONTROLLER_PATH, Seat, holder, take
+from kafkalite.core.config.settings import BrokerConfig
+from kafkalite.core.peers.channel import Address, Peers
+from kafkalite.core.pending import Pending
+from kafkalite.core.protocol.codec import Request
+from kafkalite.core.protocol.peers import (
+    ControlledShutdownRequest,
+    FollowMetadataRequest,
+    FollowMetadataResponse,
+)
+from kafkalite.core.types import NO_EPOCH, NO_OFFSET
+from kafkalite.errors import (
+    ApiError,
+    BrokerUnavailable,
+    ConfigError,
+    CoordinationError,
+    ErrorCode,
+    KafkaliteError,
+)
+
+if TYPE_CHECKING:
+    from kafkalite.core.broker.broker import Broker
+
+log: Final = logging.getLogger(__name__)
+
+FOLLOW_MS: Final = 10_000  # a request for metadata waits so long at the controller
+SILENCE_MS: Final = 2_000  # beyond it the controller is taken for dead, and asked again
+CONTROL_MS: Final = 15_000  # for a request that the controller's broker answers
+RETRY_SECONDS: Final = 0.1  # between attempts to reach the controller, or the coordination
+REGISTER_SECONDS: Final = 60.0  # for an earlier session of the same broker to end
+JOIN_SECONDS: Final = 60.0  # until the first metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a broker is: its addresses by the names of listeners, that for brokers, its rack, and
+    whether it had closed its logs before this start."""
+
+    endpoints: Mapping[str, Address]
+    inter_broker: str
+    rack: str | None
+    stopped_cleanly: bool
+
+
+class Membership:
+    """The `Steering` of `broker` in a cluster."""
+
+    def __init__(
+        self, broker: Broker, coordination: Coordination, peers: Peers, home: Home
+    ) -> None:
+        self._broker = broker
+        self._coordination = coordination
+        self._peers = peers
+        self._home = home
+        self._epoch = NO_EPOCH
+        self._seat: Seat | None = None  # of the controller now
+        self._taken: Seat | None = None  # by this session
+        self._controller_at: Address | None = None
+        self._term: Term | None = None
+        self._follower = ImageFollower()
+        self._is_expired = False
+        self._look = asyncio.Event()  # at the session and the seat
+        self._moved = asyncio.Event()  # the seat
+        self._joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stops: list[Stop] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # -- life
+
+    async def join(self) -> None:
+        """Registers, and returns once the image in force has this start of the broker."""
+        self._stops.append(self._coordination.listen(self._on_session))
+        self._stops.append(self._coordination.watch(CONTROLLER_PATH, self._on_seat))
+        await self._register(stopped_cleanly=self._home.stopped_cleanly)
+        self._look.set()
+        for work in (self._watch(), self._follow()):
+            self._spawn(work)
+        try:
+            async with asyncio.timeout(JOIN_SECONDS):
+                await self._joined
+        except TimeoutError as error:
+            words = f"broker {self._broker.node_id} heard nothing of a controller"
+            raise CoordinationError(f"{words} in {JOIN_SECONDS:g} s") from error
+
+    def start(self) -> None:
+        """It takes requests as soon as it is made."""
+
+    async def leave(self) -> None:
+        """Asks that others lead what this broker leads: as often as Kafka does, then it stops."""
+        config = self._broker.config
+        if not config["controlled.shutdown.enable"]:
+            return
+        retry_s = config["controlled.shutdown.retry.backoff.ms"] / 1000
+        for left in reversed(range(config["controlled.shutdown.max.retries"])):
+            request = ControlledShutdownRequest(self._broker.node_id, self._epoch)
+            answer = await answered(self.control(request, may_forward=True))
+            if not answer.error_code and not answer.remaining_partitions:
+                return
+            log.warning(
+                "controlled shutdown: error %d, %d partitions have no other leader",
+                answer.error_code, len(answer.remaining_partitions),
+            )  # fmt: skip
+            if left:
+                await asyncio.sleep(retry_s)
+
+    async def close(self) -> None:
+        """Gives the seat up and follows nobody any more. The coordination's session is ended by
+        its owner, and with it the registration."""
+        for stop in self._stops:
+            stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_term()
+        await self._peers.close()
+
+    # -- what the broker asks
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that controls the cluster now; -1 while nobody knows."""
+        return -1 if self._seat is None else self._seat.node_id
+
+    def configure(self, config: BrokerConfig) -> None:
+        """The broker has other settings."""
+        if self._term is not None:
+            self._term.configure(config)
+
+    def control(self, request: ControllerRequest, *, may_forward: bool) -> Pending[Any]:
+        """Hands a request to the controller, in this process or at another broker."""
+        if self._term is not None:
+            return self._term.submit(request)
+        pending: Pending[Any] = Pending()
+        if may_forward and isinstance(request, Request) and self._controller_at is not None:
+            self._spawn(self._forward(request, pending))
+            return pending
+        words = f"broker {self._broker.node_id} is not the controller"
+        refusal = ApiError(ErrorCode.NOT_CONTROLLER, words)
+        pending.complete(Controller.refuse(request, refusal))
+        return pending
+
+    def follow(
+        self, request: FollowMetadataRequest
+    ) -> FollowMetadataResponse | Pending[FollowMetadataResponse]:
+        """Metadata for a broker."""
+        if self._term is None:
+            return FollowMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        return self._term.follow(request)
+
+    async def _forward(self, request: Any, pending: Pending[Any]) -> None:
+        try:
+            answer = await self._ask(request, "control", CONTROL_MS)
+        except KafkaliteError as error:
+            refusal = ApiError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+            answer = Controller.refuse(request, refusal)
+        pending.complete(answer)
+
+    async def _ask(self, request: Request[Any], lane: str, timeout_ms: int) -> Any:
+        """The answer of the controller's broker."""
+        seat, at = self._seat, self._controller_at
+        if seat is None or at is None:
+            raise BrokerUnavailable("no broker is the controller now")
+        return await self._peers.channel(seat.node_id, at, lane).ask(request, timeout_ms)
+
+    # -- session and seat
+
+    def _on_session(self, state: Session) -> None:
+        if state is Session.EXPIRED:
+            self._is_expired = True
+        self._look.set()
+
+    def _on_seat(self, _: str) -> None:
+        self._look.set()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._look.wait()
+            self._look.clear()
+            try:
+                await self._look_around()
+            except CoordinationError as error:
+                log.warning("the controller's seat: %s", error)
+            except ConfigError as error:
+                log.error("%s", error)
+            except Exception:
+                log.exception("the controller's seat")
+            else:
+                continue
+            await asyncio.sleep(RETRY_SECONDS)
+            self._look.set()
+
+    async def _look_around(self) -> None:
+        """Registers again after the session has expired, and finds or takes the seat."""
+        if self._is_expired:
+            log.warning("the session has expired: broker %d registers again", self._broker.node_id)
+            self._is_expired = False
+            await self._end_term()
+            self._sit(None, None)
+            self._taken, self._epoch = None, NO_EPOCH
+        if self._epoch == NO_EPOCH:
+            await self._register(stopped_cleanly=True)
+        seat = await holder(self._coordination)
+        if self._term is not None:
+            if seat is not None and seat.epoch == self._term.seat.epoch:
+                return
+            await self._end_term()
+        if seat is None:
+            self._taken = await take(self._coordination, self._broker.node_id)
+            seat = self._taken or await holder(self._coordination)
+        if seat is None:
+            raise CoordinationError("the seat was free twice, and others took it in between")
+        if self._taken is not None and seat.epoch == self._taken.epoch:
+            self._sit(self._taken, None)
+            await self._begin_term(self._taken)
+        elif seat.node_id == self._broker.node_id:
+            raise CoordinationError("the seat belongs to an earlier session of this broker")
+        else:
+            self._sit(seat, await self._address_of(seat.node_id))
+
+    def _sit(self, seat: Seat | None, at: Address | None) -> None:
+        if (seat, at) != (self._seat, self._controller_at):
+            self._seat, self._controller_at = seat, at
+            self._moved.set()
+
+    async def _begin_term(self, seat: Seat) -> None:
+        broker = self._broker
+        term = Term(seat, self._coordination, broker.new_controller, broker.monotonic_ms)
+        try:
+            await term.begin()
+        except BaseException:
+            await term.end()
+            raise
+        self._term = term
+        self._moved.set()
+
+    async def _end_term(self) -> None:
+        term, self._term = self._term, None
+        if term is not None:
+            await term.end()
+
+    async def _address_of(self, node_id: int) -> Address:
+        path = images.broker_path(node_id)
+        (found,) = await self._coordination.get_many([path])
+        if found is None:
+            raise CoordinationError(f"{path}: the controller is not registered")
+        broker: BrokerImage = images.registration(ClusterRecord(path, found.value))[1]
+        node = broker.endpoints.get(self._home.inter_broker)
+        if node is None:
+            raise CoordinationError(f"{path} has no listener {self._home.inter_broker}")
+        return node.host, node.port
+
+    async def _register(self, *, stopped_cleanly: bool) -> None:
+        """Registers a start, or a new session of this one, whose logs are whole."""
+        home, node_id = self._home, self._broker.node_id
+
+        def record_of(epoch: int) -> ClusterRecord:
+            return images.broker_record(
+                node_id, home.endpoints, home.rack, epoch=epoch, stopped_cleanly=stopped_cleanly
+            )
+
+        record = await register(self._coordination, node_id, record_of, REGISTER_SECONDS)
+        self._epoch = images.registration(record)[1].epoch
+        log.info("broker %d is registered, in epoch %d", node_id, self._epoch)
+
+    # -- metadata
+
+    async def _follow(self) -> None:
+        while True:
+            self._moved.clear()
+            try:
+                answer = await self._asked_for_metadata()
+                if answer is not None and await self._take(answer):
+                    continue
+            except KafkaliteError as error:
+                log.warning("metadata: %s", error)
+                self._look.set()
+            except Exception:
+                log.exception("metadata")
+                self._follower.offset = NO_OFFSET  # and all of it anew
+            if not self._moved.is_set():
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _asked_for_metadata(self) -> FollowMetadataResponse | None:
+        """What the controller answers; None if the seat moved meanwhile, or is free."""
+        request = self._follower.request(self._broker.node_id, self._epoch, FOLLOW_MS)
+        if self._term is not None:
+            answer = self._term.follow(request)
+            if not isinstance(answer, Pending):
+                return answer
+            asking = asyncio.ensure_future(answered(answer))
+        elif self._controller_at is not None:
+            asking = asyncio.ensure_future(self._ask(request, "metadata", FOLLOW_MS + SILENCE_MS))
+        else:
+            await self._moved.wait()
+            return None
+        moving = asyncio.ensure_future(self._moved.wait())
+        try:
+            await asyncio.wait({asking, moving}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return None
+            found: FollowMetadataResponse = asking.result()
+            return found
+        finally:
+            asking.cancel()
+            moving.cancel()
+
+    async def _take(self, answer: FollowMetadataResponse) -> bool:
+        """Puts what the controller answers in force; False if it says that it is none."""
+        if answer.error_code:
+            self._look.set()
+            return False
+        if self._follower.take(answer):
+            await self._broker.put_in_force(self._follower.image)
+            own = self._follower.image.brokers.get(self._broker.node_id)
+            if own is not None and own.epoch == self._epoch and not self._joined.done():
+                self._joined.set_result(None)
+        return True
+
+    # -- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

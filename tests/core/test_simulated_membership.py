@@ -1,0 +1,166 @@
+"""Brokers of one cluster in a simulated world: they join, elect a controller, follow it, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kafkalite.clients.admin.client import Admin, NewTopic
+from kafkalite.clients.producer.producer import Producer
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.types import Columns
+from kafkalite.testing.cluster import SimulatedCluster
+from kafkalite.testing.coordination import CoordinationServer
+
+SESSION_TIMEOUT_MS = 6_000
+SECONDS = SESSION_TIMEOUT_MS / 1000
+
+
+class Place(SimulatedCluster):
+    """Three brokers, and the fake of ZooKeeper."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(
+            seed,
+            coordination=lambda host, _: self.server.client(
+                host.name, host.loop, session_timeout_ms=SESSION_TIMEOUT_MS
+            ),
+        )
+        self.server = CoordinationServer(self.host("zookeeper").loop, self.chance("zookeeper"))
+
+    def image(self, node_id: int) -> ClusterImage:
+        node = self.brokers[node_id].node
+        assert node is not None, f"broker {node_id} has not started"
+        return node.broker.image
+
+    def epoch(self, node_id: int) -> int:
+        """Of the broker, as itself has it; -1 while it is in no image of its own."""
+        own = self.image(node_id).brokers.get(node_id)
+        return -1 if own is None else own.epoch
+
+    def running(self) -> list[int]:
+        return [node_id for node_id, broker in self.brokers.items() if broker.node is not None]
+
+    def controllers(self) -> set[int]:
+        nodes = (self.brokers[node_id].node for node_id in self.running())
+        return {node.broker.controller_id for node in nodes if node is not None}
+
+    def controller(self) -> int:
+        """The broker that all take for the controller, once they agree."""
+        self.run(lambda: len(self.controllers()) == 1 and -1 not in self.controllers(), 60)
+        (found,) = self.controllers()
+        return found
+
+    def agree(self, within_seconds: float = 60) -> ClusterImage:
+        """Waits until the running brokers have one image, which names exactly them."""
+
+        def is_so() -> bool:
+            found = [self.image(node_id) for node_id in self.running()]
+            return all(
+                image == found[0] and {*image.brokers} == {*self.running()} for image in found
+            )
+
+        self.run(is_so, within_seconds)
+        return self.image(self.running()[0])
+
+
+@pytest.fixture(params=range(3))
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with Place(request.param) as made:
+        made.start_all()
+        yield made
+        assert not made.defects
+
+
+def make_topics(place: Place, *topics: NewTopic) -> None:
+    async def go() -> None:
+        async with Admin(client=place.client()) as admin:
+            await admin.create_topics(topics)
+
+    host = place.host("admin")
+    place.result(host, go())
+    host.kill()
+
+
+def test_brokers_elect_one_controller_and_have_its_image(place: Place) -> None:
+    image = place.agree()
+    assert place.controller() in {1, 2, 3}
+    assert len({broker.epoch for broker in image.brokers.values()}) == 3
+    make_topics(place, NewTopic("t", 6))
+    image = place.agree()
+    assert {partition.leader for partition in image.topics["t"].partitions} == {1, 2, 3}
+
+
+def test_a_killed_controller_is_followed_by_another(place: Place) -> None:
+    make_topics(place, NewTopic("before", 3))
+    first = place.controller()
+    place.kill(first)
+    image = place.agree(within_seconds=2 * SECONDS)
+    second = place.controller()
+    assert second != first
+    leaders = [partition.leader for partition in image.topics["before"].partitions]
+    assert leaders.count(-1) == 1  # nobody else has it
+    make_topics(place, NewTopic("after", 4))
+    image = place.agree()
+    assert first not in {partition.leader for partition in image.topics["after"].partitions}
+    place.start_all()
+    image = place.agree(within_seconds=2 * SECONDS)
+    assert -1 not in {partition.leader for partition in image.topics["before"].partitions}
+
+
+def test_a_broker_that_stops_says_goodbye(place: Place) -> None:
+    for node_id in (1, 2, 3):
+        place.stop(node_id)
+        assert place.agree(within_seconds=SECONDS / 2)
+        place.start_all()
+        place.agree()
+
+
+def test_an_expired_session_is_followed_by_a_new_epoch(place: Place) -> None:
+    make_topics(place, NewTopic("t", 3))
+    for node_id in (place.controller(), *place.running()):
+        before = place.agree().brokers[node_id].epoch
+        place.server.expire(f"broker-{node_id}")
+        place.run(lambda: place.epoch(node_id) > before, 60)  # noqa: B023
+        leaders = {partition.leader for partition in place.agree().topics["t"].partitions}
+        assert leaders == {1, 2, 3}
+
+
+def test_without_coordination_records_go_on_and_decisions_wait(place: Place) -> None:
+    make_topics(place, NewTopic("t", 3))
+    place.agree()
+    host, columns = place.host("client"), Columns([b"k"], [b"v"], [1])
+
+    async def send(producer: Producer) -> None:
+        for partition in range(3):
+            await producer.send_columns("t", columns, partition)
+        await producer.flush()
+
+    async def begin() -> Producer:
+        producer = Producer(client=place.client())
+        await producer.start()
+        await send(producer)
+        return producer
+
+    producer = place.result(host, begin())
+    place.server.stop()
+    place.pass_seconds(3 * SECONDS)
+    place.result(host, send(producer))
+    place.server.start()
+    make_topics(place, NewTopic("later", 3))
+    assert "later" in place.agree().topics
+
+
+def test_lost_answers_delay_and_do_no_more() -> None:
+    with Place(9) as place:
+        place.server.lost_answers = 0.3
+        place.start_all()
+        for number in range(5):
+            make_topics(place, NewTopic(f"t{number}", 3))
+        place.kill(place.controller())
+        image = place.agree(within_seconds=10 * SECONDS)
+        assert len(image.topics) == 5
+        place.start_all()
+        place.agree(within_seconds=10 * SECONDS)
+        assert not place.defects
