@@ -482,8 +482,11 @@ def _nodes(listed: Iterable[int]) -> tuple[int, ...]:
     return tuple([int(node) for node in listed])
 
 
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+
+
 def _encode(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    return _to_json(value).encode()
 
 
 def _decode(record: ClusterRecord) -> dict[str, Any]:
