@@ -340,7 +340,8 @@ class Client(Lifetime):
         With `create` the broker creates missing topics, if its settings allow it. The returned
         cluster has each topic in `topics` or its error in `errors`.
         """
-        asked = None if topics is None else tuple(MetadataRequestTopic(name=t) for t in topics)
+        names = None if topics is None else sorted(topics)  # whatever set they come from
+        asked = None if names is None else tuple(MetadataRequestTopic(name=t) for t in names)
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=create)
         response = await self._ask_anyone(request)
         self.cluster = merge(self.cluster, response, all_topics=topics is None)

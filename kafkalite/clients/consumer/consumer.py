@@ -478,7 +478,7 @@ class Consumer(Lifetime):
         group.polled()
         if lost := membership.take_lost():
             await self._listener.lost(lost)
-            self._positions.assign(membership.owned)
+            self._positions.assign(sorted(membership.owned))
         if group.end_join():
             await self._apply_assignment(membership, commits)
         if group.is_joining:
@@ -487,7 +487,7 @@ class Consumer(Lifetime):
             if not membership.is_cooperative:
                 await commits.before_revoke()
             await self._listener.revoked(membership.revoke_before_join())
-            self._positions.assign(membership.owned)
+            self._positions.assign(sorted(membership.owned))
             group.start_join()
 
     async def _apply_assignment(self, membership: Membership, commits: Commits) -> None:
@@ -495,7 +495,7 @@ class Consumer(Lifetime):
         if change.revoked:
             await commits.before_revoke()
             await self._listener.revoked(change.revoked)
-        self._positions.assign(membership.owned)
+        self._positions.assign(sorted(membership.owned))
         await self._listener.assigned(change.assigned)
 
     # ---- offsets ----

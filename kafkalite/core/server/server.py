@@ -106,7 +106,7 @@ class Server:
         self.seconds = seconds
         self.service: Service  # from `start` on
         self.metrics: BrokerMetrics  # the service's
-        self.connections: set[_Connection] = set()
+        self.connections: dict[_Connection, None] = {}  # in the order of their coming
         self.connections_by_host: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop  # from `bind` on: asking for it is a system call
         self._accepting: list[Listener] = []
@@ -180,14 +180,14 @@ class Server:
             refusal = f"max.connections is {limits.max_connections}"
         elif self.connections_by_host[host] >= of_host:
             refusal = f"max.connections.per.ip is {of_host}"
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.connections_by_host[host] += 1
         self._all_gone.clear()
         return refusal
 
     def forget(self, connection: _Connection, host: str) -> None:
         """Notes that a connection is gone."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         self.unreserve(connection)
         self.connections_by_host[host] -= 1
         if not self.connections_by_host[host]:
