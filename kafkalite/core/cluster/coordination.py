@@ -41,6 +41,7 @@ from typing import Final, NamedTuple, Protocol
 from kafkalite.errors import CoordinationError
 
 ANY_VERSION: Final = -1
+VERSION_MAX: Final = 2**31 - 1
 VALUE_BYTES_MAX: Final = 1_000_000  # what ZooKeeper accepts by default (jute.maxbuffer), rounded
 TRANSACTION_BYTES_MAX: Final = 1_020_000  # the same of all operations together
 OPERATION_BYTES: Final = 72  # what an operation takes beside its path and value, at most
@@ -159,11 +160,14 @@ def check_path(path: str) -> None:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """CoordinationError for what no tree accepts: the form of paths, the root, the size."""
+    """CoordinationError for what no tree accepts: paths, the root, versions, the size."""
     for operation in operations:
         check_path(operation.path)
         if operation.path == "/" and isinstance(operation, Create | Delete):
             raise CoordinationError("the root / can be neither created nor deleted")
+        version = 0 if isinstance(operation, Create) else operation.version
+        if not ANY_VERSION <= version <= VERSION_MAX:
+            raise CoordinationError(f"{operation.path}: {version} is no version")
     size = sum(map(size_bytes, operations))
     if size > TRANSACTION_BYTES_MAX:
         raise CoordinationError(

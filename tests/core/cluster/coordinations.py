@@ -118,10 +118,12 @@ def end_session(client: ZooKeeperCoordination) -> None:
 class ZooKeeperBackend:
     def __init__(self, address: str) -> None:
         self.address = address
+        self.runs = 0
 
     def run(self, story: Story) -> None:
         async def whole() -> None:
-            clients = ZooKeeperClients(self.address)
+            self.runs += 1
+            clients = ZooKeeperClients(f"{self.address}/{self.runs}")
             try:
                 await story(clients)
             finally:

@@ -79,6 +79,8 @@ def test_values_have_versions_and_names_are_sorted(backend: Backend) -> None:
         (Delete("/a", version=1), VersionMismatch),
         (Delete("/a"), NodeExists),
         (Check("/a", 1), VersionMismatch),
+        (Check("/a", 2**31), CoordinationError),
+        (Set("/a", b"", -2), CoordinationError),
         (Check("/b", 0), NoSuchNode),
     ],
 )
