@@ -38,7 +38,7 @@ from kafkalite.core.log.port import WAITING_THREADS_MAX, Storage
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.server.server import Server, ServerLimits
 from kafkalite.errors import ConfigError, StorageError
-from kafkalite.ports import MACHINE, HeldStorage, Ports
+from kafkalite.ports import MACHINE, HeldStorage, Ports, with_zookeeper
 
 if TYPE_CHECKING:
     from kafkalite.monitoring.monitor import Monitor
@@ -124,6 +124,10 @@ async def start_node(
     if listen is not None:
         settings["listeners"] = listen
     config = BrokerConfig.parse(settings)
+    if address := config["zookeeper.connect"]:
+        session_ms = config["zookeeper.session.timeout.ms"]
+        wait_ms = config["zookeeper.connection.timeout.ms"]
+        ports = with_zookeeper(address, session_ms, ports, wait_ms)
     listeners = read_listeners(config, DEFAULT_LISTEN)
     check_security(config.static, listeners.wanted)
     for name in config.ignored:

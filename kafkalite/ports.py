@@ -77,7 +77,12 @@ MACHINE: Final = Ports(
 )
 
 
-def with_zookeeper(address: str, session_timeout_ms: int, ports: Ports = MACHINE) -> Ports:
+def with_zookeeper(
+    address: str,
+    session_timeout_ms: int,
+    ports: Ports = MACHINE,
+    connection_timeout_ms: int | None = None,
+) -> Ports:
     """`ports` for a broker of a cluster that keeps its state in ZooKeeper, at the `address`
     `host:port,host:port/chroot`. ConfigError without the extra `cluster`, or for no address."""
     try:
@@ -89,7 +94,10 @@ def with_zookeeper(address: str, session_timeout_ms: int, ports: Ports = MACHINE
 
     def connected(_: Storage) -> Coordination:
         return ZooKeeperCoordination(
-            address, in_thread=asyncio.to_thread, session_timeout_ms=session_timeout_ms
+            address,
+            in_thread=asyncio.to_thread,
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=connection_timeout_ms,
         )
 
     return replace(ports, coordination=connected, shares_cluster=True)

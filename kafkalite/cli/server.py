@@ -59,6 +59,7 @@ cli = program("Run a broker; ask how a cluster is.")
         "kafkalite server start --data-dir ./data --listen 127.0.0.1:0 "
         "--override auto.create.topics.enable=false",
         "kafkalite server start --config server.properties",
+        "kafkalite server start --data-dir ./one --zookeeper zk1:2181,zk2:2181 --broker-id 1",
     )
 )
 def start(
@@ -79,6 +80,19 @@ def start(
     ] = None,
     override: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, wins over the file; may be repeated.")
+    ] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT,…/CHROOT of the cluster's ZooKeeper: the setting zookeeper.connect.",
+            show_default="none: the broker stands alone",
+        ),
+    ] = None,
+    broker_id: Annotated[
+        int | None, typer.Option(help="The broker's id in its cluster: the setting broker.id.")
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option(help="The broker's rack: the setting broker.rack.")
     ] = None,
     registry: Annotated[
         str | None,
@@ -106,8 +120,14 @@ def start(
     with last_words(log_format):
         _serve(
             _Wanted(data_dir, listen, config, registry, http, exit_with_parent, json),
-            parse_pairs(override, "--override"),
+            _flags(zookeeper, broker_id, rack) | parse_pairs(override, "--override"),
         )
+
+
+def _flags(zookeeper: str | None, broker_id: int | None, rack: str | None) -> dict[str, str]:
+    """The settings that have a flag of their own."""
+    flags = {"zookeeper.connect": zookeeper, "broker.id": broker_id, "broker.rack": rack}
+    return {name: str(value) for name, value in flags.items() if value is not None}
 
 
 cli.command(epilog=EPILOG)(status)

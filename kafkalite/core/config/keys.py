@@ -549,14 +549,13 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _table(
     _broker("transactional.id.expiration.ms", _T.INT, 604_800_000, _ONE,
             "The time without a transaction after which a transactional id is forgotten."),
     _broker("zookeeper.connect", _T.STRING, None, _ANY,
-            "Clusters over ZooKeeper are not built yet: this broker stands alone.",
-            effective=False),
+            "HOST:PORT,HOST:PORT/CHROOT of the ZooKeeper with the cluster's state; unset: this "
+            "broker stands alone."),
     _broker("zookeeper.connection.timeout.ms", _T.INT, None, _ANY,
-            "How long the first connection may take; the session timeout where unset.",
-            effective=False),
-    _broker("zookeeper.session.timeout.ms", _T.INT, 18_000, _ANY,
-            "The time without a heartbeat after which ZooKeeper ends a broker's session.",
-            effective=False),
+            "How long a request to ZooKeeper waits for a connection; unset: the session timeout."),
+    _broker("zookeeper.session.timeout.ms", _T.INT, 6_000, _ONE,
+            "The time without a heartbeat after which ZooKeeper ends a broker's session; Kafka's "
+            "default is 18 s."),
 )
 # fmt: on
 

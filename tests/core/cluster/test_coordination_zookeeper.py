@@ -30,6 +30,7 @@ from kafkalite.node import start_node
 from kafkalite.ports import with_zookeeper
 
 SESSION_TIMEOUT_MS = 1_000
+START = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--listen", "127.0.0.1:0"]
 slow = pytest.mark.slow
 here = pytest.mark.xdist_group("zookeeper")
 
@@ -337,3 +338,41 @@ def test_a_broker_keeps_its_cluster_in_zookeeper(zookeeper_address: str, tmp_pat
         await again.close()
 
     asyncio.run(story())
+
+
+@slow
+@here
+def test_flags_name_zookeeper_the_broker_and_its_rack(
+    zookeeper_address: str, tmp_path: Path
+) -> None:
+    async def registered() -> list[tuple[str, bytes]]:
+        client = opened(zookeeper_address)
+        try:
+            names = await client.children("/brokers")
+            return [(name, (await client.get(f"/brokers/{name}")).value) for name in names]
+        finally:
+            await client.close()
+
+    flags = ["--zookeeper", zookeeper_address, "--broker-id", "7", "--rack", "north"]
+    with subprocess.Popen(
+        [*START, "--data-dir", str(tmp_path), *flags], stdout=subprocess.PIPE, text=True
+    ) as broker:
+        assert broker.stdout is not None
+        assert "kafkalite is ready at" in broker.stdout.readline()
+        ((name, value),) = asyncio.run(registered())
+        assert (name, b'"rack":"north"' in value) == ("7", True)
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(20) == 0
+    assert asyncio.run(registered()) == []
+
+
+@slow
+def test_a_broker_without_its_zookeeper_ends_with_one_line(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    flags = ["--zookeeper", f"127.0.0.1:{port}", "--override", "zookeeper.session.timeout.ms=300"]
+    done = subprocess.run(
+        [*START, "--data-dir", str(tmp_path), *flags], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}: no connection for 0.3 s" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
