@@ -119,6 +119,7 @@ class Belonging:
         """The broker is in the cluster when this returns, and leads what it is to lead."""
         steering = broker.steering
         if isinstance(steering, Membership):
+            broker.fetch_by(steering.peers, home.inter_broker)
             await steering.join()
             return
         assert isinstance(steering, Alone), steering

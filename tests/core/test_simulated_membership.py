@@ -164,3 +164,18 @@ def test_lost_answers_delay_and_do_no_more() -> None:
         place.start_all()
         place.agree(within_seconds=10 * SECONDS)
         assert not place.defects
+
+
+def test_replicas_follow_their_leaders(place: Place) -> None:
+    make_topics(place, NewTopic("t", 6, 3))
+    host, columns = place.host("client"), Columns([b"k"], [b"v"], [1])
+
+    async def send() -> None:
+        async with Producer(client=place.client()) as producer:
+            for partition in range(6):
+                await producer.send_columns("t", columns, partition)
+            await producer.flush()
+
+    place.result(host, send())
+    for partition in place.agree().topics["t"].partitions:
+        assert {*partition.in_sync_replicas} == {1, 2, 3}

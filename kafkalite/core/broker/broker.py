@@ -25,6 +25,7 @@ from uuid import UUID
 
 from kafkalite.core.broker.agenda import Agenda
 from kafkalite.core.broker.clock import LOOK_MS, Clock
+from kafkalite.core.broker.fetching import ReplicaFetching
 from kafkalite.core.broker.kept_answers import KeptAnswers
 from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
@@ -50,6 +51,7 @@ from kafkalite.core.groups.shards import group_coordinators
 from kafkalite.core.log.shared_write import SharedWrite
 from kafkalite.core.log.store import LogStore
 from kafkalite.core.log.values import MemoryRecords
+from kafkalite.core.peers.channel import Peers
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import (
     AllocateProducerIdsRequest,
@@ -122,6 +124,7 @@ class Broker:
             self.metrics.loop_turns = turns.histogram
         self._image = image
         self._random = random
+        self._fetching: ReplicaFetching | None = None  # in a cluster
         self._agenda = Agenda(clock.monotonic_ms)
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
@@ -155,6 +158,8 @@ class Broker:
     async def close(self) -> None:
         """Stops working. The logs stay open: they are the composition root's to close."""
         self._agenda.close()
+        if self._fetching is not None:
+            await self._fetching.close()
         await self.steering.close()
         while work := (*self._upkeep.in_flight(), *self.partitions.opening()):
             await asyncio.wait(work)
@@ -395,6 +400,8 @@ class Broker:
         the coordinators that have resigned for want of them."""
         yield from self.partitions.try_again()
         self._load_coordinators()
+        if self._fetching is not None:
+            self._fetching.look()
 
     # -- the controller
 
@@ -445,8 +452,15 @@ class Broker:
                 self._leaders_changed()
         for name in delta.configured:
             self.partitions.configure(image.topics[name])
+        if self._fetching is not None and (not delta.is_empty or image.brokers != before.brokers):
+            self._fetching.look()
         if image.broker_configs != before.broker_configs:
             await self._configure()
+
+    def fetch_by(self, peers: Peers, listener: str) -> None:
+        """Followers fetch from now on, from other brokers by their listener of that name."""
+        self._fetching = ReplicaFetching(self, peers, listener)
+        self._fetching.look()
 
     def _leaders_changed(self) -> None:
         """Coordinators follow their partitions."""

@@ -82,7 +82,7 @@ class Membership:
     ) -> None:
         self._broker = broker
         self._coordination = coordination
-        self._peers = peers
+        self.peers = peers
         self._home = home
         self._epoch = NO_EPOCH
         self._seat: Seat | None = None  # of the controller now
@@ -144,7 +144,7 @@ class Membership:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._end_term()
-        await self._peers.close()
+        await self.peers.close()
 
     # -- what the broker asks
 
@@ -192,7 +192,7 @@ class Membership:
         seat, at = self._seat, self._controller_at
         if seat is None or at is None:
             raise BrokerUnavailable("no broker is the controller now")
-        return await self._peers.channel(seat.node_id, at, lane).ask(request, timeout_ms)
+        return await self.peers.channel(seat.node_id, at, lane).ask(request, timeout_ms)
 
     # -- session and seat
 

@@ -29,6 +29,11 @@ from kafkalite.errors import ErrorCode
 
 NO_LEADER: Final = -1
 REST_MS: Final = 1_000
+SOON_MS: Final = 50
+# The leader has not heard yet that it leads, or this follower has not heard of another one.
+LEADER_TO_COME: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH}
+)
 
 
 class FollowerPhase(Enum):
@@ -166,7 +171,8 @@ class Follower:
                 self.phase = FollowerPhase.FENCED
                 self.why = f"leader epoch {asked.leader_epoch} is over"
             case code:
-                self.rest(f"broker {asked.leader_id} answers {code.name}", now_ms)
+                rest_ms = SOON_MS if code in LEADER_TO_COME else REST_MS
+                self.rest(f"broker {asked.leader_id} answers {code.name}", now_ms, rest_ms)
         return NOTHING
 
     def rest(self, why: str, now_ms: int, rest_ms: int = REST_MS) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kafkalite.core.replicas.follower import (
     REST_MS,
+    SOON_MS,
     AppendRun,
     Follower,
     FollowerPhase,
@@ -143,21 +144,21 @@ def test_an_epoch_that_is_over_ends_it_until_the_image_names_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "rest_ms"),
     [
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, SOON_MS),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, SOON_MS),
+        (ErrorCode.UNKNOWN_TOPIC_ID, REST_MS),
+        (ErrorCode.KAFKA_STORAGE_ERROR, REST_MS),
     ],
 )
-def test_after_an_error_it_rests(code: ErrorCode) -> None:
+def test_after_an_error_it_rests(code: ErrorCode, rest_ms: int) -> None:
     log = Log(10, [(1, 0)])
     follower, position = following(log)
     assert follower.answered(position, LeaderAnswer(code), log, 5).effects == ()
     assert code.name in follower.why
-    assert follower.wanted(log, 4 + REST_MS) is None
-    assert follower.wanted(log, 5 + REST_MS) == position
+    assert follower.wanted(log, 4 + rest_ms) is None
+    assert follower.wanted(log, 5 + rest_ms) == position
     follower.rest("once more", 5)
     follower.follow(3, 8)
     assert follower.wanted(log, 6) is not None, "another leader is asked at once"

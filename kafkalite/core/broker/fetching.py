@@ -1,0 +1,245 @@
+"""This broker's followers fetch: one loop for each leader that they follow.                 [IO]
+
+    put_in_force ──look──> a loop for each leader: positions ──Fetch──> answers ──> the logs
+                                      └── rests after errors; ends when nothing is followed there
+
+Owns   the loops and their fetch sessions.
+Never  looks at all partitions for one fetch: after an answer at those that it is about.
+Fails  by resting, PAUSE_MS after the leader could not be reached and REST_MS for a partition that
+       it refused; the operator gets one line.
+Source apache/kafka `ReplicaFetcherManager`, `AbstractFetcherThread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from kafkalite.core.cluster.image import ClusterImage
+from kafkalite.core.config.settings import BrokerConfig
+from kafkalite.core.peers.channel import PeerChannel, Peers
+from kafkalite.core.protocol.fetch import FetchResponse
+from kafkalite.core.replicas.fetch_session import Answer, FetchLimits, FetchSession, Key
+from kafkalite.core.replicas.manager import Partitions
+from kafkalite.core.replicas.partition import Partition
+from kafkalite.errors import ErrorCode, KafkaliteError
+
+log: Final = logging.getLogger(__name__)
+
+LANES: Final = ("fetch", "fetch again")
+SESSION_IS_GONE: Final = frozenset(
+    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH}
+)
+PAUSE_MS: Final = 200
+BYTES_PER_SLICE: Final = 1 << 20  # appended in one turn of the loop
+
+
+class Host(Protocol):
+    """The fetching's interface to its broker."""
+
+    node_id: int
+    config: BrokerConfig
+    partitions: Partitions
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as it is now."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration now."""
+
+    def monotonic_ms(self) -> int:
+        """The monotonic clock."""
+
+    def note(self, message: str) -> None:
+        """Logs one line for the operator."""
+
+
+class ReplicaFetching:
+    """All fetches of one broker's followers, by the listener of that name."""
+
+    def __init__(self, host: Host, peers: Peers, listener: str) -> None:
+        self._host = host
+        self._peers = peers
+        self._listener = listener
+        self._loops: dict[int, LeaderLoop] = {}  # by leader
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def look(self) -> None:
+        """The image is another: begins to fetch what is followed now, from where it is led now."""
+        if self._is_closed:
+            return
+        followed: dict[int, dict[Key, Partition]] = {}
+        for partition in self._host.partitions.following():
+            follower, where = partition.replication.follower, partition.topic_partition
+            topic = self._host.image.topics.get(where.topic)
+            if follower is not None and topic is not None and follower.leader_id >= 0:
+                key = topic.topic_id, where.partition
+                followed.setdefault(follower.leader_id, {})[key] = partition
+        for leader_id in followed.keys() | self._loops.keys():
+            loop = self._loops.get(leader_id)
+            if loop is None:
+                loop = self._loops[leader_id] = LeaderLoop(self._host, leader_id)
+                task = asyncio.get_running_loop().create_task(self._run(loop))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            loop.follow(followed.get(leader_id, {}))
+
+    def channel(self, leader_id: int, lane: str) -> PeerChannel | None:
+        """A channel to a leader; None while it is not registered."""
+        node = self._host.image.node(leader_id, self._listener)
+        if node is None:
+            return None
+        return self._peers.channel(leader_id, (node.host, node.port), lane)
+
+    async def close(self) -> None:
+        """Ends all fetches. Nothing is appended by them any more."""
+        self._is_closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, loop: LeaderLoop) -> None:
+        try:
+            await loop.run(self)
+        except Exception:
+            log.exception("the fetches from broker %d", loop.leader_id)
+            await asyncio.sleep(PAUSE_MS / 1_000)
+        finally:
+            if self._loops.get(loop.leader_id) is loop:
+                del self._loops[loop.leader_id]
+        if loop.followed:
+            self.look()  # after a fault of ours, which is logged: not for good
+
+
+class LeaderLoop:
+    """The fetches from one leader."""
+
+    def __init__(self, host: Host, leader_id: int) -> None:
+        self.leader_id = leader_id
+        self.followed: dict[Key, Partition] = {}
+        self._host = host
+        self._session = FetchSession(host.node_id)
+        self._stale: set[Key] = set()  # whose position may be another
+        self._resting: dict[Key, int] = {}  # until when, monotonic
+        self._woken = asyncio.Event()
+        self._lane = 0
+
+    def follow(self, followed: dict[Key, Partition]) -> None:
+        """What is to be fetched from now on. A request that waits for records of other partitions
+        is not waited for where something is to be fetched otherwise."""
+        positions = self._session.positions
+        is_other = followed.keys() != self.followed.keys()
+        for key, partition in followed.items():
+            position = positions.get(key)
+            epoch = partition.replication.leader_epoch
+            if position is None or position.leader_epoch != epoch:
+                self._stale.add(key)
+                is_other = True
+        self._stale.update(self.followed.keys() - followed.keys())
+        self.followed = followed
+        if is_other:
+            self._woken.set()
+
+    async def run(self, fetching: ReplicaFetching) -> None:
+        """Fetches until nothing is followed there."""
+        while self.followed:
+            self._woken.clear()
+            channel = fetching.channel(self.leader_id, LANES[self._lane])
+            self._position()
+            if channel is None or not self._session.positions:
+                await self._pause()
+                continue
+            limits = self._limits()
+            request = self._session.request(self._host.broker_epoch, limits)
+            timeout_ms = limits.wait_max_ms + self._host.config["replica.socket.timeout.ms"]
+            asking = asyncio.ensure_future(channel.ask(request, timeout_ms))
+            try:
+                response = await self._first(asking)
+            except KafkaliteError as error:
+                self._host.note(f"broker {self.leader_id} is not fetched from: {error}")
+                self._session.reset()
+                await self._pause()
+                continue
+            if response is None:
+                self._session.reset()
+                self._lane = 1 - self._lane  # on this connection the next answer waits for that one
+            else:
+                await self._take(response)
+
+    async def _first(self, asking: asyncio.Future[FetchResponse]) -> FetchResponse | None:
+        """The answer; None if something is to be fetched otherwise before it comes."""
+        waking = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait((asking, waking), return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else None
+        finally:
+            waking.cancel()
+            asking.cancel()
+
+    async def _take(self, response: FetchResponse) -> None:
+        answers, byte_count = self._session.take(response), 0
+        if response.error_code not in (ErrorCode.NONE, *SESSION_IS_GONE):
+            code = response.error_code.name
+            self._host.note(f"broker {self.leader_id} answers fetches with {code}")
+            await self._pause()
+        for answer in answers:
+            if byte_count >= BYTES_PER_SLICE:
+                await asyncio.sleep(0)
+                byte_count = 0
+            byte_count += self._carry_out(answer)
+
+    def _carry_out(self, answer: Answer) -> int:
+        """The bytes that the partition's log got."""
+        partition = self.followed.get(answer.key)
+        self._stale.add(answer.key)
+        if partition is None:
+            return 0
+        return self._host.partitions.answered(partition, answer.asked, answer.answer).byte_count
+
+    def _position(self) -> None:
+        """Looks where the logs end that may have changed, and at those whose rest is over."""
+        now_ms = self._host.monotonic_ms()
+        self._stale.update(key for key, until_ms in self._resting.items() if until_ms <= now_ms)
+        for key in self._stale:
+            self._resting.pop(key, None)
+            partition = self.followed.get(key)
+            position = None if partition is None else partition.wanted(now_ms)
+            if position is not None and position.leader_id == self.leader_id:
+                self._session.ask(key, position)
+                continue
+            self._session.forget(key)
+            if partition is not None:
+                self._resting[key] = _rests_until_ms(partition, now_ms)
+        self._stale.clear()
+
+    def _limits(self) -> FetchLimits:
+        """What to ask for; the answer is not waited for beyond the end of a rest."""
+        config, now_ms = self._host.config, self._host.monotonic_ms()
+        wait_ms = config["replica.fetch.wait.max.ms"]
+        rests = [until_ms - now_ms for until_ms in self._resting.values()]
+        return FetchLimits(
+            max(0, min([wait_ms, *rests])),
+            config["replica.fetch.min.bytes"],
+            config["replica.fetch.response.max.bytes"],
+            config["replica.fetch.max.bytes"],
+        )
+
+    async def _pause(self) -> None:
+        """Waits until something is to be fetched otherwise, PAUSE_MS at the most."""
+        try:
+            async with asyncio.timeout(PAUSE_MS / 1_000):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+
+def _rests_until_ms(partition: Partition, now_ms: int) -> int:
+    """When to look again at a partition that asks for nothing: it rests, is fenced, or failed."""
+    follower = partition.replication.follower
+    until_ms = None if follower is None else follower.rests_until_ms
+    return now_ms + PAUSE_MS if until_ms is None else max(until_ms, now_ms + 1)

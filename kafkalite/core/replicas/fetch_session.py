@@ -1,0 +1,164 @@
+"""A broker's fetches from one leader: all its followers' positions in one session.           [P]
+
+    positions ──request──> full, or what changed since ──> take ──> answers, each to its position
+
+A session's requests name the partitions whose position has changed, and those that are not fetched
+any more; the leader answers with the partitions that have news (KIP-227). Without a session, which
+a leader may refuse, each request names all.
+
+Owns   what the leader knows of our positions.
+Never  looks at a log. One request at a time: `take` or `reset` follows each.
+Fails  by beginning anew, with a full request, where the leader does not know the session.
+Source KIP-227, KIP-903; apache/kafka `FetchSessionHandler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, cast
+from uuid import UUID
+
+from kafkalite.core.protocol.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
+from kafkalite.core.protocol.primitives import Buffer
+from kafkalite.core.replicas.follower import LeaderAnswer, Position
+
+NO_SESSION: Final = 0
+FIRST_EPOCH: Final = 0
+EPOCH_MAX: Final = (1 << 31) - 1
+
+Key = tuple[UUID, int]  # topic id and partition
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """How much to ask for, and how long to wait for it."""
+
+    wait_max_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 10_485_760  # of an answer
+    partition_max_bytes: int = 1_048_576
+
+
+class Answer(NamedTuple):
+    """The leader's answer to one position."""
+
+    key: Key
+    asked: Position
+    answer: LeaderAnswer
+
+
+@dataclass(slots=True)
+class FetchSession:
+    """The fetches of broker `node_id` from one leader."""
+
+    node_id: int
+    session_id: int = NO_SESSION
+    epoch: int = FIRST_EPOCH
+    positions: dict[Key, Position] = field(default_factory=dict)  # that are fetched
+    _changed: dict[Key, None] = field(default_factory=dict)  # since the last request
+    _forgotten: dict[Key, None] = field(default_factory=dict)
+
+    def ask(self, key: Key, position: Position) -> None:
+        """Fetches a partition from `position` on, with the next request."""
+        if self.positions.get(key) != position:
+            self.positions[key] = position
+            self._changed[key] = None
+            self._forgotten.pop(key, None)
+
+    def forget(self, key: Key) -> None:
+        """Fetches a partition no more."""
+        if self.positions.pop(key, None) is not None:
+            self._changed.pop(key, None)
+            self._forgotten[key] = None
+
+    def request(self, broker_epoch: int, limits: FetchLimits) -> FetchRequest:
+        """The next request."""
+        is_full = self.epoch == FIRST_EPOCH
+        named = self.positions if is_full else self._changed
+        request = FetchRequest(
+            replica_state=ReplicaState(self.node_id, broker_epoch),
+            max_wait_ms=limits.wait_max_ms,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.max_bytes,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=tuple(
+                FetchTopic("", topic_id, tuple(self._wanted(topic_id, indexes, limits)))
+                for topic_id, indexes in _by_topic(named)
+            ),
+            forgotten_topics_data=()
+            if is_full
+            else tuple(
+                ForgottenTopic("", topic_id, tuple(indexes))
+                for topic_id, indexes in _by_topic(self._forgotten)
+            ),
+        )
+        self._changed, self._forgotten = {}, {}
+        return request
+
+    def _wanted(
+        self, topic_id: UUID, indexes: Iterable[int], limits: FetchLimits
+    ) -> Iterator[FetchPartition]:
+        for index in indexes:
+            position = self.positions[topic_id, index]
+            yield FetchPartition(
+                index,
+                position.leader_epoch,
+                position.fetch_offset,
+                position.last_fetched_epoch,
+                position.log_start_offset,
+                limits.partition_max_bytes,
+            )
+
+    def take(self, response: FetchResponse) -> list[Answer]:
+        """The answers, each with the position that it is for. None after an error of the session,
+        which begins anew."""
+        if response.error_code:
+            self.reset()
+            return []
+        self.session_id = response.session_id
+        if response.session_id == NO_SESSION:
+            self.epoch = FIRST_EPOCH  # the leader has no room for one
+        else:
+            self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
+        answers = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = topic.topic_id, data.partition_index
+                if (asked := self.positions.get(key)) is not None:
+                    answers.append(Answer(key, asked, answer_of(data)))
+        return answers
+
+    def reset(self) -> None:
+        """Begins anew: the leader was not reached, or does not know the session."""
+        self.session_id, self.epoch = NO_SESSION, FIRST_EPOCH
+
+
+def answer_of(data: PartitionData) -> LeaderAnswer:
+    """What a partition's answer says."""
+    is_bytes = isinstance(data.records, bytes | bytearray | memoryview)
+    records = cast(Buffer, data.records) if is_bytes else b""
+    return LeaderAnswer(
+        data.error_code,
+        data.high_watermark,
+        data.log_start_offset,
+        data.diverging_epoch.epoch,
+        data.diverging_epoch.end_offset,
+        records,
+    )
+
+
+def _by_topic(keys: Iterable[Key]) -> Iterator[tuple[UUID, list[int]]]:
+    topics: dict[UUID, list[int]] = {}
+    for topic_id, index in keys:
+        topics.setdefault(topic_id, []).append(index)
+    yield from topics.items()
