@@ -79,6 +79,8 @@ class BrokerService:
         reading: Future[Any] = broker.compute(
             lambda: codec.decode(route.request, body, version, ENTRIES_MAX)
         )
+        # The peer may leave before the error is asked for below; then nobody needs it.
+        reading.add_done_callback(lambda done: done.cancelled() or done.exception())
         yield reading
         message = reading.result()
         for parts in route.parts:
