@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.clients.cluster import Client, parse_bootstrap
+from kafkalite.clients.cluster import NEWEST, Client, parse_bootstrap
 from kafkalite.core.peers.connection import open_connection
 from kafkalite.core.protocol.api_versions import ApiVersionsRequest
 from kafkalite.core.protocol.apis import ApiKey
@@ -43,7 +43,7 @@ ASK = DescribeClusterRequest(False)
 
 def connecting(broker: Any, **changes: int) -> Any:
     times = {"request_timeout_ms": 5_000, "connect_timeout_ms": 5_000, **changes}
-    return open_connection("127.0.0.1", broker.port, client_id="test", **times)
+    return open_connection("127.0.0.1", broker.port, client_id="test", newest=NEWEST, **times)
 
 
 def test_answers_come_to_whoever_asked(fake_broker: Any) -> None:
