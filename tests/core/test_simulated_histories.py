@@ -46,6 +46,7 @@ SETTINGS = {
 PARTITIONS = 3
 SESSION_MS = 2_000
 TRANSACTION_MS = 5_000
+NEVER_MS = 10**6  # a client waits for its broker, however long that is paused or away
 PATIENCE_SECONDS = 900
 FAULTS_A_RUN = 6
 CHANGES_MAX = 400  # of the disk, until it loses power
@@ -93,7 +94,8 @@ class History:
     # Programs
 
     def client(self) -> Client:
-        return Client(f"broker:{self.port}", ports=self.world.client_ports(self.random))
+        ports = self.world.client_ports(self.random)
+        return Client(f"broker:{self.port}", ports=ports, unavailable_after_ms=NEVER_MS)
 
     def start(self, program: Callable[[str], Coroutine[Any, Any, None]], name: str) -> None:
         host = self.world.host(name)
@@ -108,7 +110,7 @@ class History:
         numbers = count()
         async with (
             self.client() as client,
-            Producer(client, delivery_timeout_ms=10**6) as producer,
+            Producer(client, delivery_timeout_ms=NEVER_MS) as producer,
         ):
             while not self.is_stopping:
                 sent = []
