@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafkalite.embedded import EmbeddedBroker
+    from kafkalite.embedded_cluster import EmbeddedCluster
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "EmbeddedCluster"]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +35,10 @@ def __getattr__(name: str) -> Any:
         from kafkalite.embedded import EmbeddedBroker
 
         return EmbeddedBroker
+    if name == "EmbeddedCluster":
+        from kafkalite.embedded_cluster import EmbeddedCluster
+
+        return EmbeddedCluster
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

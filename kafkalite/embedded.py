@@ -13,11 +13,12 @@ Fails  with BrokerUnavailable and the child's last line of stderr when it does n
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
@@ -44,7 +45,7 @@ class EmbeddedBroker:
 
     The log is in the folder, and is there again next time. `overrides` are Kafka's settings.
     `registry_url` is where its schema registry is, if `registry` was asked for, which needs
-    `pip install 'kafkalite[registry]'`.
+    `pip install 'kafkalite[registry]'`. `on_log` gets each line that the broker logs.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class EmbeddedBroker:
         overrides: Mapping[str, str] | None = None,
         registry: bool = False,
         ready_seconds_max: float = READY_SECONDS_MAX,
+        is_waited_for: bool = True,
+        on_log: Callable[[str], None] | None = None,
     ) -> None:
         command = [sys.executable, "-m", "kafkalite.cli", "server", "start", "--exit-with-parent"]
         command += ["--data-dir", str(data_dir), "--listen", listen]
@@ -67,28 +70,72 @@ class EmbeddedBroker:
             command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         )
         self._stderr: deque[str] = deque(maxlen=STDERR_LINES_KEPT)
-        self._stderr_reader = _reading(self._process.stderr, self._stderr.append)
-        ready = self._wait_until_ready(ready_seconds_max)
-        self.bootstrap_servers = ready.split(" ", 1)[0]
-        found = REGISTRY.match(ready)
-        self.registry_url: str | None = found.group(1) if found else None
+        self._on_log = on_log
+        self._stderr_reader = _reading(self._process.stderr, self._logged)
+        self._stdout_lines: list[str] = []
+        self._stdout_reader = _reading(
+            self._process.stdout, self._stdout_lines.append, first_only=True
+        )
+        self.bootstrap_servers = ""
+        self.registry_url: str | None = None
+        if is_waited_for:
+            self.wait_until_ready(ready_seconds_max)
+
+    def wait_until_ready(self, seconds_max: float = READY_SECONDS_MAX) -> None:
+        """Returns once clients can connect; BrokerUnavailable if the child does not come up."""
+        self._stdout_reader.join(seconds_max)
+        lines = self._stdout_lines
+        if lines and lines[0].startswith(READY):
+            ready = lines[0].removeprefix(READY)
+            self.bootstrap_servers = ready.split(" ", 1)[0]
+            found = REGISTRY.match(ready)
+            self.registry_url = found.group(1) if found else None
+            return
+        if self._stdout_reader.is_alive():
+            self._process.kill()
+            why = f"it was not ready after {seconds_max:g} s"
+        else:
+            why = f"it ended with code {self._process.wait()}"
+        self.close()
+        said = f": {self._stderr[-1]}" if self._stderr else ""
+        raise BrokerUnavailable(f"the embedded broker did not start, {why}{said}")
 
     @property
     def pid(self) -> int:
         """The child's process id."""
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """The code with which the child ended; None while it lives."""
+        return self._process.poll()
+
+    def pause(self) -> None:
+        """Stops the child as SIGSTOP does: its connections stay, and nobody is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Ends a pause."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Ends the child at once, as SIGKILL does."""
+        self._process.kill()
+        self.close()
+
     def close(self) -> None:
         """Stops the child gracefully, and by force if that takes too long."""
         process = self._process
         if process.stdin is not None:
             process.stdin.close()
+        self.go_on()  # a paused process would not see the end of the pipe
         try:
             process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         self._stderr_reader.join()
+        self._stdout_reader.join()
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
@@ -104,27 +151,17 @@ class EmbeddedBroker:
     ) -> None:
         self.close()
 
-    def _wait_until_ready(self, seconds_max: float) -> str:
-        """The addresses in the child's ready line; BrokerUnavailable if there is no such line."""
-        lines: list[str] = []
-        reader = _reading(self._process.stdout, lines.append, first_only=True)
-        reader.join(seconds_max)
-        if lines and lines[0].startswith(READY):
-            return lines[0].removeprefix(READY)
-        if reader.is_alive():
-            self._process.kill()
-            why = f"it was not ready after {seconds_max:g} s"
-        else:
-            why = f"it ended with code {self._process.wait()}"
-        self.close()
-        said = f": {self._stderr[-1]}" if self._stderr else ""
-        raise BrokerUnavailable(f"the embedded broker did not start, {why}{said}")
+    def _logged(self, line: str) -> None:
+        self._stderr.append(line)
+        if self._on_log is not None:
+            self._on_log(line)
 
 
-def _reading(stream: IO[str] | None, take: object, *, first_only: bool = False) -> threading.Thread:
+def _reading(
+    stream: IO[str] | None, take: Callable[[str], None], *, first_only: bool = False
+) -> threading.Thread:
     """A thread that hands the lines of `stream` to `take`: a full pipe would stop the child."""
     assert stream is not None
-    assert callable(take)
 
     def read() -> None:
         for line in stream:

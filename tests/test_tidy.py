@@ -60,7 +60,8 @@ FLOORS = {
     "kafkalite": 9, "kafkalite.cli": 9,
     "kafkalite.node": 8, "kafkalite.ports": 8, "kafkalite.belonging": 8,
     "kafkalite.testing": 8, "kafkalite.spark": 8,
-    "kafkalite.embedded": 1, "kafkalite.embedded_zookeeper": 1, "kafkalite.java": 0,
+    "kafkalite.embedded": 1, "kafkalite.embedded_zookeeper": 1, "kafkalite.embedded_cluster": 1,
+    "kafkalite.java": 0,
     "kafkalite.streams": 7, "kafkalite.warehouse": 7,
     "kafkalite.compaction.runner": 7, "kafkalite.monitoring": 7,
     "kafkalite.serde.registry_log": 7, "kafkalite.serde.registry_http": 7,
@@ -84,7 +85,7 @@ IMPURE = {
 CLOCKS = {f"time.{name}" for name in ("time", "time_ns", "monotonic", "perf_counter", "sleep")}
 TAKING = {"urandom", "uuid4", "Thread", "ThreadPoolExecutor", "to_thread", "socket.socket"}
 ROOTS = re.compile(
-    r"kafkalite\.(cli(\..*)?|node|ports|embedded(_zookeeper)?|clients\.sync\.loop_thread|testing\.simulation"
+    r"kafkalite\.(cli(\..*)?|node|ports|embedded(_zookeeper|_cluster)?|clients\.sync\.loop_thread|testing\.simulation"
     r"|spark\.sink\.writers)"  # which Spark makes
 )
 TAKERS = {
