@@ -19,6 +19,7 @@ Fails  with TableHeld if another writer committed the same ranges, with ConfigEr
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,7 +165,8 @@ class DeltaTarget:
                     write_deltalake(found, empty, mode="append", schema_mode="merge")
                     found.update_incremental()
                     yield "columns added"
-                now = int(staging.stat().st_mtime * 1000)  # files have left it for this commit
+                os.utime(self.table)  # its time is now, by the clock of the file system
+                now = int(self.table.stat().st_mtime * 1000)
                 self._append(found, epoch, held, now)
         except DeltaError as error:
             raise TableHeld(f"table {self.table}: another writer was first: {error}") from error

@@ -21,6 +21,7 @@ from pyiceberg.table import Table, _parquet_files_to_data_files
 
 from kafkalite.errors import ConfigError, StorageError
 from kafkalite.warehouse.compaction import DataFile, publish
+from kafkalite.warehouse.iceberg_catalog import catalog_answers
 from kafkalite.warehouse.iceberg_table import IcebergTarget
 from kafkalite.warehouse.target import StagedFile
 from kafkalite.warehouse.workspace import FOLDER
@@ -80,6 +81,7 @@ class IcebergFiles:
         paths = [f"file://{self.table / file.path}" for file in new]
         try:
             with (
+                catalog_answers(self.table),
                 found.transaction() as transaction,
                 transaction.update_snapshot().overwrite() as snapshot,
             ):
@@ -98,7 +100,8 @@ class IcebergFiles:
         """
         found = self._open()
         if expired := _replaced_before(found, before_ms):
-            found.maintenance.expire_snapshots().by_ids(expired).commit()
+            with catalog_answers(self.table):
+                found.maintenance.expire_snapshots().by_ids(expired).commit()
             found = self._open()
             yield from (f"snapshot {number}" for number in expired)
         kept, hidden = _files_of(found), self.table / FOLDER

@@ -1,6 +1,6 @@
 """An Iceberg table, written by pyiceberg without Spark.                                    [IO]
 
-    WAREHOUSE/iceberg.db                  the catalog, in SQLite, unless another one is configured
+    WAREHOUSE/iceberg.db                  the catalog, see `kafkalite.warehouse.iceberg_catalog`
     WAREHOUSE/TABLE/metadata/…            Iceberg's metadata; the catalog points to the newest
     WAREHOUSE/TABLE/orders-2-0-84213.parquet
 
@@ -15,7 +15,7 @@ change of types (int to double, text to bytes), the column gets a new number, an
 
 Owns   the table.
 Fails  with TableHeld if another writer committed first, with ConfigError if the table was not
-       made by a load or a column cannot change its type.
+       made by a load or a column cannot change its type, else as `iceberg_catalog` says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchTableError,
@@ -50,6 +50,12 @@ from kafkalite.core.types import TopicPartition
 from kafkalite.errors import ConfigError
 from kafkalite.warehouse.evolution import Evolution
 from kafkalite.warehouse.files import move, sync
+from kafkalite.warehouse.iceberg_catalog import (
+    catalog_answers,
+    catalog_of,
+    check_catalog,
+    note_catalog,
+)
 from kafkalite.warehouse.partitioning import TIMES, TIMESTAMP, Partitioning
 from kafkalite.warehouse.rewriting import anew
 from kafkalite.warehouse.target import Epoch, NewColumns, StagedFile, Stored
@@ -86,18 +92,15 @@ class IcebergTarget:
 
     @cached_property
     def _catalog(self) -> Catalog:
-        if self.catalog is not None:
-            return load_catalog(self.catalog, **self.properties)
-        warehouse = self.table.parent
-        warehouse.mkdir(parents=True, exist_ok=True)
-        uri, location = f"sqlite:///{warehouse / 'iceberg.db'}", f"file://{warehouse}"
-        return load_catalog("kafkalite", type="sql", uri=uri, warehouse=location)
+        return catalog_of(self.table, self.catalog, self.properties)
 
     def _open(self) -> Table | None:
-        try:
-            return self._catalog.load_table((NAMESPACE, self.table.name))
-        except NoSuchTableError:
-            return None
+        with catalog_answers(self.table):
+            try:
+                return self._catalog.load_table((NAMESPACE, self.table.name))
+            except NoSuchTableError:
+                check_catalog(self.table, self.catalog)
+                return None
 
     def offsets(self) -> dict[TopicPartition, int]:
         """For each partition the first offset that the table does not hold."""
@@ -166,7 +169,7 @@ class IcebergTarget:
         files = tuple(made.file for made in change.rewritten)
         yield from self._publish(files, staging)
         try:
-            with found.transaction() as transaction:
+            with catalog_answers(self.table), found.transaction() as transaction:
                 _evolve(transaction, change.evolution)
                 if files:
                     paths = [f"file://{self.table / file.path}" for file in files]
@@ -199,9 +202,11 @@ class IcebergTarget:
         yield from self._publish(epoch.files, staging)
         try:
             if found is None:
-                found = self._create(epoch)
+                with catalog_answers(self.table):
+                    found = self._create(epoch)
                 yield "created"
-            self._append(found, epoch, held)
+            with catalog_answers(self.table):
+                self._append(found, epoch, held)
         except (CommitFailedException, TableAlreadyExistsError) as error:
             raise TableHeld(f"table {self.table}: another writer was first: {error}") from error
         except ValidationError as error:
@@ -210,6 +215,7 @@ class IcebergTarget:
 
     def _create(self, epoch: Epoch) -> Table:
         by = epoch.partitioning.by
+        note_catalog(self.table, self.catalog)
         self._catalog.create_namespace_if_not_exists(NAMESPACE)
         # A retry on top of another writer's commit would add the same ranges a second time.
         properties = {OFFSETS: "{}", TableProperties.COMMIT_NUM_RETRIES: "0"}
