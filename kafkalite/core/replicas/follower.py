@@ -30,6 +30,7 @@ from kafkalite.errors import ErrorCode
 NO_LEADER: Final = -1
 REST_MS: Final = 1_000
 SOON_MS: Final = 50
+BASE_OFFSET_BYTES: Final = 8  # with which a batch begins
 # The leader has not heard yet that it leads, or this follower has not heard of another one.
 LEADER_TO_COME: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH}
@@ -188,10 +189,20 @@ class Follower:
         if answer.diverging_end_offset != NO_OFFSET:
             return self._cut(answer, log, now_ms)
         self.why = ""
+        if self._begins_within_ours(asked, answer):
+            return Outcome(effects=(StartAnew(asked.fetch_offset),))
         offsets = LeaderOffsets(answer.high_watermark, answer.log_start_offset)
         if not len(answer.records):
             return Outcome(effects=(offsets,))
         return Outcome(effects=(AppendRun(answer.records, asked.leader_epoch), offsets))
+
+    def _begins_within_ours(self, asked: Position, answer: LeaderAnswer) -> bool:
+        """Whether the leader's log begins within a batch whose first offsets are others' in ours:
+        epochs tell nothing below its start. All that we have is deleted there."""
+        if not asked.log_start_offset < asked.fetch_offset <= answer.log_start_offset:
+            return False
+        base_offset = int.from_bytes(answer.records[:BASE_OFFSET_BYTES])
+        return len(answer.records) > 0 and base_offset < asked.fetch_offset
 
     def _cut(self, answer: LeaderAnswer, log: FollowedLog, now_ms: int) -> Outcome[Any]:
         """The end of the history that both logs have, as far as both tell. Where ours does not

@@ -116,6 +116,18 @@ def test_a_log_that_the_leader_has_deleted_beyond_begins_anew() -> None:
     assert follower.answered(position, answer, log, 0).effects == (StartAnew(30),)
 
 
+def test_a_log_with_others_in_the_first_batch_of_the_leader_begins_anew() -> None:
+    """Records up to 12 are deleted there; its batch of 11 and 12 is not what we have at 11."""
+    log = Log(12, [(1, 0)])
+    follower, position = following(log)
+    batch = (11).to_bytes(8) + b"the rest"
+    answer = LeaderAnswer(high_watermark=13, log_start_offset=12, records=batch)
+    assert follower.answered(position, answer, log, 0).effects == (StartAnew(12),)
+    begins_here = LeaderAnswer(high_watermark=13, log_start_offset=12, records=(12).to_bytes(8))
+    effects = follower.answered(position, begins_here, log, 0).effects
+    assert isinstance(effects[0], AppendRun), "what producers are known for stays"
+
+
 def test_an_empty_log_beyond_the_leaders_begins_where_the_leaders_does() -> None:
     log = Log(10, [], 10)
     follower, position = following(log)
