@@ -107,7 +107,7 @@ $(VENV)/.demo: $(SOURCES) | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.dev: $(SOURCES) | $(VENV)/bin/python
-	$(INSTALL) -e '.[registry,arrow,sketches,state,warehouse,spark,examples,clients,dev]'
+	$(INSTALL) -e '.[registry,arrow,cluster,sketches,state,warehouse,spark,examples,clients,dev]'
 	@touch $@ $(VENV)/.demo
 
 clean:

@@ -513,6 +513,7 @@ def test_a_broker_runs_under_a_server_properties_and_tells_what_it_made_of_it(
     file = Path(__file__).parent.parent / "golden" / f"server_{release}.properties"
     text = file.read_text().replace(":19092", ":0")  # what is listened on
     settings, _ = split_known(parse_properties(text))
+    settings.pop("zookeeper.connect", None)  # where no ZooKeeper is here
 
     async def story() -> None:
         node = await start_node(tmp_path / "data", overrides=settings)
