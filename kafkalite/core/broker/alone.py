@@ -43,7 +43,7 @@ class Alone:
         """Begins to take requests."""
         self._queue.start()
 
-    def control(self, request: ControllerRequest, *, may_forward: bool) -> Pending[Any]:
+    def control(self, request: ControllerRequest, *, from_peer: int | None = None) -> Pending[Any]:
         """Hands a request to the controller; answered once its records are in force. Nobody says
         goodbye to a broker that stands alone."""
         if isinstance(request, ControlledShutdownRequest):

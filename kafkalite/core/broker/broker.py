@@ -405,9 +405,9 @@ class Broker:
 
     # -- the controller
 
-    def control(self, request: ControllerRequest, *, may_forward: bool = True) -> Pending[Any]:
-        """Hands a request to the controller; answered once its records are durable."""
-        return self.steering.control(request, may_forward=may_forward)
+    def control(self, request: ControllerRequest, *, from_peer: int | None = None) -> Pending[Any]:
+        """Hands a request to the controller: `Steering.control`."""
+        return self.steering.control(request, from_peer=from_peer)
 
     def new_controller(self, image: ClusterImage) -> Controller:
         """A controller in this broker's process."""

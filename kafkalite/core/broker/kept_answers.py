@@ -40,7 +40,8 @@ class Making:
 
 
 class KeptAnswers:
-    """Answers by their requests, as long as image and offline partitions stay what they are."""
+    """Answers by their requests, as long as image, controller and offline partitions stay what they
+    are."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -49,14 +50,19 @@ class KeptAnswers:
         self._makings: dict[Hashable, Making] = {}
         self._image: ClusterImage | None = None
         self._offline: frozenset[TopicPartition] = frozenset()
+        self._controller_id = -1
 
     def __len__(self) -> int:
         return len(self._answers)
 
-    def set_state(self, image: ClusterImage, offline: Set[TopicPartition]) -> None:
+    def set_state(
+        self, image: ClusterImage, offline: Set[TopicPartition], controller_id: int
+    ) -> None:
         """The cluster as it is now: answers about another state are forgotten."""
-        if image is not self._image or self._offline != offline:
+        is_controlled = controller_id == self._controller_id
+        if image is not self._image or self._offline != offline or not is_controlled:
             self._image, self._offline = image, frozenset(offline)
+            self._controller_id = controller_id
             self._answers.clear()
             self._bytes = 0
 

@@ -23,6 +23,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalite.core.broker.forwarding import forwarded, is_of_clients, result_of, wire_form
 from kafkalite.core.broker.term import Term, answered
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.controller import Controller, ControllerRequest
@@ -125,7 +126,7 @@ class Membership:
         retry_s = config["controlled.shutdown.retry.backoff.ms"] / 1000
         for left in reversed(range(config["controlled.shutdown.max.retries"])):
             request = ControlledShutdownRequest(self._broker.node_id, self._epoch)
-            answer = await answered(self.control(request, may_forward=True))
+            answer = await answered(self.control(request))
             if not answer.error_code and not answer.remaining_partitions:
                 return
             log.warning(
@@ -158,12 +159,16 @@ class Membership:
         if self._term is not None:
             self._term.configure(config)
 
-    def control(self, request: ControllerRequest, *, may_forward: bool) -> Pending[Any]:
+    def control(self, request: ControllerRequest, *, from_peer: int | None = None) -> Pending[Any]:
         """Hands a request to the controller, in this process or at another broker."""
         if self._term is not None:
-            return self._term.submit(request)
+            asker = self._broker.node_id if from_peer is None else from_peer
+            return self._term.submit_for(asker, request)
         pending: Pending[Any] = Pending()
-        if may_forward and isinstance(request, Request) and self._controller_at is not None:
+        if from_peer is None and is_of_clients(request):
+            self._spawn(self._forward_for_client(request, pending))
+            return pending
+        if from_peer is None and isinstance(request, Request) and self._controller_at is not None:
             self._spawn(self._forward(request, pending))
             return pending
         words = f"broker {self._broker.node_id} is not the controller"
@@ -178,6 +183,20 @@ class Membership:
         if self._term is None:
             return FollowMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
         return self._term.follow(request)
+
+    async def _forward_for_client(self, request: ControllerRequest, pending: Pending[Any]) -> None:
+        """The same until there is a controller: clients wait for a decision where brokers ask
+        again."""
+
+        async def ask(timeout_ms: int) -> Any:
+            if self._term is not None:
+                return await answered(self.control(request))
+            if self._controller_at is None:
+                return None
+            answer = await self._ask(wire_form(request), "clients", timeout_ms)
+            return result_of(request, answer)
+
+        pending.complete(await forwarded(request, ask, CONTROL_MS))
 
     async def _forward(self, request: Any, pending: Pending[Any]) -> None:
         try:

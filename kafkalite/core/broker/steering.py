@@ -17,6 +17,7 @@ from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import FollowMetadataRequest, FollowMetadataResponse
 
 PEER_CLIENT: Final = "kafkalite-broker-"  # how the client ids of brokers begin
+NOBODY: Final = -1  # a broker that has none of our numbers
 
 
 class Steering(Protocol):
@@ -29,9 +30,10 @@ class Steering(Protocol):
     def start(self) -> None:
         """Begins to take requests."""
 
-    def control(self, request: ControllerRequest, *, may_forward: bool) -> Pending[Any]:
-        """Hands a request to the controller, through another broker only if it `may_forward`.
-        Answered once its records are durable; here they may be in force a moment later."""
+    def control(self, request: ControllerRequest, *, from_peer: int | None = None) -> Pending[Any]:
+        """Hands a request to the controller, through another broker unless it came `from_peer`,
+        a broker. Answered once its records are durable. Those that clients ask for are in force by
+        then at the broker that the client asked, unless that takes long."""
 
     def follow(
         self, request: FollowMetadataRequest
@@ -48,6 +50,10 @@ class Steering(Protocol):
         """Takes no more requests."""
 
 
-def is_peer(client_id: str | None) -> bool:
-    """Whether a request comes from another broker. Brokers do not forward what they get so."""
-    return client_id is not None and client_id.startswith(PEER_CLIENT)
+def peer_of(client_id: str | None) -> int | None:
+    """The broker that a request comes from; None for a client. Brokers do not forward what they get
+    from brokers."""
+    if client_id is None or not client_id.startswith(PEER_CLIENT):
+        return None
+    number = client_id.removeprefix(PEER_CLIENT)
+    return int(number) if number.isdecimal() else NOBODY

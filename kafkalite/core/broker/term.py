@@ -8,7 +8,8 @@
 A term begins with one reading of the tree, settles what its predecessor left undone, and ends with
 the session, the seat or the broker. All its writes check the controller's epoch.
 
-Owns   the machine, its queue and its feed; the requests for metadata that wait, one a broker.
+Owns   the machine, its queue and its feed; the requests for metadata that wait, one a broker; the
+       answers that wait until a broker has the records, HELD_MAX of them.
 Never  acts after `end`: requests are then refused with NOT_CONTROLLER.
 Fails  with CoordinationError from `begin`, where the seat is lost at once or nothing answers.
 Source apache/kafka `KafkaController`, `QuorumController`.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kafkalite.core.broker.forwarding import is_of_clients
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.controller import Controller, ControllerRequest, Tick
 from kafkalite.core.cluster.coordination import Coordination, Stop
@@ -41,6 +43,8 @@ log: Final = logging.getLogger(__name__)
 WAIT_MS_MAX: Final = 60_000  # of a request for metadata
 LOOK_AGAIN_SECONDS: Final = 0.5  # after a failed look at the brokers
 TICK_MS: Final = 1_000  # between looks at what is due
+HELD_MS: Final = 5_000  # an answer waits so long for the broker whose client asked
+HELD_MAX: Final = 1_000
 
 MakeController = Callable[[ClusterImage], Controller]
 
@@ -52,6 +56,15 @@ class _Waiting:
     request: FollowMetadataRequest
     pending: Pending[FollowMetadataResponse]
     timer: asyncio.TimerHandle
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """An answer that a broker's client gets once the broker has the records up to `offset`."""
+
+    broker_id: int
+    offset: int
+    release: Callable[[], None]
 
 
 class Term:
@@ -72,6 +85,9 @@ class Term:
         self._controller: Controller | None = None
         self._queue: ControllerQueue | None = None
         self._waiting: dict[int, _Waiting] = {}  # by broker
+        self._known: dict[int, int] = {}  # broker -> the offset up to which it has our records
+        self._held: dict[_Held, None] = {}
+        self._is_over = False
         self._brokers_changed = asyncio.Event()
         self._stops: list[Stop] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -101,6 +117,9 @@ class Term:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._queue is not None:
             await self._queue.close()
+        self._is_over = True
+        for held in tuple(self._held):
+            held.release()
         for waiting in tuple(self._waiting.values()):
             self._answer(waiting, _not_controller())
 
@@ -114,6 +133,15 @@ class Term:
         assert self._queue is not None, "the term has begun"
         return self._queue.submit(request)
 
+    def submit_for(self, broker_id: int, request: ControllerRequest) -> Pending[Any]:
+        """The same for a broker. An answer to a client is held until that broker has put the change
+        in force, so that the client finds it there; HELD_MS at the most."""
+        if not is_of_clients(request):
+            return self.submit(request)
+        held: Pending[Any] = Pending()
+        self.submit(request).when_done(lambda answer: self._hold(broker_id, answer, held))
+        return held
+
     # -- metadata
 
     def follow(
@@ -122,6 +150,7 @@ class Term:
         """What the broker lacks, at once or when there is something. A broker's later request takes
         the place of an earlier one, which gets no records."""
         assert self._controller is not None, "the term has begun"
+        self._note_known(request)
         known = self._waiting.get(request.broker_id)
         if known is not None:
             self._answer(known, self._nothing(known.request))
@@ -134,6 +163,29 @@ class Term:
         waiting = self._waiting[request.broker_id] = _Waiting(request, pending, timer)
         pending.when_abandoned(lambda: self._forget(waiting))
         return pending
+
+    def _hold(self, broker_id: int, answer: Any, pending: Pending[Any]) -> None:
+        offset, loop = self._feed.end_offset, asyncio.get_running_loop()
+        if self._is_over or self._known.get(broker_id, -1) >= offset or len(self._held) >= HELD_MAX:
+            pending.complete(answer)
+            return
+
+        def release() -> None:
+            timer.cancel()
+            del self._held[held]
+            pending.complete(answer)
+
+        held = _Held(broker_id, offset, release)
+        timer = loop.call_later(HELD_MS / 1_000, release)
+        self._held[held] = None
+
+    def _note_known(self, request: FollowMetadataRequest) -> None:
+        """A broker asks for what follows the records that it has put in force."""
+        is_ours = request.controller_epoch == self.seat.epoch
+        known = self._known[request.broker_id] = request.offset if is_ours else -1
+        for held in [each for each in self._held if each.broker_id == request.broker_id]:
+            if held.offset <= known:
+                held.release()
 
     async def _apply(self, records: Sequence[ClusterRecord]) -> None:
         """Durable records are in force, and on their way to the brokers."""

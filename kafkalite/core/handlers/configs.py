@@ -10,8 +10,9 @@ Source KIP-133, KIP-226 (synonyms), KIP-339 (incremental), KIP-412 (loggers), KI
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
+from kafkalite.core.broker.steering import peer_of
 from kafkalite.core.cluster.config_changes import (
     BROKER,
     EVERY_BROKER,
@@ -184,7 +185,8 @@ def alter_configs(
         )
         for resource in request.resources
     )
-    slices = _changed(broker, changes, AlterConfigsResponse, validate_only=request.validate_only)
+    asked = _Asked(peer_of(context.client_id), request.validate_only)
+    slices = _changed(broker, changes, AlterConfigsResponse, asked)
     answer = _in_slices(broker, ApiKey.ALTER_CONFIGS, context, slices, len(request.resources))
     return cast("AlterConfigsResponse | Pending[AlterConfigsResponse]", answer)
 
@@ -202,8 +204,8 @@ def incremental_alter_configs(
         )
         for resource in request.resources
     )
-    response = IncrementalAlterConfigsResponse
-    slices = _changed(broker, changes, response, validate_only=request.validate_only)
+    asked = _Asked(peer_of(context.client_id), request.validate_only)
+    slices = _changed(broker, changes, IncrementalAlterConfigsResponse, asked)
     key, count = ApiKey.INCREMENTAL_ALTER_CONFIGS, len(request.resources)
     answer = _in_slices(broker, key, context, slices, count)
     return cast(
@@ -219,10 +221,20 @@ def _in_slices(
     return in_slices(broker, key, context, slices, keeps_peer=True, is_large=is_large)
 
 
+class _Asked(NamedTuple):
+    """Who asks, a client or a broker whose client did, and whether changes are only checked."""
+
+    from_peer: int | None
+    validate_only: bool
+
+
 def _changed(
-    broker: Broker, unread: Iterable[ConfigChange], response: Any, *, validate_only: bool
+    broker: Broker, unread: Iterable[ConfigChange], response: Any, asked: _Asked
 ) -> Answering:
-    """The result of each change: refused or done here, or the controller's answer."""
+    """The result of each change: refused or done here, or the controller's answer. A broker asks
+    for changes of its own settings, as a client asked it to."""
+    validate_only = asked.validate_only
+    node_id = broker.node_id if asked.from_peer is None else asked.from_peer
     changes: list[ConfigChange] = []
     for change in unread:
         changes.append(change)
@@ -232,17 +244,19 @@ def _changed(
     results: list[Result] = []
     passed: dict[int, ConfigChange] = {}
     for place, change in enumerate(changes):
-        results.append(refusal(change, named, broker.node_id))
+        results.append(refusal(change, named, node_id))
         if results[place] is None and change.resource_type == LOGGERS:
             results[place] = _change_loggers(broker, change, validate_only=validate_only)
         elif results[place] is None:
             passed[place] = change
         if not len(results) % ENTRIES_PER_SLICE:
             yield
-    controlled = broker.control(ChangeConfigs(tuple(passed.values()), validate_only))
-    yield Answered(controlled)
-    for place, result in zip(passed, controlled.response or (), strict=True):
-        results[place] = result
+    if passed:
+        changing = ChangeConfigs(tuple(passed.values()), validate_only)
+        controlled = broker.control(changing, from_peer=asked.from_peer)
+        yield Answered(controlled)
+        for place, result in zip(passed, controlled.response or (), strict=True):
+            results[place] = result
     if not validate_only:
         _note_idle(broker, passed.values())
     responses: list[AlterConfigsResourceResponse] = []

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from kafkalite.core.broker.broker import Broker
 
 B = TypeVar("B")
-P = TypeVar("P")
 
 NOT_ASKED: Final = -2_147_483_648
 # Bits of AclOperation: all that exist for the kind of resource.
@@ -76,7 +75,7 @@ def metadata(
     answer: Any = None
     if is_kept := len(request.topics or ()) <= KEPT_TOPICS_MAX:
         kept = broker.kept_answers
-        kept.set_state(broker.image, broker.partitions.offline.keys())
+        _set_state(broker)
         answer = kept.find((request, context.api_version, context.listener))
     if answer is None:
         make = _slices if is_kept else _encoded_answer
@@ -89,7 +88,7 @@ def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -
     kept, asked = broker.kept_answers, (request, context.api_version, context.listener)
     if (making := kept.being_made(asked)) is not None:
         yield making
-        kept.set_state(broker.image, broker.partitions.offline.keys())
+        _set_state(broker)
         if (answer := kept.find(asked)) is not None:
             return answer
     if kept.being_made(asked) is not None:  # the answer was not kept, and another makes it anew
@@ -103,6 +102,7 @@ def _slices(broker: Broker, request: MetadataRequest, context: RequestContext) -
 
 def _encoded_answer(broker: Broker, request: MetadataRequest, context: RequestContext) -> Answering:
     image, offline = broker.image, frozenset(broker.partitions.offline)
+    controller_id = broker.controller_id
     answer = yield from _metadata(broker, request, context)
     if not _is_large(answer):
         return answer
@@ -111,11 +111,17 @@ def _encoded_answer(broker: Broker, request: MetadataRequest, context: RequestCo
     yield encoding
     data = encoding.result()
     is_of_now = broker.image is image and broker.partitions.offline.keys() == offline
+    is_of_now = is_of_now and broker.controller_id == controller_id
     if not is_of_now or len(request.topics or ()) > KEPT_TOPICS_MAX:
         return Encoded(answer, data)
     kept, asked = broker.kept_answers, (request, version, context.listener)
-    kept.set_state(broker.image, broker.partitions.offline.keys())
+    _set_state(broker)
     return kept.keep(asked, answer, lambda _: data)
+
+
+def _set_state(broker: Broker) -> None:
+    offline = broker.partitions.offline.keys()
+    broker.kept_answers.set_state(broker.image, offline, broker.controller_id)
 
 
 def _is_large(answer: MetadataResponse) -> bool:
@@ -237,7 +243,7 @@ def _response(
     unknown: Iterable[MetadataResponseTopic] = (),
 ) -> Generator[None, None, MetadataResponse]:
     image = broker.image
-    view = _View.of(broker, context.listener, context.api_version >= LISTENER_NOT_FOUND_V)
+    view = _View.of(broker, context.listener, context.api_version)
     operations = _operations_asked(request)
     wants_cluster = request.include_cluster_authorized_operations
     described: list[MetadataResponseTopic] = []
@@ -270,12 +276,20 @@ class _View:
     broker: Broker
     reached: frozenset[int]  # brokers
     unreached: ErrorCode  # of a partition whose leader has no address for them
+    hides_unreached: bool = False  # as the first version does, which has no list of them
 
     @classmethod
-    def of(cls, broker: Broker, listener: str, knows_listeners: bool = True) -> _View:
+    def of(cls, broker: Broker, listener: str, version: int = LISTENER_NOT_FOUND_V) -> _View:
         reached = frozenset(node.node_id for node, _ in broker.image.nodes(listener))
+        knows_listeners = version >= LISTENER_NOT_FOUND_V
         code = ErrorCode.LISTENER_NOT_FOUND if knows_listeners else ErrorCode.LEADER_NOT_AVAILABLE
-        return cls(broker, reached, code)
+        return cls(broker, reached, code, version == 0)
+
+    def shown(self, nodes: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the brokers that the answer names."""
+        if not self.hides_unreached:
+            return nodes
+        return tuple(node for node in nodes if node in self.reached)
 
 
 def _topic(view: _View, topic: TopicImage, operations: int) -> MetadataResponseTopic:
@@ -284,27 +298,33 @@ def _topic(view: _View, topic: TopicImage, operations: int) -> MetadataResponseT
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=_partitions(view, topic, every, MetadataResponsePartition),
+        partitions=_partitions(view, topic, every),
         topic_authorized_operations=operations,
     )
 
 
 def _partitions(
-    view: _View, topic: TopicImage, indexes: range, kind: Callable[..., P]
-) -> tuple[P, ...]:
-    """Some of a topic's partitions, as both answers about topics tell of them."""
+    view: _View, topic: TopicImage, indexes: range
+) -> tuple[MetadataResponsePartition, ...]:
+    """Some of a topic's partitions."""
     made = []
     for index in indexes:
         partition = topic.partitions[index]
         error_code, leader, offline = _led(view, topic.name, index, partition)
+        replicas, in_sync = partition.replicas, partition.in_sync_replicas
+        if view.hides_unreached:
+            shown, shown_in_sync = view.shown(replicas), view.shown(in_sync)
+            if not error_code and (shown, shown_in_sync) != (replicas, in_sync):
+                error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+            replicas, in_sync = shown, shown_in_sync
         made.append(
-            kind(
+            MetadataResponsePartition(
                 error_code=error_code,
                 partition_index=index,
                 leader_id=leader,
                 leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.in_sync_replicas,
+                replica_nodes=replicas,
+                isr_nodes=in_sync,
                 offline_replicas=offline,
             )
         )
@@ -434,6 +454,22 @@ def _described(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=_partitions(view, topic, indexes, DescribeTopicPartitionsResponsePartition),
+        partitions=tuple(_described_partition(view, topic, index) for index in indexes),
         topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _described_partition(
+    view: _View, topic: TopicImage, index: int
+) -> DescribeTopicPartitionsResponsePartition:
+    """One partition. That nobody leads it is no error here, as in Kafka."""
+    partition = topic.partitions[index]
+    _, leader, offline = _led(view, topic.name, index, partition)
+    return DescribeTopicPartitionsResponsePartition(
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.in_sync_replicas,
+        offline_replicas=offline,
     )

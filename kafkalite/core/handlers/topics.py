@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalite.core.broker.steering import is_peer
+from kafkalite.core.broker.steering import peer_of
 from kafkalite.core.cluster.reassignments import list_reassignments
 from kafkalite.core.handlers.routes import handles
 from kafkalite.core.pending import Pending
@@ -46,7 +46,7 @@ CARRIED: Final[tuple[tuple[ApiKey, tuple[int, int], str], ...]] = (
 
 def _carry(key: ApiKey, versions: tuple[int, int], says: str) -> None:
     def carry(broker: Broker, request: ControllerRequest, context: RequestContext) -> Pending[Any]:
-        return broker.control(request, may_forward=not is_peer(context.client_id))
+        return broker.control(request, from_peer=peer_of(context.client_id))
 
     carry.__doc__ = says
     handles(key, versions)(carry)

@@ -33,7 +33,11 @@ SOON_MS: Final = 50
 BASE_OFFSET_BYTES: Final = 8  # with which a batch begins
 # The leader has not heard yet that it leads, or this follower has not heard of another one.
 LEADER_TO_COME: Final = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH}
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
 )
 
 

@@ -135,7 +135,7 @@ def test_three_hundred_clients_that_ask_at_once_have_one_answer_made(
 
 def test_the_oldest_answers_go_when_there_are_too_many_bytes() -> None:
     kept = KeptAnswers(bytes_max=10)
-    kept.set_state(ClusterImage(), frozenset())
+    kept.set_state(ClusterImage(), frozenset(), 1)
     for name, size in (("a", 4), ("b", 4), ("c", 4), ("large", 11)):
         kept.keep(name, b"", lambda _, size=size: bytes(size))
     assert [kept.find(name) and len(kept.find(name).data) for name in ("a", "b", "c", "large")] == [

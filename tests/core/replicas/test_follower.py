@@ -160,7 +160,7 @@ def test_an_epoch_that_is_over_ends_it_until_the_image_names_another() -> None:
     [
         (ErrorCode.UNKNOWN_LEADER_EPOCH, SOON_MS),
         (ErrorCode.NOT_LEADER_OR_FOLLOWER, SOON_MS),
-        (ErrorCode.UNKNOWN_TOPIC_ID, REST_MS),
+        (ErrorCode.UNKNOWN_TOPIC_ID, SOON_MS),
         (ErrorCode.KAFKA_STORAGE_ERROR, REST_MS),
     ],
 )
