@@ -1,12 +1,16 @@
 """A broker's membership in a cluster: registered, following the controller, or being it.    [IO]
 
     coordination ── session ──> registered again under a new epoch, where it expired
+               ├── /brokers/<id> ──> the same, where the controller took this broker for dead
                └── /controller ──> the seat: free, taken by us (a Term begins), or by another
     the controller ── metadata, one long poll ──> image ──> Broker.put_in_force
     Broker.control ── in our term its queue, else a request to the controller's broker
 
 What needs no decision goes on while the coordination is away: the image stays in force. Decisions
 wait for the controller, and are refused with a retriable error after a time.
+
+Where the controller's connection breaks and its address refuses another one, its process is gone:
+the seat is taken in its place before its session ends.
 
 Owns   the registration, the term while this broker holds the seat, the following of metadata.
 Never  lets a term outlive its session or its seat. Never puts an older image in force.
@@ -33,7 +37,7 @@ from kafkalite.core.cluster.image import BrokerImage, ClusterRecord
 from kafkalite.core.cluster.registering import register
 from kafkalite.core.cluster.seat import CONTROLLER_PATH, Seat, holder, take
 from kafkalite.core.config.settings import BrokerConfig
-from kafkalite.core.peers.channel import Address, Peers
+from kafkalite.core.peers.channel import Address, Peers, refused
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.codec import Request
 from kafkalite.core.protocol.peers import (
@@ -92,6 +96,8 @@ class Membership:
         self._term: Term | None = None
         self._follower = ImageFollower()
         self._is_expired = False
+        self._is_leaving = False
+        self._dead: Seat | None = None  # whose holder's process is gone
         self._look = asyncio.Event()  # at the session and the seat
         self._moved = asyncio.Event()  # the seat
         self._joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -103,7 +109,8 @@ class Membership:
     async def join(self) -> None:
         """Registers, and returns once the image in force has this start of the broker."""
         self._stops.append(self._coordination.listen(self._on_session))
-        self._stops.append(self._coordination.watch(CONTROLLER_PATH, self._on_seat))
+        for path in (CONTROLLER_PATH, images.broker_path(self._broker.node_id)):
+            self._stops.append(self._coordination.watch(path, self._on_change))
         await self._register(stopped_cleanly=self._home.stopped_cleanly)
         self._look.set()
         for work in (self._watch(), self._follow()):
@@ -120,6 +127,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Asks that others lead what this broker leads: as often as Kafka does, then it stops."""
+        self._is_leaving = True
         config = self._broker.config
         if not config["controlled.shutdown.enable"]:
             return
@@ -220,7 +228,7 @@ class Membership:
             self._is_expired = True
         self._look.set()
 
-    def _on_seat(self, _: str) -> None:
+    def _on_change(self, _: str) -> None:
         self._look.set()
 
     async def _watch(self) -> None:
@@ -243,30 +251,34 @@ class Membership:
     async def _look_around(self) -> None:
         """Registers again after the session has expired, and finds or takes the seat."""
         if self._is_expired:
-            log.warning("the session has expired: broker %d registers again", self._broker.node_id)
-            self._is_expired = False
+            log.warning("the session of broker %d has expired", self._broker.node_id)
+            self._is_expired, self._taken = False, None
             await self._end_term()
             self._sit(None, None)
-            self._taken, self._epoch = None, NO_EPOCH
-        if self._epoch == NO_EPOCH:
+        if not self._is_leaving and not await self._is_registered():
             await self._register(stopped_cleanly=True)
         seat = await holder(self._coordination)
         if self._term is not None:
             if seat is not None and seat.epoch == self._term.seat.epoch:
                 return
             await self._end_term()
-        if seat is None:
-            self._taken = await take(self._coordination, self._broker.node_id)
+        if seat is None or self._is_dead(seat):
+            self._taken = await take(self._coordination, self._broker.node_id, seat)
             seat = self._taken or await holder(self._coordination)
         if seat is None:
             raise CoordinationError("the seat was free twice, and others took it in between")
         if self._taken is not None and seat.epoch == self._taken.epoch:
             self._sit(self._taken, None)
             await self._begin_term(self._taken)
-        elif seat.node_id == self._broker.node_id:
-            raise CoordinationError("the seat belongs to an earlier session of this broker")
         else:
             self._sit(seat, await self._address_of(seat.node_id))
+
+    def _is_dead(self, seat: Seat) -> bool:
+        """Whether nobody controls from that seat: the process is gone, or the seat is of an earlier
+        session of this broker, which is the one that is registered."""
+        if seat.node_id == self._broker.node_id:
+            return self._taken is None or self._taken.epoch != seat.epoch
+        return self._dead is not None and seat.epoch == self._dead.epoch
 
     def _sit(self, seat: Seat | None, at: Address | None) -> None:
         if (seat, at) != (self._seat, self._controller_at):
@@ -275,7 +287,10 @@ class Membership:
 
     async def _begin_term(self, seat: Seat) -> None:
         broker = self._broker
-        term = Term(seat, self._coordination, broker.new_controller, broker.monotonic_ms)
+        term = Term(
+            seat, self._coordination, broker.new_controller, broker.monotonic_ms,
+            self.peers, self._home.inter_broker,
+        )  # fmt: skip
         try:
             await term.begin()
         except BaseException:
@@ -299,6 +314,20 @@ class Membership:
         if node is None:
             raise CoordinationError(f"{path} has no listener {self._home.inter_broker}")
         return node.host, node.port
+
+    async def _is_registered(self) -> bool:
+        """Whether this start of the broker is. The controller may have taken it for dead."""
+        if self._epoch == NO_EPOCH:
+            return False
+        path = images.broker_path(self._broker.node_id)
+        (found,) = await self._coordination.get_many([path])
+        if found is not None:
+            known = images.registration(ClusterRecord(path, found.value))[1]
+            if known.epoch == self._epoch:
+                return True
+        log.warning("the registration of this broker in epoch %d was ended", self._epoch)
+        self._epoch = NO_EPOCH
+        return False
 
     async def _register(self, *, stopped_cleanly: bool) -> None:
         """Registers a start, or a new session of this one, whose logs are whole."""
@@ -324,6 +353,7 @@ class Membership:
                     continue
             except KafkaliteError as error:
                 log.warning("metadata: %s", error)
+                self._suspect(error)
                 self._look.set()
             except Exception:
                 log.exception("metadata")
@@ -355,12 +385,24 @@ class Membership:
             asking.cancel()
             moving.cancel()
 
+    def _suspect(self, error: KafkaliteError) -> None:
+        """The controller did not answer. If its process is gone, its seat is free."""
+        seat, at = self._seat, self._controller_at
+        if seat is None or at is None or not isinstance(error, BrokerUnavailable):
+            return
+        if refused(error) and self.peers.has_met(seat.node_id, at):
+            self._dead = seat
+
     async def _take(self, answer: FollowMetadataResponse) -> bool:
         """Puts what the controller answers in force; False if it says that it is none."""
         if answer.error_code:
             self._look.set()
             return False
+        self._dead = None
+        before = self._follower.image.brokers
         if self._follower.take(answer):
+            for node_id in before.keys() - self._follower.image.brokers.keys():
+                self.peers.forget(node_id)
             await self._broker.put_in_force(self._follower.image)
             own = self._follower.image.brokers.get(self._broker.node_id)
             if own is not None and own.epoch == self._epoch and not self._joined.done():

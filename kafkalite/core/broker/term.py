@@ -7,9 +7,10 @@
 
 A term begins with one reading of the tree, settles what its predecessor left undone, and ends with
 the session, the seat or the broker. All its writes check the controller's epoch.
+A vigil ends the registration of a broker whose process is gone, before its session ends.
 
-Owns   the machine, its queue and its feed; the requests for metadata that wait, one a broker; the
-       answers that wait until a broker has the records, HELD_MAX of them.
+Owns   the machine, its queue, its feed and its vigil; the requests for metadata that wait, one for
+       each broker; the answers that wait until a broker has the records, HELD_MAX of them.
 Never  acts after `end`: requests are then refused with NOT_CONTROLLER.
 Fails  with CoordinationError from `begin`, where the seat is lost at once or nothing answers.
 Source apache/kafka `KafkaController`, `QuorumController`.
@@ -24,16 +25,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafkalite.core.broker.forwarding import is_of_clients
+from kafkalite.core.broker.vigil import Vigil, Watched
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.controller import Controller, ControllerRequest, Tick
 from kafkalite.core.cluster.coordination import Coordination, Stop
 from kafkalite.core.cluster.feed import Feed
 from kafkalite.core.cluster.image import BROKERS_PATH, ClusterImage, ClusterRecord
 from kafkalite.core.cluster.queue import ControllerQueue
+from kafkalite.core.cluster.registering import end_registration
 from kafkalite.core.cluster.registrations import BrokerGone, BrokerRegistered, TakeOver
 from kafkalite.core.cluster.seat import Seat
 from kafkalite.core.cluster.store import ClusterStore
 from kafkalite.core.config.settings import BrokerConfig
+from kafkalite.core.peers.channel import Peers
 from kafkalite.core.pending import Pending
 from kafkalite.core.protocol.peers import FollowMetadataRequest, FollowMetadataResponse
 from kafkalite.errors import CoordinationError, ErrorCode
@@ -68,7 +72,8 @@ class _Held:
 
 
 class Term:
-    """The term that `seat` names. `make` makes the machine over the image that was read."""
+    """The term that `seat` names. `make` makes the machine over the image that was read; `peers`
+    reaches other brokers by their listener of that name."""
 
     def __init__(
         self,
@@ -76,6 +81,8 @@ class Term:
         coordination: Coordination,
         make: MakeController,
         monotonic_ms: Callable[[], int],
+        peers: Peers,
+        listener: str,
     ) -> None:
         self.seat = seat
         self._coordination = coordination
@@ -84,6 +91,7 @@ class Term:
         self._feed = Feed(seat.node_id, seat.epoch)
         self._controller: Controller | None = None
         self._queue: ControllerQueue | None = None
+        self._vigil = Vigil(seat.node_id, peers, listener, self._end_registration)
         self._waiting: dict[int, _Waiting] = {}  # by broker
         self._known: dict[int, int] = {}  # broker -> the offset up to which it has our records
         self._held: dict[_Held, None] = {}
@@ -105,6 +113,7 @@ class Term:
             raise CoordinationError(f"the term {self.seat.epoch} has not begun: {answer}")
         log.info("controller of term %d, %d partitions changed", self.seat.epoch, answer)
         self._brokers_changed.set()
+        self._vigil.look(self._controller.image)
         for work in (self._watch_brokers(), self._tick()):
             self._tasks.append(asyncio.create_task(work))
 
@@ -115,6 +124,7 @@ class Term:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._vigil.close()
         if self._queue is not None:
             await self._queue.close()
         self._is_over = True
@@ -190,8 +200,11 @@ class Term:
     async def _apply(self, records: Sequence[ClusterRecord]) -> None:
         """Durable records are in force, and on their way to the brokers."""
         assert self._controller is not None, "the term has begun"
+        before = self._controller.image.brokers
         self._controller.replay(records)
         self._feed.append(records)
+        if self._controller.image.brokers != before and self._tasks:
+            self._vigil.look(self._controller.image)
         for waiting in tuple(self._waiting.values()):
             answer = self._feed.answer(waiting.request, self._controller.image)
             if answer is not None:
@@ -256,6 +269,10 @@ class Term:
             if isinstance(answer, Exception):
                 raise CoordinationError(f"{type(step).__name__}: {answer}")
             log.info("%s: %d partitions changed", type(step).__name__, answer)
+
+    async def _end_registration(self, gone: Watched) -> None:
+        """The watch over the registrations does the rest."""
+        await end_registration(self._coordination, self.seat.guard, gone.node_id, gone.epoch)
 
     async def _tick(self) -> None:
         assert self._controller is not None, "the term has begun"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from kafkalite.core.cluster.coordination import Coordination, Create, Set
+from kafkalite.core.cluster.coordination import Check, Coordination, Create, Set
 from kafkalite.errors import (
     CoordinationError,
     CoordinationUnavailable,
@@ -30,6 +30,10 @@ class Counter(NamedTuple):
     def raised(self) -> Set:
         """The operation that raises it by one; it fails where another has done so."""
         return Set(self.path, b"%d" % (self.number + 1), self.version)
+
+    def unchanged(self) -> Check:
+        """The operation that fails where another has raised it."""
+        return Check(self.path, self.version)
 
 
 async def counter(coordination: Coordination, path: str) -> Counter:

@@ -4,9 +4,10 @@
     /brokers/<id>    endpoints, rack, the number of this start      ephemeral
 
 Both are written in one transaction, so no two starts have one number. A registration that an
-earlier session left is waited for: it goes when that session ends.
+earlier session left is waited for: it goes when that session ends, or when the controller, which
+has seen the process die, ends it before.
 
-Owns   both paths, for its own broker.
+Owns   both paths, for its own broker; for others `end_registration` in a controller's term.
 Fails  with ConfigError when another session holds the id for longer than a session may live
        without its broker, and as the port does.
 Source KIP-380 (broker epochs); apache/kafka `KafkaZkClient.registerBroker`.
@@ -20,7 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from kafkalite.core.cluster import image as images
-from kafkalite.core.cluster.coordination import Coordination, Create
+from kafkalite.core.cluster.coordination import Check, Coordination, Create, Delete
 from kafkalite.core.cluster.counters import counter
 from kafkalite.core.cluster.image import BROKERS_PATH, ClusterRecord
 from kafkalite.errors import (
@@ -73,3 +74,23 @@ async def register(
         else:
             return attempted
     raise CoordinationUnavailable(f"{path} was not written in {ATTEMPTS_MAX} attempts")
+
+
+async def end_registration(
+    coordination: Coordination, guard: Check, node_id: int, epoch: int
+) -> bool:
+    """Removes the registration of a start of a broker, whose process is gone; False if it was gone
+    already, or of another start. `guard` is that of the controller's term.
+
+    If the process lives, it loses no more than this start's epoch: it registers again.
+    """
+    path = images.broker_path(node_id)
+    last = await counter(coordination, BROKER_EPOCHS_PATH)
+    (known,) = await coordination.get_many([path])
+    if known is None or images.registration(ClusterRecord(path, known.value))[1].epoch != epoch:
+        return False
+    try:
+        await coordination.transact((guard, last.unchanged(), Delete(path)))
+    except NoSuchNode:
+        return False
+    return True

@@ -20,7 +20,6 @@ Source KIP-144 (reconnects); apache/kafka `BrokerBlockingSender`, `NodeToControl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
@@ -55,7 +54,7 @@ class PeerChannel:
         self, address: Address, connect: Connect, random: Random, client_id: str, limits: PeerLimits
     ) -> None:
         self.address = address
-        self.on_lost: Callable[[], None] | None = None  # called when an open connection breaks
+        self.was_open = False  # at any time
         self._connect = connect
         self._client_id = client_id
         self._limits = limits
@@ -68,7 +67,6 @@ class PeerChannel:
         self._turns = asyncio.Semaphore(limits.in_flight_max)
         self._waiting = 0
         self._is_closed = False
-        self._watching: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
         return show_address(*self.address)
@@ -103,6 +101,12 @@ class PeerChannel:
         finally:
             self._turns.release()
 
+    async def hold(self, timeout_ms: int) -> None:
+        """Connects, if there is no connection, and returns when it breaks."""
+        until = asyncio.get_running_loop().time() + timeout_ms / 1000
+        connection = await self._open(until, timeout_ms)
+        await connection.closed()
+
     async def close(self) -> None:
         """Closes the connection; requests in flight fail. Nothing can be asked any more."""
         self._is_closed = True
@@ -131,9 +135,10 @@ class PeerChannel:
             words = f"{self} did not answer in {timeout_ms / 1000:g} s"
             raise BrokerUnavailable(words) from error
         except asyncio.CancelledError:
-            if self._is_closed:
-                raise BrokerUnavailable(f"the channel to {self} is closed") from None
-            raise
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise BrokerUnavailable(f"the channel to {self} is closed") from None
 
     async def _try_to_connect(self) -> BrokerConnection:
         """One attempt, after the pause that the last failure asks for."""
@@ -151,17 +156,8 @@ class PeerChannel:
             self._retry_at = loop.time() + self._backoff.failed() / 1000
             raise
         self._backoff.succeeded()
-        self._connection = connection
-        watching = loop.create_task(self._watch(connection))
-        self._watching.add(watching)
-        watching.add_done_callback(self._watching.discard)
+        self._connection, self.was_open = connection, True
         return connection
-
-    async def _watch(self, connection: BrokerConnection) -> None:
-        """Tells of a connection that breaks."""
-        await connection.closed()
-        if not self._is_closed and self.on_lost is not None:
-            self.on_lost()
 
 
 class Peers:
@@ -187,6 +183,11 @@ class Peers:
                 address, self._connect, self._random, self._client_id, self._limits
             )
         return found
+
+    def has_met(self, node_id: int, address: Address) -> bool:
+        """Whether a connection to the broker was open at that address, since it was forgotten."""
+        own = (channel for (node, _), channel in self._channels.items() if node == node_id)
+        return any(channel.was_open and channel.address == address for channel in own)
 
     def forget(self, node_id: int) -> None:
         """The broker has left: its connections close, and requests in flight fail."""

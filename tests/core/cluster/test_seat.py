@@ -12,7 +12,7 @@ from coordinations import SHARED, Backend, Clients, backend_of
 from kafkalite.core.cluster import image as images
 from kafkalite.core.cluster.coordination import Coordination, Create
 from kafkalite.core.cluster.image import ClusterRecord
-from kafkalite.core.cluster.registering import BROKER_EPOCHS_PATH, register
+from kafkalite.core.cluster.registering import BROKER_EPOCHS_PATH, end_registration, register
 from kafkalite.core.cluster.seat import CONTROLLER_PATH, EPOCH_PATH, Seat, holder, take
 from kafkalite.errors import ConfigError, CoordinationError, VersionMismatch
 from kafkalite.testing.coordination import CoordinationServer
@@ -72,6 +72,46 @@ def test_each_start_of_a_broker_has_a_number_and_an_earlier_one_is_waited_for(
         assert not waiting.done()
         await one.close()
         assert await waiting == 3
+
+    shared.run(story)
+
+
+def test_the_seat_of_a_dead_holder_is_taken_once_and_deposes_one_that_lives(
+    shared: Backend,
+) -> None:
+    async def story(clients: Clients) -> None:
+        one, two, three = [await clients.open() for _ in range(3)]
+        first = await take(one, 1)
+        assert first is not None
+        assert await take(two, 2, first._replace(epoch=first.epoch - 1)) is None, "another term"
+        seats = await asyncio.gather(take(two, 2, first), take(three, 3, first))
+        (second,) = filter(None, seats)
+        assert second.epoch == first.epoch + 1
+        assert await holder(one) == Seat(second.node_id, second.epoch)
+        with pytest.raises(VersionMismatch):
+            await one.transact([first.guard, Create("/never", b"")])
+        await two.transact([second.guard, Create("/written", b"")])
+        assert await take(one, 1, first) is None
+        await one.close()
+        assert await holder(two) == Seat(second.node_id, second.epoch), "not the holder of before"
+
+    shared.run(story)
+
+
+def test_a_term_ends_the_registration_of_one_start_of_a_broker(shared: Backend) -> None:
+    async def story(clients: Clients) -> None:
+        one, two = await clients.open(), await clients.open()
+        seat = await take(one, 1)
+        assert seat is not None
+        assert await registered(two, 2) == 1
+        assert not await end_registration(one, seat.guard, 2, epoch=7)
+        assert not await end_registration(one, seat.guard, 3, epoch=1)
+        stale = seat.guard._replace(version=seat.guard.version - 1)
+        with pytest.raises(VersionMismatch):
+            await end_registration(one, stale, 2, epoch=1)
+        assert await end_registration(one, seat.guard, 2, epoch=1)
+        assert not await end_registration(one, seat.guard, 2, epoch=1)
+        assert await registered(two, 2) == 2
 
     shared.run(story)
 

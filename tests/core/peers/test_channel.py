@@ -229,9 +229,8 @@ def test_a_lost_connection_fails_what_is_in_flight_and_is_made_anew(run: Run) ->
     async def story(stage: Stage) -> None:
         stage.service.answers_at_once = False
         await stage.serve()
-        peers, lost = stage.peers(), list[bool]()
+        peers = stage.peers()
         channel = stage.channel(peers)
-        channel.on_lost = lambda: lost.append(True)
         asked = [asyncio.create_task(channel.ask(HEARTBEAT)) for _ in range(2)]
         await asyncio.sleep(0.1)
         await stage.stop()
@@ -239,15 +238,36 @@ def test_a_lost_connection_fails_what_is_in_flight_and_is_made_anew(run: Run) ->
             with pytest.raises(BrokerUnavailable, match="broke") as raised:
                 await task
             assert not refused(raised.value)
-        await asyncio.sleep(0.01)
-        assert lost == [True]
         stage.service.answers_at_once = True
         await stage.serve()
         await channel.ask(HEARTBEAT)
         await peers.close()
-        await asyncio.sleep(0.01)
-        assert lost == [True], "who closes knows it"
         await stage.stop()
+
+    run(story)
+
+
+def test_a_held_connection_tells_when_it_breaks_and_whether_the_process_is_gone(run: Run) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.serve()
+        peers, here = stage.peers(), (stage.host, stage.port)
+        channel = stage.channel(peers)
+        assert not peers.has_met(2, here)
+        held = asyncio.create_task(channel.hold(1_000))
+        while not channel.is_open:
+            await asyncio.sleep(0.01)
+        assert peers.has_met(2, here)
+        assert not peers.has_met(2, (stage.host, stage.port + 1))
+        assert not held.done()
+        await stage.stop()
+        await held
+        with pytest.raises(BrokerUnavailable) as raised:
+            await channel.hold(1_000)
+        assert refused(raised.value)
+        assert peers.has_met(2, here)
+        peers.forget(2)
+        assert not peers.has_met(2, here)
+        await peers.close()
 
     run(story)
 

@@ -1,0 +1,125 @@
+"""A broker's process dies: the others notice before its session ends, and mistakes do no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from three_brokers import SESSION_TIMEOUT_MS, ThreeBrokers
+
+from kafkalite.clients.admin.client import NewTopic
+from kafkalite.core.cluster.image import ClusterImage
+
+SECONDS = SESSION_TIMEOUT_MS / 1000
+AT_ONCE = SECONDS / 6
+
+
+@pytest.fixture(params=range(3))
+def place(request: pytest.FixtureRequest) -> Iterator[ThreeBrokers]:
+    with ThreeBrokers(request.param) as made:
+        made.create(NewTopic("t", 6, 3))
+        made.pass_seconds(1)  # all have met all
+        assert in_sync(made.agree()) == [{1, 2, 3}] * 6
+        yield made
+        assert not made.defects
+
+
+def in_sync(image: ClusterImage) -> list[set[int]]:
+    return [{*partition.in_sync_replicas} for partition in image.topics["t"].partitions]
+
+
+def epochs(image: ClusterImage) -> dict[int, int]:
+    return {node_id: broker.epoch for node_id, broker in image.brokers.items()}
+
+
+def stop_listening(place: ThreeBrokers, node_id: int) -> None:
+    """The broker lives, and its address refuses: what others take for the end of its process."""
+    host, node = place.brokers[node_id].host, place.brokers[node_id].node
+    assert host is not None
+    assert node is not None
+
+    async def go() -> None:
+        node._server.stop_accepting()
+
+    place.result(host, go())
+    for other in {1, 2, 3} - {node_id}:
+        place.world.network.reset(f"broker-{node_id}", f"broker-{other}")
+
+
+def test_a_killed_broker_leads_nothing_and_holds_nobody_back(place: ThreeBrokers) -> None:
+    victim = place.other(place.controller())
+    place.kill(victim)
+    image = place.agree(AT_ONCE)
+    living = {1, 2, 3} - {victim}
+    assert in_sync(image) == [living] * 6
+    assert {partition.leader for partition in image.topics["t"].partitions} == living
+
+
+def test_a_killed_controller_has_a_successor(place: ThreeBrokers) -> None:
+    victim = place.controller()
+    place.kill(victim)
+    image = place.agree(AT_ONCE)
+    assert in_sync(image) == [{1, 2, 3} - {victim}] * 6
+    assert place.controller() != victim
+
+
+def test_two_of_three_are_killed_the_controller_among_them(place: ThreeBrokers) -> None:
+    place.kill(place.controller())
+    place.kill(place.running()[0])
+    (last,) = place.running()
+    image = place.agree(2 * AT_ONCE)
+    assert place.controller() == last
+    assert in_sync(image) == [{last}] * 6
+
+
+def test_a_killed_broker_need_not_wait_for_its_own_session(place: ThreeBrokers) -> None:
+    for victim in (place.controller(), place.other(place.controller())):
+        before = epochs(place.agree())
+        place.kill(victim)
+        place.agree(AT_ONCE)
+        place.start(victim)
+        place.run(lambda: place.brokers[victim].node is not None, AT_ONCE)  # noqa: B023
+        assert epochs(place.agree(AT_ONCE))[victim] > max(before.values())
+
+
+def test_broken_connections_mean_nothing_where_new_ones_are_accepted(place: ThreeBrokers) -> None:
+    before, controller = epochs(place.agree()), place.controller()
+    for one in (1, 2, 3):
+        for other in range(one + 1, 4):
+            place.world.network.reset(f"broker-{one}", f"broker-{other}")
+    place.pass_seconds(2 * SECONDS)
+    assert epochs(place.agree()) == before
+    assert place.controller() == controller
+
+
+def test_silence_is_no_death_before_the_session_ends(place: ThreeBrokers) -> None:
+    victim = place.other(place.controller())
+    place.isolate(victim)
+    place.server.cut(f"broker-{victim}")
+    witness = place.other(victim, place.controller())
+    place.pass_seconds(SECONDS / 2)
+    assert victim in place.image(witness).brokers
+    place.run(lambda: victim not in place.image(witness).brokers, SECONDS)
+    assert in_sync(place.image(witness)) == [{1, 2, 3} - {victim}] * 6
+
+
+def test_a_living_broker_that_was_taken_for_dead_registers_again_once(place: ThreeBrokers) -> None:
+    victim = place.other(place.controller())
+    before = epochs(place.agree())
+    stop_listening(place, victim)
+    witness = place.controller()
+    place.until(lambda: epochs(place.image(witness)).get(victim, 0) > before[victim], AT_ONCE)
+    after = epochs(place.agree(AT_ONCE))
+    place.pass_seconds(2 * SECONDS)
+    assert epochs(place.agree()) == after, "it is not taken for dead over and over"
+
+
+def test_a_living_controller_that_was_taken_for_dead_is_deposed(place: ThreeBrokers) -> None:
+    first = place.controller()
+    stop_listening(place, first)
+    place.until(lambda: place.has_agreed() and place.controller() != first, AT_ONCE)
+    place.pass_seconds(AT_ONCE)  # it registers again
+    after = epochs(place.agree())
+    place.pass_seconds(2 * SECONDS)
+    assert epochs(place.agree()) == after
+    assert place.controller() != first
