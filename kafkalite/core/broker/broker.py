@@ -30,6 +30,7 @@ from kafkalite.core.broker.kept_answers import KeptAnswers
 from kafkalite.core.broker.loggers import Loggers
 from kafkalite.core.broker.metrics import BrokerMetrics
 from kafkalite.core.broker.notes import Notes
+from kafkalite.core.broker.purgatory import DelayedDeletion
 from kafkalite.core.broker.reading import Replica
 from kafkalite.core.broker.sessions import FetchSessions
 from kafkalite.core.broker.steering import Steering
@@ -71,7 +72,7 @@ from kafkalite.core.replicas.partition import Change, Partition
 from kafkalite.core.replicas.upkeep import Upkeep
 from kafkalite.core.transactions.markers import LocalMarkers
 from kafkalite.core.transactions.shards import TransactionCoordinators
-from kafkalite.core.types import NO_EPOCH, Now
+from kafkalite.core.types import NO_EPOCH, Now, TopicPartition
 from kafkalite.errors import ApiError, ConfigError, ErrorCode
 
 log: Final = logging.getLogger(__name__)
@@ -128,6 +129,7 @@ class Broker:
         self._agenda = Agenda(clock.monotonic_ms)
         self._upkeep = Upkeep(self, config)
         self.waiting = Waiting(self._agenda)
+        self.deletions: set[DelayedDeletion[TopicPartition]] = set()  # that wait for replicas
         self.partitions = Partitions(self, self._upkeep)
         self.alterations = Alterations(
             node_id, self._topic_id, lambda: self.broker_epoch, self._ask_controller
@@ -337,6 +339,14 @@ class Broker:
         is_eligible = known is not None and epoch in (NO_EPOCH, known)
         fetch = FollowerFetch(replica.node_id, offset, log_start_offset, epoch, is_eligible)
         self.settle(partition, partition.fetched(fetch, self.monotonic_ms()))
+        if self.deletions:
+            self.waiting.look_again(partition)
+
+    def low_watermark(self, partition: Partition) -> int:
+        """Where the logs of all live replicas begin at the latest: records below are gone for good.
+        ApiError if this broker does not lead the partition."""
+        start, leader = partition.log.log_start_offset, partition.replication.led()
+        return leader.low_watermark(start, self.image.brokers.keys())
 
     def _eligible(self) -> dict[int, int]:
         """The brokers that may be in an in-sync set, with their epochs."""
@@ -454,6 +464,10 @@ class Broker:
             self.partitions.configure(image.topics[name])
         if self._fetching is not None and (not delta.is_empty or image.brokers != before.brokers):
             self._fetching.look()
+        if self.deletions and image.brokers.keys() != before.brokers.keys():
+            for where in {where for each in self.deletions for where in each.offsets_wanted}:
+                if (partition := self.partitions.find(*where)) is not None:
+                    self.waiting.look_again(partition)  # a broker that died is not waited for
         if image.broker_configs != before.broker_configs:
             await self._configure()
 

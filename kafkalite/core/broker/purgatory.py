@@ -1,4 +1,4 @@
-"""Requests that wait: a fetch for bytes, a produce for replicas, each until its deadline.    [P]
+"""Requests that wait: for bytes, for replicas; each until its deadline.                      [P]
 
 An operation names the keys (partitions) that it waits for, and decides with each event on one of
 them whether it is complete. An operation leaves once: complete, expired or cancelled.
@@ -75,6 +75,30 @@ class DelayedProduce(Generic[K]):
 
     def lose(self, key: K) -> bool:
         """Drops a partition that is led elsewhere, gone or broken: the others are waited for."""
+        if self.offsets_wanted.pop(key, None) is not None:
+            self.lost.add(key)
+        return not self.offsets_wanted
+
+
+@dataclass(slots=True, eq=False)
+class DelayedDeletion(Generic[K]):
+    """A DeleteRecords: complete once every live replica has given the records up. `low_watermark`
+    is the smallest log start of a partition's live replicas."""
+
+    token: Any
+    offsets_wanted: dict[K, int]  # key -> the low watermark that is waited for
+    low_watermark: Callable[[K], int]
+    lost: set[K] = field(default_factory=set)  # led elsewhere by now
+
+    def advance(self, key: K, high_watermark: int, bytes_added: int) -> bool:
+        """Drops the partition if its replicas have followed."""
+        wanted = self.offsets_wanted.get(key)
+        if wanted is not None and self.low_watermark(key) >= wanted:
+            del self.offsets_wanted[key]
+        return not self.offsets_wanted
+
+    def lose(self, key: K) -> bool:
+        """Drops a partition that this broker leads no more."""
         if self.offsets_wanted.pop(key, None) is not None:
             self.lost.add(key)
         return not self.offsets_wanted

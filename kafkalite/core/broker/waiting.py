@@ -129,6 +129,12 @@ class Waiting:
             high_watermark = partition.log.high_watermark
             self._finish(self.purgatory.advance(where, high_watermark, byte_count))
 
+    def look_again(self, partition: Partition) -> None:
+        """Something else than the high watermark has moved: a follower's log start."""
+        where = partition.topic_partition
+        if self.purgatory.waits_on(where):
+            self._finish(self.purgatory.advance(where, partition.log.high_watermark))
+
     def failed(self, partition: Partition) -> None:
         """Nothing that is waited for will come: the log has failed."""
         self.gone(partition)

@@ -1,7 +1,8 @@
 """DeleteRecords: gives up the records below an offset, for good.                           [P]
 
 The new log start offset is durable before the answer; requests that come together share a write.
-Retention removes whole segments below it at its next run.
+Followers take the log start over with their next fetches. The answer waits until every live replica
+has, up to the request's timeout. Retention removes whole segments below it at its next run.
 
 Source KIP-107; apache/kafka `ReplicaManager.deleteRecords`.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
+from kafkalite.core.broker.purgatory import DelayedDeletion
 from kafkalite.core.cluster.internal_topics import INTERNAL_TOPICS
 from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
@@ -57,9 +59,12 @@ def _slices(broker: Broker, request: DeleteRecordsRequest) -> Answering:
                 wanted[TopicPartition(topic.name, each.partition_index)] = each.offset
     starts: dict[TopicPartition, int] = {}
     codes: dict[TopicPartition, ErrorCode] = {}
+    awaited: dict[TopicPartition, int] = {}
     for count, (where, offset) in enumerate(wanted.items(), start=1):
         try:
-            starts[where] = _delete_one(broker, where, offset)
+            deleted_to, starts[where] = _delete_one(broker, where, offset)
+            if starts[where] < deleted_to:
+                awaited[where] = deleted_to
         except ApiError as error:
             codes[where] = error.error_code
         if not count % ENTRIES_PER_SLICE:
@@ -72,7 +77,42 @@ def _slices(broker: Broker, request: DeleteRecordsRequest) -> Answering:
         if isinstance(written.response, StorageError):
             broker.note(str(written.response))
             failure = ErrorCode.KAFKA_STORAGE_ERROR
+    if awaited and not failure:
+        yield from _followed(broker, awaited, request.timeout_ms, starts, codes)
     return (yield from _response(wanted, starts, codes, failure))
+
+
+def _followed(
+    broker: Broker,
+    awaited: dict[TopicPartition, int],
+    timeout_ms: int,
+    starts: dict[TopicPartition, int],
+    codes: dict[TopicPartition, ErrorCode],
+) -> Answering:
+    """Waits until the live replicas have followed, and notes how far they are."""
+
+    def low_watermark(where: TopicPartition) -> int:
+        return broker.low_watermark(broker.partition(*where))
+
+    followed: Pending[bool] = Pending()
+    waiting: DelayedDeletion[TopicPartition] = DelayedDeletion(
+        lambda: followed.complete(True), dict(awaited), low_watermark
+    )
+    deadline_ms = broker.monotonic_ms() + max(0, timeout_ms)
+    broker.deletions.add(waiting)
+    try:
+        if broker.waiting.park(waiting, tuple(awaited), deadline_ms):
+            yield Answered(followed)
+    finally:
+        broker.waiting.forget(waiting)
+        broker.deletions.discard(waiting)
+    for where, offset in awaited.items():
+        if where in waiting.lost:
+            codes[where] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif where in waiting.offsets_wanted:
+            codes[where] = ErrorCode.REQUEST_TIMED_OUT
+        else:
+            starts[where] = offset
 
 
 def _response(
@@ -98,8 +138,8 @@ def _response(
     )
 
 
-def _delete_one(broker: Broker, where: TopicPartition, offset: int) -> int:
-    """The start of the log after the deletion."""
+def _delete_one(broker: Broker, where: TopicPartition, offset: int) -> tuple[int, int]:
+    """The offset below which records go, and that below which every live replica's are gone."""
     if where.topic in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{where}: its topic is internal")
     partition = broker.partition(*where)
@@ -114,4 +154,4 @@ def _delete_one(broker: Broker, where: TopicPartition, offset: int) -> int:
     if offset < 0:
         raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{where}: offset {offset}")
     log.increment_log_start_offset(offset)
-    return log.log_start_offset
+    return offset, broker.low_watermark(partition)

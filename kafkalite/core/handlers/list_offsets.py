@@ -10,6 +10,9 @@ of records alone, without those of transaction markers. So a long one, like a re
 many partitions, goes on in slices; each begins with the log as it is then. Bytes outside the page
 cache are read in a thread.
 
+Right after an election a leader may not know yet that all its records are committed. Until it does,
+`latest` and times beyond the high watermark are refused, as the end must not move back (KIP-207).
+
 v0 knows no times of records: it tells, newest first, where the segments begin whose files were last
 written by the time that is asked for; the end of the log counts as one that is written now.
 
@@ -22,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from kafkalite.core.handlers.parts import Parts
 from kafkalite.core.handlers.routes import ENTRIES_AT_ONCE, handles
@@ -43,7 +46,12 @@ from kafkalite.core.protocol.list_offsets import (
     OffsetForLeaderPartitionResult,
     OffsetForLeaderTopicResult,
 )
-from kafkalite.core.replicas.partition import READ_COMMITTED, READ_UNCOMMITTED, Partition
+from kafkalite.core.replicas.partition import (
+    READ_AS_REPLICA,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Partition,
+)
 from kafkalite.core.types import NO_EPOCH, NO_OFFSET, NO_TIMESTAMP, RequestContext
 from kafkalite.errors import ApiError, ErrorCode
 
@@ -67,6 +75,9 @@ FIRST_VERSION: Final = {  # that knows them
     LATEST_TIERED: 9,
 }
 NEVER: Final = 2**15 - 1
+OFFSET_NOT_AVAILABLE_V: Final = 5
+CONSUMER: Final = -1  # in the place of a broker
+ANY_REPLICA: Final = -2  # the same, of a tool that compares replicas
 
 COLD_READS_MAX: Final = 1_000  # of a step, beyond which the loop itself waits for the disk
 BATCHES_PER_STEP: Final = 512  # of a search by time
@@ -141,8 +152,7 @@ def _slices(
     answers: list[ListOffsetsPartitionResponse],
 ) -> Generator[Any, None, None]:
     """Adds the answers for all partitions to `answers`."""
-    committed = request.isolation_level == READ_COMMITTED
-    isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+    reader = _Reader.of(request, api_version)
     times_named: Counter[tuple[str, int]] = Counter()
     work = 0
     for topic in request.topics:
@@ -165,7 +175,7 @@ def _slices(
             if code:
                 answers.append(ListOffsetsPartitionResponse(wanted.partition_index, code))
             else:
-                answers.append((yield from _list(broker, topic.name, wanted, isolation_level)))
+                answers.append((yield from _list(broker, topic.name, wanted, reader)))
 
 
 def _is_search(wanted: ListOffsetsPartition, api_version: int) -> bool:
@@ -181,12 +191,38 @@ def _refusal(wanted: ListOffsetsPartition, api_version: int, times_named: int) -
     return ErrorCode.NONE
 
 
+class _Reader(NamedTuple):
+    """Who asks: a client, a broker, or a tool that asks any replica."""
+
+    isolation_level: int
+    may_ask_followers: bool
+    not_available: ErrorCode  # while the end is not known, in the version of the request
+
+    @classmethod
+    def of(cls, request: ListOffsetsRequest, api_version: int) -> _Reader:
+        replica_id = request.replica_id
+        isolation_level = READ_AS_REPLICA
+        if replica_id == CONSUMER:
+            committed = request.isolation_level == READ_COMMITTED
+            isolation_level = READ_COMMITTED if committed else READ_UNCOMMITTED
+        knows = api_version >= OFFSET_NOT_AVAILABLE_V
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if knows else ErrorCode.LEADER_NOT_AVAILABLE
+        return cls(isolation_level, replica_id == ANY_REPLICA, code)
+
+    def check_end(self, partition: Partition) -> None:
+        """Refuses a client what lies beyond a high watermark that is not known yet."""
+        if self.isolation_level != READ_AS_REPLICA and partition.replication.is_end_unknown:
+            where, high_watermark = partition.topic_partition, partition.log.high_watermark
+            words = f"{where}: the high watermark, {high_watermark}, is not that of this epoch yet"
+            raise ApiError(self.not_available, words)
+
+
 def _list(
-    broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, reader: _Reader
 ) -> Generator[Any, None, ListOffsetsPartitionResponse]:
     index = wanted.partition_index
     try:
-        timestamp, offset, epoch = yield from _find(broker, topic, wanted, isolation_level)
+        timestamp, offset, epoch = yield from _find(broker, topic, wanted, reader)
     except ApiError as error:
         broker.note_storage_error(error)
         return ListOffsetsPartitionResponse(index, error.error_code)
@@ -196,12 +232,13 @@ def _list(
 
 
 def _find(
-    broker: Broker, topic: str, wanted: ListOffsetsPartition, isolation_level: int
+    broker: Broker, topic: str, wanted: ListOffsetsPartition, reader: _Reader
 ) -> Generator[Any, None, Found]:
     """Timestamp, offset and its leader epoch; -1 for what does not apply or match. ApiError."""
-    partition, timestamp = _led(broker, topic, wanted), wanted.timestamp
-    log = partition.log
+    partition, timestamp = _held(broker, topic, wanted, reader), wanted.timestamp
+    log, isolation_level = partition.log, reader.isolation_level
     if timestamp == LATEST:
+        reader.check_end(partition)
         return NO_TIMESTAMP, partition.end(isolation_level), partition.replication.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = log.log_start_offset
@@ -222,9 +259,12 @@ def _find(
         if not isinstance(found, GoOn):
             break
         yield
-        before, partition = partition, _led(broker, topic, wanted)
+        before, partition = partition, _held(broker, topic, wanted, reader)
         first_offset = found.offset if partition is before else 0  # the topic was made anew
-    return NOTHING if found is None or found.offset >= partition.end(isolation_level) else found
+    if found is None or found.offset >= partition.end(isolation_level):
+        reader.check_end(partition)
+        return NOTHING
+    return found
 
 
 def _cached(broker: Broker, look: Callable[[], T]) -> Generator[Any, None, T]:
@@ -239,10 +279,13 @@ def _cached(broker: Broker, look: Callable[[], T]) -> Generator[Any, None, T]:
     return look()
 
 
-def _led(broker: Broker, topic: str, wanted: ListOffsetsPartition) -> Partition:
-    """The partition, if it is led here. ApiError."""
+def _held(broker: Broker, topic: str, wanted: ListOffsetsPartition, reader: _Reader) -> Partition:
+    """The partition, if it is led here or the reader asks any replica. ApiError."""
     partition = broker.partition(topic, wanted.partition_index)
-    partition.replication.check_leader(wanted.current_leader_epoch)
+    if reader.may_ask_followers:
+        partition.replication.check_epoch(wanted.current_leader_epoch)
+    else:
+        partition.replication.check_leader(wanted.current_leader_epoch)
     return partition
 
 

@@ -201,6 +201,12 @@ class Leader:
             return NOTHING
         return self._reconsidered(now_ms)
 
+    def low_watermark(self, log_start_offset: int, live: Collection[int]) -> int:
+        """The smallest log start of the replicas on live brokers; ours is `log_start_offset`. A
+        follower that has not fetched in this epoch counts as far behind."""
+        starts = (each.log_start_offset for node, each in self.followers.items() if node in live)
+        return min((log_start_offset, *starts))
+
     def _refuse(self, words: str) -> None:
         raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition}: {words}")
 

@@ -123,6 +123,11 @@ class PartitionReplication:
 
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
         """Refuses a request unless this broker leads, in the epoch that the peer knows."""
+        self.check_epoch(current_leader_epoch)
+        self.led()
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuses a request of a peer that knows another leader epoch than this broker."""
         if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
             is_older = current_leader_epoch < self.leader_epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if is_older else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -131,7 +136,15 @@ class PartitionReplication:
                 f"{self.topic_partition}: leader epoch {current_leader_epoch}, "
                 f"ours is {self.leader_epoch}",
             )
-        self.led()
+
+    @property
+    def is_end_unknown(self) -> bool:
+        """Whether the leader has not heard yet how much of its predecessors' records is committed:
+        its high watermark may be below one that clients have seen."""
+        leader = self.leader
+        if leader is None or self.is_alone:
+            return False
+        return leader.high_watermark < leader.epoch_start_offset
 
     def check_led_in(self, leader_epoch: int) -> None:
         """Refuses to speak for records of a leader epoch that is over: they may be cut elsewhere,

@@ -25,6 +25,11 @@ from kafkalite.core.protocol.fetch import (
     PartitionData,
     ReplicaState,
 )
+from kafkalite.core.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from kafkalite.core.protocol.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -334,5 +339,39 @@ def test_high_watermarks_are_written_while_the_broker_runs(start: Start, tmp_pat
                 await peer.produce("t", b"v")
             file = tmp_path / "data" / "replication-offset-checkpoint"
             await running.until(lambda: file.exists() and "t 0 3" in file.read_text())
+
+    asyncio.run(story())
+
+
+def test_a_new_leader_tells_no_end_before_it_knows_that_all_is_committed(start: Start) -> None:
+    """KIP-207: its high watermark may be below one that clients have seen."""
+
+    async def story() -> None:
+        async with start() as running:
+            writer = await running.connect()
+            await writer.create("t", min_insync_replicas="1")
+            await led(running, 1, 2)
+            await writer.ask(write(acks=1), 9)
+            await led(running, 1, 2, epoch=2, at=2)
+
+            async def listed(timestamp: int, version: int = 9, replica: int = -1) -> Any:
+                asked = ListOffsetsPartition(0, timestamp=timestamp)
+                topic = ListOffsetsTopic("t", (asked,))
+                answer = await writer.ask(ListOffsetsRequest(replica, topics=(topic,)), version)
+                told = answer.topics[0].partitions[0]
+                return told.error_code or told.offset
+
+            assert await listed(-1) is ErrorCode.OFFSET_NOT_AVAILABLE
+            assert await listed(-1, version=4) is ErrorCode.LEADER_NOT_AVAILABLE
+            assert await listed(5) is ErrorCode.OFFSET_NOT_AVAILABLE
+            assert await listed(-3) is ErrorCode.OFFSET_NOT_AVAILABLE
+            assert await listed(-2) == 0
+            assert await listed(-1, replica=2) == 1, "a broker asks for the end of the log"
+            await Follower(running, await running.connect(), 2).fetch(1, epoch=2, last=1)
+            assert await listed(-1) == 1
+            assert await listed(5) == 0
+            await led(running, 2, epoch=3, leader=2, at=3)
+            assert await listed(-1) is NOT_LEADER
+            assert await listed(-1, replica=-2) == 1, "a tool that compares replicas asks any"
 
     asyncio.run(story())
